@@ -16,7 +16,7 @@ from pathlib import Path
 from listening import NODE_ID, MemoryBackend
 
 from offsetmgr.server.apis.api_context import ApiContext
-from offsetmgr.server.apis.table import endpoint_apis
+from offsetmgr.server.apis.table import listener_apis
 from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 from offsetmgr.server.security.authentication import Authentication
@@ -38,8 +38,8 @@ async def main(credentials: str) -> None:
     backend.offsets["g"] = {"orders": {p: (p, -1, "") for p in range(50)}}
     authentication = Authentication(load_credentials(credentials))
     services = [
-        SocketServer(endpoint_apis(ApiContext(backend, NODE_ID)), backpressure=backend.backpressure),
-        SocketServer(endpoint_apis(ApiContext(backend, NODE_ID, authentication=authentication)), requires_login=True),
+        SocketServer(listener_apis(ApiContext(backend, NODE_ID)), backpressure=backend.backpressure),
+        SocketServer(listener_apis(ApiContext(backend, NODE_ID, authentication=authentication)), requires_login=True),
     ]
     ports = []
     for service in services:

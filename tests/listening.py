@@ -16,7 +16,7 @@ from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.kafka.protocol.schema_codec import decode_response, encode_request
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.server.apis.api_context import ApiContext
-from offsetmgr.server.apis.table import endpoint_apis
+from offsetmgr.server.apis.table import listener_apis
 from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.backing_cluster import BackingCluster
 from offsetmgr.server.network.api import ForwardingHandler
@@ -57,7 +57,7 @@ class MemoryBackend:
     def coordinator(self, group: str) -> ManagerAddress | None:
         return self.node
 
-    def owns(self, group: str) -> int:
+    def ownership_error(self, group: str) -> int:
         return self.errors.get(group, 0)
 
     def ownership_epoch(self, group: str) -> int:
@@ -119,7 +119,7 @@ class MemoryBackend:
     async def list_groups(self) -> tuple[int, Sequence[str]]:
         return self.errors.get("*", 0), sorted(self.offsets)
 
-    async def settled(self, group: str) -> None:
+    async def wait_for_commits(self, group: str) -> None:
         return None
 
     def backpressure(self) -> asyncio.Future[None] | None:
@@ -161,7 +161,7 @@ class Listening(LoopThread):
         self._upstream = self._cluster() if self._cluster else None
         endpoint = ApiContext(self.backend, NODE_ID, self._upstream, self._authorizer, self._authentication)
         self.service = SocketServer(
-            endpoint_apis(endpoint),
+            listener_apis(endpoint),
             limits=self._limits,
             requires_login=self._authentication is not None,
             fallback=self._fallback,

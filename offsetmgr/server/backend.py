@@ -1,8 +1,8 @@
 """`Backend`: serves groups' offsets behind the listener.
 
-All methods run on the event loop and must not block it. Futures (best: completed ones) are faster than coroutines,
-which need a task each. They return Kafka's error codes and do not raise: an unexpected exception is a defect, which the
-listener logs and answers with UNKNOWN_SERVER_ERROR.
+All methods run on the event loop and must not block it. Methods that return an awaitable should return a future, best a
+completed one: a coroutine needs a task. They return Kafka's error codes and do not raise. An exception is a defect,
+which the listener logs and answers with UNKNOWN_SERVER_ERROR.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, Del
 
 
 class ManagerAddress(NamedTuple):
-    """A manager process, as in Metadata responses."""
+    """The address of a manager process, as Metadata responses contain it."""
 
     node_id: int
     host: str
@@ -23,23 +23,24 @@ class ManagerAddress(NamedTuple):
 
 
 class Backend(Protocol):
-    """See the module's docstring."""
+    """The operations on groups' offsets that the listener offers to clients."""
 
     def nodes(self) -> Sequence[ManagerAddress]:
-        """All known manager processes including this one, sorted by id."""
+        """Returns all known manager processes including this one, sorted by id."""
         ...
 
     def coordinator(self, group: str) -> ManagerAddress | None:
-        """The manager that owns the group's shard; None while unknown."""
+        """Returns the manager that owns the group's shard; None while it is unknown."""
         ...
 
-    def owns(self, group: str) -> int:
-        """0 if this process may serve the group at this moment, else 14, 15 or 16."""
+    def ownership_error(self, group: str) -> int:
+        """NONE if this process may serve the group at this moment; otherwise COORDINATOR_LOAD_IN_PROGRESS,
+        COORDINATOR_NOT_AVAILABLE or NOT_COORDINATOR."""
         ...
 
     def ownership_epoch(self, group: str) -> int:
-        """A number that changes whenever this process acquires the group's shard again. Knowledge about members from
-        one epoch is invalid in the next. Constant if no other process can own the shard."""
+        """A number that changes whenever this process acquires the group's shard. Evidence about members from one epoch
+        is invalid in the next. The number is constant if no other process can own the shard."""
         ...
 
     def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
@@ -52,28 +53,29 @@ class Backend(Protocol):
     def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> Awaitable[DeleteResponse]: ...
 
     def delete_group(self, group: str) -> Awaitable[int]:
-        """Deletes all offsets of a group; returns an error code (69 if it has none)."""
+        """Deletes all offsets of a group; returns an error code (GROUP_ID_NOT_FOUND if it has none)."""
         ...
 
     def list_groups(self) -> Awaitable[tuple[int, Sequence[str]]]:
-        """An error code, and the groups with offsets that this process owns."""
+        """Returns an error code, and the groups that this process owns and that have offsets."""
         ...
 
-    def settled(self, group: str) -> Awaitable[None]:
-        """Completes when every commit to the group that began before the call has ended and can no longer take effect.
-        The only method that raises: a retriable `OffsetMgrError` if that is not known in time."""
+    def wait_for_commits(self, group: str) -> Awaitable[None]:
+        """Completes when every commit to the group that started before the call has ended and can no longer take
+        effect. The only method that raises: a retriable `OffsetMgrError` if that is not certain in time."""
         ...
 
     def backpressure(self) -> asyncio.Future[None] | None:
-        """None while commits are accepted; otherwise a future that completes when they are again. Until then the
-        listener stops reading from the connection whose commit it has just passed on. Called after every commit."""
+        """Returns None while the backend accepts commits; otherwise a future that completes when it does again. The
+        listener calls it after every commit, and stops reading from that commit's connection until the future
+        completes."""
         ...
 
     def features(self) -> Mapping[str, int]:
-        """Features beyond Kafka's protocol, each with its highest level (the lowest is 1); ApiVersions responses list
-        them as supported features. See `offsetmgr.kafka.protocol.conditional_commit`."""
+        """Returns features beyond Kafka's protocol, each with its highest level (the lowest is 1); ApiVersions
+        responses list them as supported features. See `offsetmgr.kafka.protocol.conditional_commit`."""
         ...
 
     def metrics(self) -> Mapping[str, float]:
-        """Values for the metrics endpoint, by the name after ``offsetmgr_``, labels included."""
+        """Values for the metrics endpoint. Each key is the metric's name after ``offsetmgr_``, with its labels."""
         ...

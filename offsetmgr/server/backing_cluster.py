@@ -14,13 +14,15 @@ from offsetmgr.kafka.client.backing_cluster import FoundOffset, OffsetQuery, Top
 
 
 class BackingCluster(Protocol):
-    """All methods raise `OffsetMgrError` if the cluster could not be reached; they never return an empty result
-    instead."""
+    """The requests that the listener sends to the cluster. All methods raise `OffsetMgrError` if the cluster could not
+    be reached; they never return an empty result instead."""
 
-    async def cluster_id(self) -> str | None: ...
+    async def cluster_id(self) -> str | None:
+        """The cluster's id; None if the brokers have none."""
+        ...
 
     async def topics(self, names: Sequence[str] | None, ids: Sequence[uuid.UUID] = ()) -> Sequence[TopicLayout]:
-        """The topics of these names and ids, each with its error; None: all topics."""
+        """The topics with these names and ids, each with its error code. If ``names`` is None, all topics."""
         ...
 
     async def list_offsets(

@@ -1,7 +1,7 @@
-"""The manager's log, one event a line, as text or as JSON.
+"""Formats of the manager's log: one event on each line, as text or as JSON.
 
-An event is a short sentence with its details as ``extra`` fields. Requests are never logged (there are too many), and
-credentials never are (data rule "secrets stay secret").
+An event is a short sentence with details in ``extra`` fields. The manager never logs requests, because there are too
+many, nor credentials (data rule "secrets stay secret").
 """
 
 from __future__ import annotations
@@ -15,50 +15,51 @@ _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``event``, and the event's fields."""
+    """One JSON object on each line: ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``event``, and the event's
+    fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, object] = {
-            "time": _stamp(record.created),
+            "time": _timestamp(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),
         }
-        entry |= _particulars(record)
+        entry |= _extra_fields(record)
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return json.dumps(entry, default=str)
 
 
 class PlainLines(logging.Formatter):
-    """Time, level, sentence, then ``field=value``."""
+    """Text lines: time, level, event, then the event's fields as ``field=value``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = "".join(f" {name}={value}" for name, value in _particulars(record).items())
-        line = f"{_stamp(record.created)} {record.levelname:<7} {record.getMessage()}{fields}"
+        fields = "".join(f" {name}={value}" for name, value in _extra_fields(record).items())
+        line = f"{_timestamp(record.created)} {record.levelname:<7} {record.getMessage()}{fields}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-def start_logging(stream: TextIO, form: str, level: int = logging.INFO) -> None:
-    """Sends offsetmgr's log to ``stream``; ``form`` is ``text`` or ``json``."""
+def start_logging(stream: TextIO, format_: str, level: int = logging.INFO) -> None:
+    """Sends offsetmgr's log to ``stream``; ``format_`` is ``text`` or ``json``."""
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonLines() if form == "json" else PlainLines())
-    handler.addFilter(_wanted)
+    handler.setFormatter(JsonLines() if format_ == "json" else PlainLines())
+    handler.addFilter(_is_relevant)
     logger = logging.getLogger("offsetmgr")
     logger.handlers[:] = [handler]
     logger.setLevel(level)
     logger.propagate = False
 
 
-def _wanted(record: logging.LogRecord) -> bool:
-    """Drops kazoo's line about every connection attempt, once a second while a server is down: the caller that needs
-    the server logs the consequence."""
+def _is_relevant(record: logging.LogRecord) -> bool:
+    """Drops kazoo's messages below ERROR: while a server is down, it logs every connection attempt, one a second. The
+    caller that needs the server logs the failure."""
     return record.levelno >= logging.ERROR or not record.name.startswith("offsetmgr.zookeeper.kazoo")
 
 
-def _stamp(seconds: float) -> str:
+def _timestamp(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds % 1 * 1000):03d}Z"
 
 
-def _particulars(record: logging.LogRecord) -> dict[str, object]:
+def _extra_fields(record: logging.LogRecord) -> dict[str, object]:
     return {name: value for name, value in record.__dict__.items() if name not in _STANDARD}

@@ -1,4 +1,4 @@
-"""`ManagerBackend`: the offset manager behind the listener."""
+"""`ManagerBackend`: serves the offsets of the offset manager behind the listener."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ T = TypeVar("T")
 
 
 class ManagerBackend:
-    """See `offsetmgr.server.backend.Backend`. Methods that need no translation are the runtime's own."""
+    """Implements `offsetmgr.server.backend.Backend` with the manager's runtime and its ownership of shard groups."""
 
     def __init__(self, runtime: ManagerRuntime, ownership: OwnershipManager, partitions: int, topic: str) -> None:
         self._runtime = runtime
         self._ownership = ownership
         self._partitions = partitions
         self._features = {CONDITIONAL_FEATURE: 1, f"{LOG_FEATURE}{topic}": 1}
-        self.owns = runtime.ownership_error
+        self.ownership_error = runtime.ownership_error
         self.ownership_epoch = runtime.ownership_epoch
         self.commit = runtime.commit
         self.delete_offsets = runtime.delete_offsets
         self.delete_group = runtime.delete_group
-        self.settled = runtime.wait_for_writes
+        self.wait_for_commits = runtime.wait_for_writes
         self.backpressure = runtime.backpressure
 
     def nodes(self) -> Sequence[ManagerAddress]:
-        # A manager inside a program (`offsetmgr.manager.embedded`) has no port: it shares the work, and clients cannot
+        # A manager inside a program (`offsetmgr.manager.embedded`) has no port: it owns shards, but clients cannot #
         # reach it.
         return [ManagerAddress(node.node_id, node.host, node.port) for node in self._ownership.nodes() if node.port]
 

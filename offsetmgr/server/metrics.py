@@ -1,6 +1,6 @@
-"""The manager's metrics in Prometheus' format: the backend's values, and the latencies of requests.
+"""`Metrics`: the manager's metrics in Prometheus' format, from the backend's values and the latencies of requests.
 
-The values are read when they are scraped, so the hot path pays only for its own counters.
+The values are read when Prometheus scrapes them, so the handling of requests only updates counters.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _LABEL: Final = re.compile(r'([a-z_]+)="([^"]*)"')
 
 
 class Metrics:
-    """All metrics of one manager process. ``figures`` returns values by name, such as ``commits_total`` or
+    """All metrics of one manager process. ``values`` returns values by name, such as ``commits_total`` or
     ``shards{state="ACTIVE"}``; a name that ends in ``_total`` is a counter."""
 
-    def __init__(self, figures: Callable[[], Mapping[str, float]]) -> None:
-        self._figures = figures
+    def __init__(self, values: Callable[[], Mapping[str, float]]) -> None:
+        self._values = values
         self._registry = CollectorRegistry()
         self._registry.register(self)
         latency = Histogram(
             "offsetmgr_request_seconds",
-            "Seconds from a request's last byte to its answer, by kind of request",
+            "Seconds from a request's last byte to its response, by kind of request",
             ["request"],
             buckets=_BUCKETS,
             registry=self._registry,
@@ -48,12 +48,12 @@ class Metrics:
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """The backend's values, for Prometheus' registry."""
+        """Converts the backend's values to metrics; called by Prometheus' registry."""
         families: dict[str, Metric] = {}
-        for key, value in self._figures().items():
+        for key, value in self._values().items():
             match = _NAME.match(key)
             if match is None:
-                raise ValueError(f"not a metric's name: {key}")
+                raise ValueError(f"invalid metric name: {key}")
             labels = dict(_LABEL.findall(match["labels"] or ""))
             name = f"offsetmgr_{match['name']}"
             family = families.get(name)

@@ -10,7 +10,7 @@ import pytest
 
 pytest.register_assert_rewrite("offsetmgr.testing")
 
-from fronts import ManagerFront, StoreFront  # noqa: E402
+from backend_listeners import ManagerListener, StoreListener  # noqa: E402
 
 from offsetmgr.config.connection import ConnectionConfig  # noqa: E402
 from offsetmgr.stores.manager import ManagerStore  # noqa: E402
@@ -24,15 +24,15 @@ CONFIG = ConnectionConfig(timeout_ms=20_000)
 
 
 @pytest.fixture(scope="module")
-def manager(kafka: KafkaBroker) -> Iterator[ManagerFront]:
-    with ManagerFront(kafka.bootstrap, f"offsets-{uuid.uuid4().hex[:8]}") as front:
+def manager(kafka: KafkaBroker) -> Iterator[ManagerListener]:
+    with ManagerListener(kafka.bootstrap, f"offsets-{uuid.uuid4().hex[:8]}") as front:
         yield front
 
 
 class TestListenerBeforeAStoreThatCompares(StoreContract):
     @pytest.fixture
     def store(self) -> Iterator[ManagerStore]:
-        with StoreFront(MemoryStore()) as front, ManagerStore(front.bootstrap, CONFIG) as store:
+        with StoreListener(MemoryStore()) as front, ManagerStore(front.bootstrap, CONFIG) as store:
             assert store.capabilities.conditional == "version"
             yield store
 
@@ -43,7 +43,7 @@ class TestListenerBeforeAStoreThatDoesNotCompare(StoreContract):
     @pytest.fixture
     def store(self) -> Iterator[ManagerStore]:
         with (
-            StoreFront(MemoryStore(conditional="group-lock")) as front,
+            StoreListener(MemoryStore(conditional="group-lock")) as front,
             ManagerStore(front.bootstrap, CONFIG) as store,
         ):
             assert store.capabilities.conditional == "none"
@@ -55,7 +55,7 @@ class TestOffsetManager(StoreContract):
     """All parts in one process, on the shared broker; topics need not exist, as the manager does not look for them."""
 
     @pytest.fixture
-    def store(self, manager: ManagerFront) -> Iterator[ManagerStore]:
+    def store(self, manager: ManagerListener) -> Iterator[ManagerStore]:
         with ManagerStore(manager.bootstrap, CONFIG) as store:
             assert store.capabilities.conditional == "version"
             yield store

@@ -13,12 +13,12 @@ from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.server.apis.api_context import ApiContext
-from offsetmgr.server.apis.table import endpoint_apis
+from offsetmgr.server.apis.table import listener_apis
 from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 from offsetmgr.server.proxy.brokers import ProxyPorts
 from offsetmgr.server.proxy.fenced_backend import MemberFencingBackend
-from offsetmgr.server.proxy.foreign_commit_monitor import BrokerCommitMonitor
+from offsetmgr.server.proxy.foreign_commit_monitor import ForeignCommitMonitor
 from offsetmgr.server.proxy.proxy import Proxy
 from offsetmgr.server.security.authorization import Authorizer, ReservedGroups
 
@@ -45,7 +45,7 @@ class MemoryOffsets:
     def coordinator(self, group: str) -> ManagerAddress | None:
         return self.node
 
-    def owns(self, group: str) -> int:
+    def ownership_error(self, group: str) -> int:
         return self.code
 
     def ownership_epoch(self, group: str) -> int:
@@ -90,7 +90,7 @@ class MemoryOffsets:
     async def list_groups(self) -> tuple[int, Sequence[str]]:
         return 0, sorted(self.offsets)
 
-    async def settled(self, group: str) -> None:
+    async def wait_for_commits(self, group: str) -> None:
         if self._under_way:
             await asyncio.wait(set(self._under_way))
 
@@ -128,16 +128,16 @@ class RunningRelay(LoopThread):
         return done.result(60)
 
     def bypassed(self) -> dict[str, Any]:
-        """What `BrokerCommitMonitor` finds now."""
-        watch = self.relay._watch
-        assert isinstance(watch, BrokerCommitMonitor)
+        """What `ForeignCommitMonitor` finds now."""
+        watch = self.relay._monitor
+        assert isinstance(watch, ForeignCommitMonitor)
         return self.run(watch.poll())
 
     async def _start(self) -> None:
         self.relay = Proxy(self.real, Security(), self._authorizer, self._reserved)
         self.guarded = self.relay.guard(self.kept)
         endpoint = ApiContext(self.guarded, NODE_ID, authorizer=self.relay.authorizer)
-        apis = self.relay.apis(endpoint, endpoint_apis(endpoint), "127.0.0.1")
+        apis = self.relay.apis(endpoint, listener_apis(endpoint), "127.0.0.1")
         self.service = SocketServer(apis, fallback=self.relay.fallback, backpressure=self.guarded.backpressure)
         listener = ServerListener(self.service, "127.0.0.1", 0)
         await listener.start()

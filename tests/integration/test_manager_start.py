@@ -106,7 +106,7 @@ def test_a_front_of_a_store_does_not_speak_of_shards_when_it_stops(kafka: KafkaB
         front.terminate()
         assert front.wait(20) == 0
         log += front.stderr.read()
-    assert "stopping: requests under way are finished" in log
+    assert "stopping: finishing requests in flight" in log
     assert "shards" not in log
 
 

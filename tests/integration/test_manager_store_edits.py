@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import confluent_kafka as ck
 import pytest
-from fronts import ManagerFront, StoreFront
+from backend_listeners import ManagerListener, StoreListener
 from processes import Commands
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -41,13 +41,13 @@ def offsets_topic() -> str:
 
 
 @pytest.fixture(scope="module")
-def manager(kafka: KafkaBroker, offsets_topic: str) -> Iterator[ManagerFront]:
-    with ManagerFront(kafka.bootstrap, offsets_topic) as front:
+def manager(kafka: KafkaBroker, offsets_topic: str) -> Iterator[ManagerListener]:
+    with ManagerListener(kafka.bootstrap, offsets_topic) as front:
         yield front
 
 
 @pytest.fixture
-def store(manager: ManagerFront) -> Iterator[ManagerStore]:
+def store(manager: ManagerListener) -> Iterator[ManagerStore]:
     with ManagerStore(manager.bootstrap, CONFIG) as store:
         yield store
 
@@ -72,7 +72,7 @@ def increment(store: ManagerStore, group: str) -> None:
 
 
 @pytest.mark.servers
-def test_edits_that_expect_something_exclude_each_other(manager: ManagerFront, unique: str) -> None:
+def test_edits_that_expect_something_exclude_each_other(manager: ManagerListener, unique: str) -> None:
     """Four programs count together; a lost update would leave the sum too small."""
 
     def count(_: int) -> None:
@@ -96,7 +96,7 @@ def test_an_edit_says_that_it_was_atomic(store: ManagerStore, unique: str) -> No
 
 @pytest.mark.servers
 def test_a_consumer_that_commits_all_the_time_is_never_set_back_by_an_edit(
-    manager: ManagerFront, store: ManagerStore, unique: str
+    manager: ManagerListener, store: ManagerStore, unique: str
 ) -> None:
     """Deletions too: what is deleted is what the edit read, never a commit that came in between. (Without a breath
     between the commits no edit would ever get through: whoever is quicker wins; so there are long ones among them.)"""
@@ -147,7 +147,7 @@ def test_the_identity_names_the_cluster_and_the_offsets_topic(
 
 @pytest.mark.servers
 def test_commands_take_a_manager_as_a_store_and_groups_move_into_it(
-    manager: ManagerFront, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str, tmp_path: Path
+    manager: ManagerListener, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str, tmp_path: Path
 ) -> None:
     topic = make_topic(unique, 2)
     source, target = f"zookeeper://{zookeeper.connect}/kafka", f"manager://{manager.bootstrap}"
@@ -203,7 +203,7 @@ def test_a_brokers_group_with_members_is_refused(kafka: KafkaBroker, make_topic:
 
 
 def test_a_listener_that_announces_nothing_is_not_believed_to_compare() -> None:
-    with StoreFront(MemoryStore(), announce=False) as front, ManagerStore(front.bootstrap, CONFIG) as store:
+    with StoreListener(MemoryStore(), announce=False) as front, ManagerStore(front.bootstrap, CONFIG) as store:
         result = edit(store, "g", Change(OffsetAndMetadata(5), ABSENT))
 
         assert store.capabilities.conditional == "none"
@@ -212,11 +212,11 @@ def test_a_listener_that_announces_nothing_is_not_believed_to_compare() -> None:
 
 def test_after_a_restart_as_an_older_version_the_same_address_is_not_believed_any_more() -> None:
     memory = MemoryStore()
-    with StoreFront(memory) as newer:
+    with StoreListener(memory) as newer:
         port = newer.port
         store = ManagerStore(newer.bootstrap, CONFIG)
         assert edit(store, "g", Change(OffsetAndMetadata(5), ABSENT)).atomic
-    with StoreFront(memory, announce=False, port=port):
+    with StoreListener(memory, announce=False, port=port):
         result = edit(store, "g", Change(OffsetAndMetadata(6), Committed(5)))
         store.close()
 
@@ -235,7 +235,7 @@ def test_after_a_restart_as_an_older_version_the_same_address_is_not_believed_an
 def test_an_edit_whose_answer_was_lost_is_known_as_its_own(change: Change, left: dict[Any, int]) -> None:
     memory = MemoryStore()
     faulty = FaultyStore(memory)
-    with StoreFront(faulty) as front, ManagerStore(front.bootstrap, CONFIG) as store:
+    with StoreListener(faulty) as front, ManagerStore(front.bootstrap, CONFIG) as store:
         edit(store, "g", Change(OffsetAndMetadata(5)))
         faulty.fail("write", CoordinatorNotAvailable("told to fail"), group="g", partition=TP, times=1, after=True)
 
@@ -249,7 +249,7 @@ def test_an_edit_whose_answer_was_lost_is_known_as_its_own(change: Change, left:
 def test_what_others_changed_between_two_tries_is_not_overwritten() -> None:
     memory = MemoryStore()
     faulty = FaultyStore(memory)
-    with StoreFront(faulty) as front, ManagerStore(front.bootstrap, CONFIG) as store:
+    with StoreListener(faulty) as front, ManagerStore(front.bootstrap, CONFIG) as store:
         edit(store, "g", Change(OffsetAndMetadata(5)))
 
         class Meanwhile(CoordinatorNotAvailable):

@@ -145,7 +145,7 @@ class TestKafka07:
         ("command", "why"),
         [
             (("migrate", "mirror", "--from", "OLD", "--to", "KAFKA", "--all-groups", "--once", "--yes"), "never agree"),
-            (("manager", "serve", "--store", "OLD", "--listen", "127.0.0.1:0"), "would take for offsets"),
+            (("manager", "serve", "--store", "OLD", "--listen", "127.0.0.1:0"), "would use as offsets"),
             (("offsets", "reset", "--store", "OLD", "--group", "g", "--to-earliest", "--all-topics"), "in no log"),
         ],
         ids=["mirror", "serve", "reset"],

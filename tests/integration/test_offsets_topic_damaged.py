@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import pytest
+from backend_listeners import ManagerListener
 from conftest import MakeTopic
-from fronts import ManagerFront
 
 from offsetmgr.core.errors import CoordinatorLoadInProgress
 from offsetmgr.kafka.client.connection import BrokerConnection
@@ -31,7 +31,7 @@ OFFSET = 0x0102_0304_0506_0708
 """Eight bytes that stand nowhere else in the log."""
 
 
-def exchange(front: ManagerFront, group: str, offset: int | None) -> tuple[int, int]:
+def exchange(front: ManagerListener, group: str, offset: int | None) -> tuple[int, int]:
     """Commits, or fetches where ``offset`` is None; error code and offset."""
 
     async def asked() -> tuple[int, int]:
@@ -54,7 +54,7 @@ def exchange(front: ManagerFront, group: str, offset: int | None) -> tuple[int, 
     return front.run(asked())
 
 
-def until_fetched(front: ManagerFront, group: str, offset: int) -> None:
+def until_fetched(front: ManagerListener, group: str, offset: int) -> None:
     deadline = time.monotonic() + 60
     while (found := exchange(front, group, None))[0] in RETRIABLE:
         assert time.monotonic() < deadline, found
@@ -62,7 +62,7 @@ def until_fetched(front: ManagerFront, group: str, offset: int) -> None:
     assert found == (0, offset)
 
 
-def until_committed(front: ManagerFront, group: str, offset: int) -> None:
+def until_committed(front: ManagerListener, group: str, offset: int) -> None:
     deadline = time.monotonic() + 60
     while (code := exchange(front, group, offset)[0]) in RETRIABLE:
         assert time.monotonic() < deadline, code
@@ -97,8 +97,8 @@ def test_a_shard_with_a_damaged_record_is_not_served(
     spoilt, later = [name for name in names if shard_for(name, 2) == 0][:2]
     intact = next(name for name in names if shard_for(name, 2) == 1)
 
-    def manager() -> ManagerFront:
-        return ManagerFront(kafka.bootstrap, unique, partitions=2, replication_factor=1, record_format="kafka")
+    def manager() -> ManagerListener:
+        return ManagerListener(kafka.bootstrap, unique, partitions=2, replication_factor=1, record_format="kafka")
 
     with manager() as front:
         until_committed(front, spoilt, OFFSET)

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import confluent_kafka as ck
 import confluent_kafka.admin
 import pytest
-from fronts import ManagerFront
+from backend_listeners import ManagerListener
 from processes import wait_for
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -188,7 +188,7 @@ def test_a_front_before_a_store_of_another_cluster_is_refused_and_drops_epochs_w
     assert "its offsets belong to another Kafka cluster than the topics: " in refused.stderr
     assert "add --translate none" in refused.stderr
 
-    with ManagerFront(two.b.bootstrap, "unused", store=two.of_a.uri, translate=OffsetTranslation.NONE) as front:
+    with ManagerListener(two.b.bootstrap, "unused", store=two.of_a.uri, translate=OffsetTranslation.NONE) as front:
         consumer = ck.Consumer({"bootstrap.servers": front.bootstrap, "group.id": two.name})
         consumer.commit(offsets=[ck.TopicPartition(two.name, 0, 4, leader_epoch=0)], asynchronous=False)
         consumer.close()

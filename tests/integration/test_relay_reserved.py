@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
+from backend_listeners import ManagerListener
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
-from fronts import ManagerFront
 from relayed import RunningRelay
 
 from offsetmgr.kafka.client.connection import BrokerConnection
@@ -45,7 +45,7 @@ TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = 29, 30, 31, 53
 class Besieged(NamedTuple):
     """A manager with a relay, its offsets topic, and a topic of clients."""
 
-    front: ManagerFront
+    front: ManagerListener
     broker: KafkaBroker | KraftBroker
     topic: str
     orders: str
@@ -111,7 +111,7 @@ def besieged(kafka: KafkaBroker) -> Iterator[Besieged]:
 def serving(broker: KafkaBroker | KraftBroker) -> Iterator[Besieged]:
     mark = uuid.uuid4().hex[:8]
     topic, orders = f"offsets-{mark}", f"orders-{mark}"
-    with ManagerFront(broker.bootstrap, topic, relay=True, partitions=2, replication_factor=1) as front:
+    with ManagerListener(broker.bootstrap, topic, relay=True, partitions=2, replication_factor=1) as front:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic(orders, 1)])[orders].result(20)
         found = Besieged(front, broker, topic, orders)

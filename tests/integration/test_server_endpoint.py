@@ -281,7 +281,7 @@ def test_certificates_that_cannot_be_used_say_so(tmp_path: Path, certificate: Pa
         server_tls(tmp_path / "junk.pem")
     other = tmp_path / "other.pem"
     subprocess.run(["openssl", "genrsa", "-out", str(other), "2048"], check=True, capture_output=True, timeout=60)
-    with pytest.raises(ConfigError, match="the key is not that of the certificate") as caught:
+    with pytest.raises(ConfigError, match="the key does not belong to the certificate") as caught:
         server_tls(certificate.parent / "cert.pem", other)
     assert caught.value.hint
     with pytest.raises(ConfigError, match="authorities of clients"):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import confluent_kafka as ck
 import pytest
+from backend_listeners import ManagerListener
 from confluent_kafka.admin import AdminClient
-from fronts import ManagerFront
 from listening import Listening, MemoryBackend
 from processes import create_topic, wait_for
 from stopwatch import Stopwatch
@@ -286,7 +286,7 @@ def test_offsets_go_to_an_offset_manager_of_ours_and_not_to_the_brokers(
 ) -> None:
     tp, nobodys = TopicPartition(make_topic(unique), 0), TopicPartition(unique, 1)
     with (
-        ManagerFront(kafka.bootstrap, f"{unique}-offsets") as manager,
+        ManagerListener(kafka.bootstrap, f"{unique}-offsets") as manager,
         consumer(kafka.bootstrap, offset_managers=manager.bootstrap) as ours,
         consumer(kafka.bootstrap) as brokers,
     ):

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from stopwatch import Stopwatch
-from storefronts import A, B, SlowStore, commit, dual, fetch, held, running, until
+from store_backend_setup import A, B, SlowStore, commit, dual, fetch, held, running, until
 
 from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMetadataTooLarge, TimedOut, Unreachable
 from offsetmgr.core.model import Committed, OffsetAndMetadata
@@ -16,7 +16,7 @@ from offsetmgr.testing.faulty_store import FaultyStore
 from offsetmgr.testing.memory import MemoryStore
 
 
-def test_a_commit_goes_to_both_and_what_the_first_refused_only_there() -> None:
+def test_a_commit_goes_to_both_stores_unless_the_primary_rejects_it() -> None:
     async def scenario() -> None:
         first, second, store = dual()
         first.fail("write", OffsetMetadataTooLarge("t-1"), group="g", partition=B)
@@ -28,7 +28,7 @@ def test_a_commit_goes_to_both_and_what_the_first_refused_only_there() -> None:
     asyncio.run(scenario())
 
 
-def test_a_failure_of_the_second_is_acknowledged_reported_and_repaired(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_of_the_secondary_is_acknowledged_logged_and_repaired(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         first, second, store = dual()
         async with running(store) as backend:
@@ -40,7 +40,7 @@ def test_a_failure_of_the_second_is_acknowledged_reported_and_repaired(caplog: p
             figures = backend.metrics()
             assert (figures["secondary_pending"], figures["secondary_failing"]) == (1, 1)
             assert figures["secondary_failures_total"] >= 1
-            assert "the secondary store cannot be written" in caplog.text
+            assert "writes to the secondary store fail" in caplog.text
 
             second.heal()
             await until(lambda: held(second) == {A: 6}, "the repair")
@@ -116,7 +116,7 @@ def test_a_late_value_that_leads_further_is_written_over_what_others_committed()
 
 
 @pytest.mark.parametrize("then", [3, 12, 20])
-def test_an_answer_that_was_lost_is_our_own_value_and_not_a_client_elses(then: int) -> None:
+def test_a_write_with_a_lost_response_is_recognized_as_our_own(then: int) -> None:
     """The rewind to 3 was carried out though its answer was lost; what follows is written over it."""
 
     async def scenario() -> None:
@@ -150,7 +150,7 @@ def test_a_deletion_reaches_both_at_once_or_late() -> None:
     asyncio.run(scenario())
 
 
-def test_deleting_a_group_deletes_what_was_on_its_way_too() -> None:
+def test_deleting_a_group_deletes_pending_values_too() -> None:
     async def scenario() -> None:
         first, second, store = dual()
         async with running(store) as backend:
@@ -180,7 +180,7 @@ def test_deleting_a_group_deletes_it_in_both() -> None:
     asyncio.run(scenario())
 
 
-def test_while_the_second_cannot_be_read_a_fetch_is_an_error() -> None:
+def test_a_fetch_fails_while_the_secondary_cannot_be_read() -> None:
     async def scenario() -> None:
         _, second, store = dual()
         async with running(store) as backend:
@@ -192,7 +192,7 @@ def test_while_the_second_cannot_be_read_a_fetch_is_an_error() -> None:
     asyncio.run(scenario())
 
 
-def test_a_write_to_the_first_that_happened_though_it_failed_reaches_the_second() -> None:
+def test_a_write_in_doubt_that_reached_the_primary_reaches_the_secondary() -> None:
     async def scenario() -> None:
         first, second, store = dual()
         async with running(store) as backend:
@@ -202,26 +202,26 @@ def test_a_write_to_the_first_that_happened_though_it_failed_reaches_the_second(
             assert await backend.commit(commit("g", 6)) == CommitResponse(0, {("t", 0): 15})
             assert (held(first), held(second)) == ({A: 6}, {A: 5})
             await until(lambda: held(second) == {A: 6}, "what was in doubt")
-            await until(lambda: backend.metrics()["primary_doubts"] == 0, "the end of the doubt")
+            await until(lambda: backend.metrics()["primary_in_doubt"] == 0, "the end of the doubt")
 
     asyncio.run(scenario())
 
 
-def test_a_write_to_the_first_that_did_not_happen_does_not_reach_the_second() -> None:
+def test_a_write_in_doubt_that_did_not_reach_the_primary_is_dropped() -> None:
     async def scenario() -> None:
         first, second, store = dual()
         async with running(store) as backend:
             await backend.commit(commit("g", 5))
             first.fail("write", CoordinatorNotAvailable("first"), group="g", times=1)
             await backend.commit(commit("g", 6))
-            await until(lambda: backend.metrics()["primary_doubts"] == 0, "the end of the doubt")
+            await until(lambda: backend.metrics()["primary_in_doubt"] == 0, "the end of the doubt")
 
             assert (held(first), held(second)) == ({A: 5}, {A: 5})
 
     asyncio.run(scenario())
 
 
-def test_a_second_that_answers_slowly_holds_up_one_commit_and_no_longer() -> None:
+def test_a_slow_secondary_delays_only_one_commit() -> None:
     async def scenario() -> None:
         slow = SlowStore()
         _, second, store = dual(second=slow)
@@ -240,7 +240,7 @@ def test_a_second_that_answers_slowly_holds_up_one_commit_and_no_longer() -> Non
     asyncio.run(scenario())
 
 
-def test_what_the_second_can_never_hold_is_dropped_and_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_value_that_the_secondary_cannot_hold_is_dropped_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         from offsetmgr.core.errors import UsageError
 
@@ -253,10 +253,10 @@ def test_what_the_second_can_never_hold_is_dropped_and_said(caplog: pytest.LogCa
             assert backend.metrics()["secondary_dropped_total"] == 1
 
     asyncio.run(scenario())
-    assert "a value is not written to the secondary store" in caplog.text
+    assert "a commit was dropped for the secondary store" in caplog.text
 
 
-def test_closing_lets_what_is_on_its_way_arrive_or_says_what_is_lacking(caplog: pytest.LogCaptureFixture) -> None:
+def test_closing_writes_pending_values_or_logs_the_missing_ones(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         _, second, store = dual()
         async with running(store) as backend:
@@ -277,7 +277,7 @@ def _set(store: FaultyStore, offset: int, group: str = "g") -> None:
 # --- after a crash --------------------------------------------------------------------------------
 
 
-def test_a_start_brings_the_second_forward_where_it_was_left_behind() -> None:
+def test_a_start_updates_the_secondary() -> None:
     async def scenario() -> None:
         first, second, store = dual()
         _set(first, 20)
@@ -294,7 +294,7 @@ def test_a_start_brings_the_second_forward_where_it_was_left_behind() -> None:
     asyncio.run(scenario())
 
 
-def test_a_catch_up_gives_way_to_what_is_committed_meanwhile() -> None:
+def test_the_reconciliation_keeps_commits_made_meanwhile() -> None:
     async def scenario() -> None:
         slow = SlowStore()
         first, second, store = dual(second=slow)
@@ -312,8 +312,8 @@ def test_a_catch_up_gives_way_to_what_is_committed_meanwhile() -> None:
     asyncio.run(scenario())
 
 
-def test_a_catch_up_waits_for_stores_that_cannot_be_read_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offsetmgr.server.storefront.secondary_reconcile._PAUSE_S", 0.05)
+def test_the_reconciliation_waits_for_unreadable_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offsetmgr.server.store_backends.secondary_reconcile._PAUSE_S", 0.05)
 
     async def scenario() -> None:
         first, second, store = dual()

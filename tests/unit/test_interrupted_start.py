@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from offsetmgr.core.errors import Unreachable
-from offsetmgr.server.process.manager_process import _interrupted
+from offsetmgr.server.process.manager_process import _cancel_start
 
 
 def test_what_a_start_opens_while_it_ends_is_there_before_anything_is_closed() -> None:
@@ -23,7 +23,7 @@ def test_what_a_start_opens_while_it_ends_is_there_before_anything_is_closed() -
     async def work() -> None:
         starting = asyncio.create_task(start())
         await asyncio.sleep(0)
-        await _interrupted(starting)
+        await _cancel_start(starting)
         assert opened == ["connection"]
 
     asyncio.run(work())
@@ -40,6 +40,6 @@ def test_a_start_that_fails_while_it_is_interrupted_says_why() -> None:
         starting = asyncio.create_task(start())
         await asyncio.sleep(0)
         with pytest.raises(Unreachable):
-            await _interrupted(starting)
+            await _cancel_start(starting)
 
     asyncio.run(work())

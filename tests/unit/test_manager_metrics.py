@@ -56,7 +56,7 @@ PAGES = {"/health": text(200, "alive"), "/ready": text(503, "3 of 50 shards are 
         (b"GET /health HTTP/1.1\r\n\r\n", b"200 OK", b"alive\n"),
         (b"GET /health?a=1 HTTP/1.0\r\n\r\n", b"200 OK", b"alive\n"),
         (b"GET /ready HTTP/1.1\r\n\r\n", b"503 Unavailable", b"3 of 50 shards are loading\n"),
-        (b"GET / HTTP/1.1\r\n\r\n", b"404 Not Found", b"there are /health, /ready\n"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"404 Not Found", b"not found; available: /health, /ready\n"),
         (b"POST /health HTTP/1.1\r\n\r\n", b"405 Method Not Allowed", b"only GET\n"),
         (b"\x00\x00\x00\x10junk\n", b"400 Bad Request", b"not an HTTP request\n"),
     ],

@@ -22,9 +22,9 @@ from offsetmgr.kafka.protocol.schema_codec import (
 )
 from offsetmgr.server.network.api import ApiRequest
 from offsetmgr.server.proxy import response_rewrite
-from offsetmgr.server.proxy.access import ACCESS, listed, refusal, shown_without, without
+from offsetmgr.server.proxy.api_resources import API_RESOURCES, error_response, hide_items, requested_items, with_items
 from offsetmgr.server.proxy.forwarder import FORWARDED
-from offsetmgr.server.proxy.request_screen import RequestScreen
+from offsetmgr.server.proxy.request_filter import RequestFilter
 from offsetmgr.server.proxy.topic_ids import fetched_ids
 from offsetmgr.server.security.authorization import ADMIN_APIS, AllowAllAuthorizer, ReservedGroups
 
@@ -82,30 +82,30 @@ def fields(schema: Any) -> set[str]:
 
 
 def test_every_api_that_the_relay_forwards_stands_in_the_table() -> None:
-    assert ACCESS.keys() == FORWARDED.keys()
+    assert API_RESOURCES.keys() == FORWARDED.keys()
     assert {key: FORWARDED[key][0] for key in ADMIN_APIS} == ADMIN_APIS
 
 
-def test_what_the_table_does_not_know_is_refused() -> None:
+def test_an_api_without_an_entry_is_rejected() -> None:
     """APIs between brokers and controllers, offsets in transactions, other people's transactions, features."""
-    apart: Any = None
-    screen = RequestScreen(
-        apart, apart, AllowAllAuthorizer(), ReservedGroups("offsets", "group", "offsets-shard-group-")
+    unused: Any = None
+    request_filter = RequestFilter(
+        unused, unused, AllowAllAuthorizer(), ReservedGroups("offsets", "group", "offsets-shard-group-")
     )
     for key in range(100):
         if key not in FORWARDED:
-            request = ApiRequest(apart, struct.pack(">ihhi", 8, key, 0, 1))
+            request = ApiRequest(unused, struct.pack(">ihhi", 8, key, 0, 1))
             with pytest.raises(InvalidRequest, match=f"API {key}: the relay cannot determine the names in it"):
-                screen.screened(request, apart)
+                request_filter.filter(request, unused)
     assert not FORWARDED.keys() & {4, 5, 6, 7, 25, 27, 28, 29, 30, 31, 50, 51, 56, 57, 58, 59, 63, 67, 68}
-    assert FORWARDED[1][1] == 15, "a newer Fetch has another head: see topicids"
+    assert FORWARDED[1][1] == 15, "a newer Fetch has another head: see topic_ids"
 
 
 @pytest.mark.parametrize(("key", "version"), VERSIONS)
 def test_the_table_knows_every_field_that_names_something(key: int, version: int) -> None:
-    access = ACCESS[key]
+    resources = API_RESOURCES[key]
     named = fields(load_request_schema(key, version))
-    known = {*access.items, access.name, access.transactional_id, "topic_id", "resource_type"}
+    known = {*resources.items, resources.name, resources.transactional_id, "topic_id", "resource_type"}
     elsewhere = {
         1: {"forgotten_topics_data"},  # ends the fetching of a topic
         34: {"topics"},  # within directories
@@ -117,26 +117,26 @@ def test_the_table_knows_every_field_that_names_something(key: int, version: int
 
 
 @pytest.mark.parametrize(("key", "version"), VERSIONS)
-def test_refusals_can_be_written_and_stand_where_the_broker_would_have_put_them(key: int, version: int) -> None:
-    access = ACCESS[key]
+def test_error_items_are_encoded_in_the_place_of_the_brokers_items(key: int, version: int) -> None:
+    resources = API_RESOURCES[key]
     body = encode_request(key, version, sample(load_request_schema(key, version)))
     asked = decode_request(key, version, body, 0)
-    items = listed(access, asked)
-    assert items is None or not access.items or len(items) == 1
-    assert decode_request(key, version, encode_request(key, version, without(access, asked, [])), 0) is not None
+    items = requested_items(resources, asked)
+    assert items is None or not resources.items or len(items) == 1
+    assert decode_request(key, version, encode_request(key, version, with_items(resources, asked, [])), 0) is not None
     if key in (71, 72):
         return
-    message = refusal(access, asked, [29] * len(items or ()), 31)
+    message = error_response(resources, asked, [29] * len(items or ()), 31)
     answer = decode_response(key, version, encode_response(key, version, message), 0)
     found = list(_codes(answer))
-    if access.refused is not None and items:
+    if resources.error_item is not None and items:
         assert 29 in found
-        assert len(answer[access.answers]) == 1
-        assert _names(answer[access.answers][0]) >= _names(items[0]) & {"name", uuid.UUID(int=7)}
+        assert len(answer[resources.response_items]) == 1
+        assert _names(answer[resources.response_items][0]) >= _names(items[0]) & {"name", uuid.UUID(int=7)}
     elif key != 75 and not (key == 35 and version < 3) and not (key == 43 and version == 0):
         assert found == [31]
-    if access.shown is not None:
-        assert shown_without(access, answer, lambda _kind, _item: True)
+    if resources.visible_items is not None:
+        assert hide_items(resources, answer, lambda _kind, _item: True)
 
 
 def _codes(value: Any) -> typing.Iterator[int]:
@@ -181,9 +181,9 @@ def test_the_ids_of_a_fetch_are_read_without_decoding_it(version: int) -> None:
     assert [topic["topic_id"] for topic in decode_request(1, version, bytes(tagged), 0)["topics"]] == ids
 
 
-@pytest.mark.parametrize("version", range(response_rewrite.HIGHEST + 1))
+@pytest.mark.parametrize("version", range(response_rewrite.MAX_VERSION + 1))
 @pytest.mark.parametrize("name", ["__offsetmgr_offsets", "long-" * 20, "t", "absent-topic"])
-def test_a_topic_is_cut_out_of_metadata(version: int, name: str) -> None:
+def test_a_topic_is_removed_from_metadata(version: int, name: str) -> None:
     partition = {
         "error_code": 0, "partition_index": 0, "leader_id": 1, "leader_epoch": 3, "replica_nodes": [1, 2],
         "isr_nodes": [1], "offline_replicas": [2],
@@ -222,7 +222,7 @@ def test_a_topic_is_cut_out_of_metadata(version: int, name: str) -> None:
     assert len(after["topics"]) == len(before["topics"]) - 1
 
 
-def test_what_has_no_schema_is_not_known() -> None:
+def test_a_version_without_a_schema_is_unknown() -> None:
     assert not is_known(0, 0)
     with pytest.raises(UnknownEntity):
         load_request_schema(0, 0)

@@ -26,11 +26,11 @@ from offsetmgr.kafka.protocol.schema_codec import (
 )
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.network.api import ApiRequest, Frame
-from offsetmgr.server.proxy import metadata_rewrite, request_screen
+from offsetmgr.server.proxy import metadata_rewrite, request_filter
 from offsetmgr.server.proxy.forwarder import Forwarder
 from offsetmgr.server.proxy.group_lists import GroupLists
 from offsetmgr.server.proxy.metadata_rewrite import MetadataRewriter
-from offsetmgr.server.proxy.request_screen import RequestScreen, framed
+from offsetmgr.server.proxy.request_filter import RequestFilter, response_frame
 from offsetmgr.server.proxy.topic_ids import TopicIds
 from offsetmgr.server.security.authorization import AllowAllAuthorizer, AuthorizationRules, ReservedGroups, Rule
 
@@ -55,8 +55,8 @@ ANSWERS: dict[int, Message] = {
 
 
 class Broker:
-    """Stands for `ProxyLinks`, a `ProxyLink`, an `Upstream` and `Brokers`: answers at once, and remembers what it was
-    asked."""
+    """A fake of `UpstreamRegistry`, `ClientUpstreams`, `UpstreamConnection` and `Brokers`. Answers at once, and records
+    the requests."""
 
     address = None
     closed = False
@@ -68,12 +68,12 @@ class Broker:
     def of(self, _connection: Any) -> Broker:
         return self
 
-    def data(self) -> Broker:
+    def for_port(self) -> Broker:
         return self
 
-    apart = data
+    open_separate = for_port
 
-    def end(self, _upstream: Any) -> None:
+    def close_separate(self, _upstream: Any) -> None:
         pass
 
     def ask(self, request: ApiRequest) -> asyncio.Future[bytes]:
@@ -83,9 +83,9 @@ class Broker:
 
     def forward(self, request: ApiRequest) -> Frame:
         self.asked.append(request)
-        return framed(request, ANSWERS[request.api_key])
+        return response_frame(request, ANSWERS[request.api_key])
 
-    async def seen(self, _brokers: Any) -> None:
+    async def record(self, _brokers: Any) -> None:
         pass
 
     def port(self, node_id: int) -> int:
@@ -168,7 +168,7 @@ class Relayed(Listening):
         self.broker, self.coordinators = Broker(), Coordinators()
         broker: Any = self.broker
         self.ids = TopicIds(broker)
-        self.screen = RequestScreen(broker, self.ids, rules or AllowAllAuthorizer(), RESERVED)
+        self.screen = RequestFilter(broker, self.ids, rules or AllowAllAuthorizer(), RESERVED)
         super().__init__(MemoryBackend(), fallback=Forwarder(self.screen))
 
     async def _start(self) -> None:
@@ -211,7 +211,7 @@ def fetch_of(ids: list[uuid.UUID]) -> Message:
 # --- groups ---------------------------------------------------------------------------------------
 
 
-def test_more_groups_than_one_request_may_name_are_each_refused_and_no_client_is_asked(relayed: Relayed) -> None:
+def test_too_many_groups_are_all_rejected_without_a_request_to_the_coordinator(relayed: Relayed) -> None:
     with WireClient(relayed.port) as client:
         answer = client.ask(DESCRIBE_GROUPS, 5, {"groups": [f"g{n}" for n in range(50_001)]})
     assert [group["group_id"] for group in answer["groups"]] == [f"g{n}" for n in range(50_001)]
@@ -260,14 +260,14 @@ def test_groups_are_listed_a_few_at_a_time(relayed: Relayed, monkeypatch: pytest
     assert turns.most <= 1_000
 
 
-# --- what is screened -----------------------------------------------------------------------------
+# --- filtered requests ---------------------------------------------------------------------------
 
 
 def watched(turns: Turns) -> None:
     """Counts the bytes that are decoded and the items that are judged on the event loop."""
-    turns.count(request_screen, "decode_request", lambda _key, _version, frame, _at: len(frame))
-    turns.count(request_screen, "fetched_ids", lambda frame, *_: len(frame))
-    turns.count(RequestScreen, "_code", lambda *_: 1)
+    turns.count(request_filter, "decode_request", lambda _key, _version, frame, _at: len(frame))
+    turns.count(request_filter, "fetched_ids", lambda frame, *_: len(frame))
+    turns.count(RequestFilter, "_code", lambda *_: 1)
 
 
 def test_the_ids_of_a_large_fetch_are_read_in_the_codec_thread(
@@ -282,14 +282,14 @@ def test_the_ids_of_a_large_fetch_are_read_in_the_codec_thread(
     assert turns.most <= LARGE_BYTES
 
 
-def test_a_large_fetch_of_ids_that_were_not_known_is_judged_in_the_codec_thread(
+def test_a_large_fetch_of_unknown_ids_is_checked_in_the_codec_thread(
     relayed: Relayed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def learn(_ids: Any) -> None:
+    async def resolve(_ids: Any) -> None:
         relayed.ids._names = {**dict.fromkeys(IDS, "orders"), IDS[1]: TOPIC}
         del relayed.ids._names[IDS[2]]
 
-    monkeypatch.setattr(relayed.ids, "learn", learn)
+    monkeypatch.setattr(relayed.ids, "resolve", resolve)
     turns = Turns(monkeypatch)
     watched(turns)
     with WireClient(relayed.port) as client:
@@ -323,7 +323,7 @@ def test_a_large_produce_is_read_in_the_codec_thread_and_not_overtaken(
     assert turns.most <= LARGE_BYTES
 
 
-def test_a_large_produce_that_is_refused_whole_closes_the_connection_of_who_asks_for_no_answer(
+def test_a_rejected_large_produce_with_acks_0_closes_the_connection(
     relayed: Relayed,
 ) -> None:
     topics = [produced(f"t{n}") for n in range(MANY)]
@@ -333,7 +333,7 @@ def test_a_large_produce_that_is_refused_whole_closes_the_connection_of_who_asks
     assert relayed.broker.asked == []
 
 
-def test_a_large_request_that_breaks_the_format_is_cut_off(relayed: Relayed) -> None:
+def test_a_malformed_large_request_closes_the_connection(relayed: Relayed) -> None:
     body = encode_request(PRODUCE, 9, produce_of([produced(f"t{n}") for n in range(MANY)]))
     with WireClient(relayed.port) as client, WireClient(relayed.port) as other:
         client.send(PRODUCE, 9, body[:-10] + TOPIC.encode())
@@ -341,7 +341,7 @@ def test_a_large_request_that_breaks_the_format_is_cut_off(relayed: Relayed) -> 
         other.ask(PRODUCE, 9, produce_of([produced("t")]))
 
 
-def test_a_request_that_is_quickly_decoded_but_slowly_judged_is_a_large_one(
+def test_a_request_that_is_slow_to_check_goes_to_the_codec_thread(
     relayed: Relayed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["t"] * 7_500 + [TOPIC]
@@ -355,7 +355,7 @@ def test_a_request_that_is_quickly_decoded_but_slowly_judged_is_a_large_one(
 
 
 @pytest.mark.parametrize("version", [5, 6])
-def test_a_large_admin_request_is_judged_and_refused_in_the_codec_thread(
+def test_a_large_admin_request_is_checked_and_rejected_in_the_codec_thread(
     monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     """All of it, and all but one name."""
@@ -375,11 +375,11 @@ def test_a_large_admin_request_is_judged_and_refused_in_the_codec_thread(
     assert turns.most <= LARGE_BYTES // 10
 
 
-def test_the_coordinators_of_many_transactions_are_read_and_told_in_the_codec_thread(
+def test_the_coordinators_of_many_transactions_are_decoded_in_the_codec_thread(
     relayed: Relayed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = Turns(monkeypatch)
-    turns.count(metadata_rewrite, "answer_of", lambda _request, frame: len(frame))
+    turns.count(metadata_rewrite, "decode_broker_response", lambda _request, frame: len(frame))
     with WireClient(relayed.port) as client:
         answer = client.ask(FIND_COORDINATOR, 4, {"key_type": 1, "coordinator_keys": [f"t{n}" for n in range(MANY)]})
         assert {(found["host"], found["port"]) for found in answer["coordinators"]} == {("127.0.0.1", 9201)}
@@ -397,7 +397,7 @@ def test_metadata_of_many_topics_is_encoded_again_in_the_codec_thread(
 ) -> None:
     topics = [{"name": name, "topic_id": None} for name in (*(f"t{n}" for n in range(MANY)), TOPIC)]
     turns = Turns(monkeypatch)
-    turns.count(metadata_rewrite, "answer_of", lambda _request, frame: len(frame))
+    turns.count(metadata_rewrite, "decode_broker_response", lambda _request, frame: len(frame))
     with WireClient(relayed.port) as client:
         answer = client.ask(METADATA, version, {**USUAL, "topics": topics, "allow_auto_topic_creation": False})
     assert [(topic["name"], topic["error_code"]) for topic in answer["topics"]] == [(TOPIC, TOPIC_FORBIDDEN)]

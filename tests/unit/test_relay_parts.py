@@ -19,141 +19,145 @@ from offsetmgr.kafka.protocol.schema_codec import encode_request, encode_respons
 from offsetmgr.server.network.api import ApiRequest
 from offsetmgr.server.proxy import group_requests, response_rewrite
 from offsetmgr.server.proxy.brokers import ProxyPorts
-from offsetmgr.server.proxy.forwarder import FORWARDED, common
-from offsetmgr.server.proxy.member_fence import EMPTY_S, FRESH_S, MemberFence
+from offsetmgr.server.proxy.forwarder import FORWARDED, common_versions
+from offsetmgr.server.proxy.member_fence import EMPTY_GROUP_LIFETIME_S, EVIDENCE_LIFETIME_S, MemberFence
 from offsetmgr.server.proxy.response_rewrite import NamedBroker
 
-TENURE = 1
+OWNERSHIP_EPOCH = 1
 ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCING = 22, 25, 27
 
 
-class Gate:
-    """A gate that knows member ``m`` of generation 5 of group ``g``, at time 0."""
+class KnownMember:
+    """A fence that knows member ``m`` of generation 5 of group ``g``, at time 0."""
 
     def __init__(self) -> None:
-        self.gate = MemberFence()
-        self.gate.joined("g", TENURE, 5, static=False)
-        self.gate.synced("g", TENURE, self.epoch(), 5, "m", 0.0)
+        self.fence = MemberFence()
+        self.fence.on_join_response("g", OWNERSHIP_EPOCH, 5, static=False)
+        self.fence.on_sync_response("g", OWNERSHIP_EPOCH, self.evidence_epoch(), 5, "m", 0.0)
 
-    def epoch(self) -> int:
-        return self.gate.epoch("g", TENURE)
+    def evidence_epoch(self) -> int:
+        return self.fence.evidence_epoch("g", OWNERSHIP_EPOCH)
 
-    def judged(self, generation: int = 5, member: str = "m", *, now: float = 0.0, tenure: int = TENURE) -> int | None:
-        return self.gate.check_commit("g", tenure, generation, member, now)
+    def check(
+        self, generation: int = 5, member: str = "m", *, now: float = 0.0, ownership_epoch: int = OWNERSHIP_EPOCH
+    ) -> int | None:
+        return self.fence.check_commit("g", ownership_epoch, generation, member, now)
 
 
 # --- who may commit -------------------------------------------------------------------------------
 
 
 def test_a_member_that_was_synced_may_commit_while_that_is_fresh() -> None:
-    known = Gate()
-    assert known.judged(now=FRESH_S - 0.01) == 0
-    assert known.judged(now=FRESH_S) is None, "C must be asked again"
+    known = KnownMember()
+    assert known.check(now=EVIDENCE_LIFETIME_S - 0.01) == 0
+    assert known.check(now=EVIDENCE_LIFETIME_S) is None, "C must be asked again"
 
 
 def test_a_newer_generation_ends_the_older_one_at_once() -> None:
-    known = Gate()
-    known.gate.joined("g", TENURE, 6, static=False)
-    assert known.judged(5) == ILLEGAL_GENERATION
-    assert known.judged(6, "n") == REBALANCING, "until C has written the generation down"
-    known.gate.synced("g", TENURE, known.epoch(), 6, "n", 0.0)
-    assert known.judged(6, "n") == 0
+    known = KnownMember()
+    known.fence.on_join_response("g", OWNERSHIP_EPOCH, 6, static=False)
+    assert known.check(5) == ILLEGAL_GENERATION
+    assert known.check(6, "n") == REBALANCING, "until C has written the generation down"
+    known.fence.on_sync_response("g", OWNERSHIP_EPOCH, known.evidence_epoch(), 6, "n", 0.0)
+    assert known.check(6, "n") == 0
 
 
-def test_an_answer_that_comes_late_revives_no_client() -> None:
-    known = Gate()
-    serial = known.epoch()
-    known.gate.joined("g", TENURE, 6, static=False)
-    known.gate.joined("g", TENURE, 5, static=False)
-    known.gate.observe("g", TENURE, serial, 5, "m", 0.0)
-    assert not known.gate.confirm("g", TENURE, serial, 5, "m", 0.0)
-    assert known.judged(5) == ILLEGAL_GENERATION
+def test_a_late_response_is_no_evidence() -> None:
+    known = KnownMember()
+    evidence_epoch = known.evidence_epoch()
+    known.fence.on_join_response("g", OWNERSHIP_EPOCH, 6, static=False)
+    known.fence.on_join_response("g", OWNERSHIP_EPOCH, 5, static=False)
+    known.fence.on_heartbeat_response("g", OWNERSHIP_EPOCH, evidence_epoch, 5, "m", 0.0)
+    assert not known.fence.on_member_proof("g", OWNERSHIP_EPOCH, evidence_epoch, 5, "m", 0.0)
+    assert known.check(5) == ILLEGAL_GENERATION
 
 
 def test_a_static_member_that_is_replaced_is_asked_about_though_the_generation_is_the_same() -> None:
-    known = Gate()
-    serial = known.epoch()
-    known.gate.joined("g", TENURE, 5, static=True)
-    known.gate.observe("g", TENURE, serial, 5, "m", 0.0)
-    known.gate.observe("g", TENURE, known.epoch(), 5, "m", 0.0)
-    assert known.judged() is None, "a Heartbeat alone does not bring it back"
-    assert not known.gate.prolongs("g", TENURE, 5, "m", 0.0)
+    known = KnownMember()
+    evidence_epoch = known.evidence_epoch()
+    known.fence.on_join_response("g", OWNERSHIP_EPOCH, 5, static=True)
+    known.fence.on_heartbeat_response("g", OWNERSHIP_EPOCH, evidence_epoch, 5, "m", 0.0)
+    known.fence.on_heartbeat_response("g", OWNERSHIP_EPOCH, known.evidence_epoch(), 5, "m", 0.0)
+    assert known.check() is None, "a Heartbeat alone does not bring it back"
+    assert not known.fence.heartbeat_suffices("g", OWNERSHIP_EPOCH, 5, "m", 0.0)
 
 
 def test_a_dynamic_member_of_the_same_generation_ends_nothing() -> None:
-    known = Gate()
-    known.gate.joined("g", TENURE, 5, static=False)
-    assert known.judged() == 0
+    known = KnownMember()
+    known.fence.on_join_response("g", OWNERSHIP_EPOCH, 5, static=False)
+    assert known.check() == 0
 
 
 def test_heartbeats_prolong_without_a_gap_as_long_as_a_session() -> None:
-    known = Gate()
-    known.gate.observe("g", TENURE, known.epoch(), 5, "m", 3.0)
-    assert known.judged(now=4.0) == 0
-    known.gate.observe("g", TENURE, known.epoch(), 5, "m", 8.0)
-    assert known.judged(now=8.0) is None, "it may have been thrown out meanwhile"
+    known = KnownMember()
+    known.fence.on_heartbeat_response("g", OWNERSHIP_EPOCH, known.evidence_epoch(), 5, "m", 3.0)
+    assert known.check(now=4.0) == 0
+    known.fence.on_heartbeat_response("g", OWNERSHIP_EPOCH, known.evidence_epoch(), 5, "m", 8.0)
+    assert known.check(now=8.0) is None, "it may have been thrown out meanwhile"
 
 
 def test_short_sessions_make_evidence_short() -> None:
-    known = Gate()
-    known.gate.session("g", TENURE, 1.0)
-    assert (known.judged(now=0.4), known.judged(now=0.6)) == (0, None)
+    known = KnownMember()
+    known.fence.on_join_request("g", OWNERSHIP_EPOCH, 1.0)
+    assert (known.check(now=0.4), known.check(now=0.6)) == (0, None)
 
 
-def test_nothing_is_known_in_a_new_tenure() -> None:
-    known = Gate()
-    assert known.judged(tenure=2) is None
-    assert not known.gate.confirm("g", 2, known.epoch(), 5, "m", 0.0), "asked in the tenure before"
-    assert known.judged(4, tenure=2) is None, "not even which generations are over"
+def test_a_new_ownership_epoch_starts_without_evidence() -> None:
+    known = KnownMember()
+    assert known.check(ownership_epoch=2) is None
+    assert not known.fence.on_member_proof("g", 2, known.evidence_epoch(), 5, "m", 0.0), "asked in the tenure before"
+    assert known.check(4, ownership_epoch=2) is None, "not even which generations are over"
 
 
 def test_a_proof_tells_the_newest_generation() -> None:
-    gate = MemberFence()
-    assert gate.confirm("g", TENURE, gate.epoch("g", TENURE), 7, "m", 0.0)
-    assert gate.check_commit("g", TENURE, 7, "m", 0.0) == 0
-    assert gate.check_commit("g", TENURE, 6, "m", 0.0) == ILLEGAL_GENERATION
-    assert gate.check_commit("g", TENURE, 8, "m", 0.0) is None
+    fence = MemberFence()
+    assert fence.on_member_proof("g", OWNERSHIP_EPOCH, fence.evidence_epoch("g", OWNERSHIP_EPOCH), 7, "m", 0.0)
+    assert fence.check_commit("g", OWNERSHIP_EPOCH, 7, "m", 0.0) == 0
+    assert fence.check_commit("g", OWNERSHIP_EPOCH, 6, "m", 0.0) == ILLEGAL_GENERATION
+    assert fence.check_commit("g", OWNERSHIP_EPOCH, 8, "m", 0.0) is None
 
 
-def test_who_is_no_member_commits_while_there_are_none() -> None:
-    gate = MemberFence()
-    assert gate.check_commit("g", TENURE, -1, "", 0.0) is None
-    assert gate.described("g", TENURE, gate.epoch("g", TENURE), empty=True, sent=0.0)
-    assert gate.check_commit("g", TENURE, -1, "", EMPTY_S / 2) == 0
-    assert gate.check_commit("g", TENURE, -1, "", EMPTY_S) is None
-    gate.joined("g", TENURE, 1, static=False)
-    assert gate.check_commit("g", TENURE, -1, "", 0.0) is None
-    assert gate.described("g", TENURE, gate.epoch("g", TENURE), empty=False, sent=0.0)
-    assert gate.check_commit("g", TENURE, -1, "", 0.0) == UNKNOWN_MEMBER
+def test_a_commit_without_a_member_is_accepted_while_the_group_is_empty() -> None:
+    fence = MemberFence()
+    assert fence.check_commit("g", OWNERSHIP_EPOCH, -1, "", 0.0) is None
+    assert fence.on_group_proof("g", OWNERSHIP_EPOCH, fence.evidence_epoch("g", OWNERSHIP_EPOCH), empty=True, sent=0.0)
+    assert fence.check_commit("g", OWNERSHIP_EPOCH, -1, "", EMPTY_GROUP_LIFETIME_S / 2) == 0
+    assert fence.check_commit("g", OWNERSHIP_EPOCH, -1, "", EMPTY_GROUP_LIFETIME_S) is None
+    fence.on_join_response("g", OWNERSHIP_EPOCH, 1, static=False)
+    assert fence.check_commit("g", OWNERSHIP_EPOCH, -1, "", 0.0) is None
+    assert fence.on_group_proof("g", OWNERSHIP_EPOCH, fence.evidence_epoch("g", OWNERSHIP_EPOCH), empty=False, sent=0.0)
+    assert fence.check_commit("g", OWNERSHIP_EPOCH, -1, "", 0.0) == UNKNOWN_MEMBER
 
 
-def test_no_members_means_that_no_client_known_is_one() -> None:
-    known = Gate()
-    assert known.gate.described("g", TENURE, known.epoch(), empty=True, sent=0.5)
-    assert known.judged(now=0.5) is None
+def test_evidence_of_an_empty_group_drops_its_members() -> None:
+    known = KnownMember()
+    assert known.fence.on_group_proof("g", OWNERSHIP_EPOCH, known.evidence_epoch(), empty=True, sent=0.5)
+    assert known.check(now=0.5) is None
 
 
 def test_a_join_makes_the_word_that_there_are_no_members_worthless() -> None:
-    gate = MemberFence()
-    serial = gate.epoch("g", TENURE)
-    gate.joined("g", TENURE, 1, static=False)
-    assert not gate.described("g", TENURE, serial, empty=True, sent=0.0)
+    fence = MemberFence()
+    evidence_epoch = fence.evidence_epoch("g", OWNERSHIP_EPOCH)
+    fence.on_join_response("g", OWNERSHIP_EPOCH, 1, static=False)
+    assert not fence.on_group_proof("g", OWNERSHIP_EPOCH, evidence_epoch, empty=True, sent=0.0)
 
 
-def test_who_leaves_is_asked_about() -> None:
-    known = Gate()
-    serial = known.epoch()
-    known.gate.left("g")
-    assert known.judged() is None
-    assert not known.gate.confirm("g", TENURE, serial, 5, "m", 0.0)
+def test_after_a_leave_the_coordinator_is_asked_again() -> None:
+    known = KnownMember()
+    evidence_epoch = known.evidence_epoch()
+    known.fence.on_leave("g")
+    assert known.check() is None
+    assert not known.fence.on_member_proof("g", OWNERSHIP_EPOCH, evidence_epoch, 5, "m", 0.0)
 
 
 def test_groups_without_fresh_evidence_are_forgotten_once_there_are_many() -> None:
-    gate = MemberFence()
+    fence = MemberFence()
     for n in range(10_001):
-        gate.confirm(f"g{n}", TENURE, gate.epoch(f"g{n}", TENURE), 1, "m", 0.0 if n else 100.0)
-    gate.sweep(100.0)
-    assert len(gate) == 1
+        fence.on_member_proof(
+            f"g{n}", OWNERSHIP_EPOCH, fence.evidence_epoch(f"g{n}", OWNERSHIP_EPOCH), 1, "m", 0.0 if n else 100.0
+        )
+    fence.sweep(100.0)
+    assert len(fence) == 1
 
 
 # --- Metadata -------------------------------------------------------------------------------------
@@ -185,8 +189,8 @@ def metadata_answer(version: int) -> bytes:
     return struct.pack(">i", len(head) + len(body)) + head + body
 
 
-@pytest.mark.parametrize("version", range(response_rewrite.HIGHEST + 1))
-def test_only_the_brokers_of_a_metadata_answer_change(version: int) -> None:
+@pytest.mark.parametrize("version", range(response_rewrite.MAX_VERSION + 1))
+def test_only_the_brokers_of_a_metadata_response_change(version: int) -> None:
     before = metadata_answer(version)
     part = response_rewrite.find_brokers(before, version)
     assert [(b.node_id, b.host, b.port) for b in part.brokers] == [(1, "real-1", 9092), (2, "real-2", 9093)]
@@ -225,7 +229,7 @@ REST = {
     ApiKey.HEARTBEAT: {},
     ApiKey.LEAVE_GROUP: {"members": []},
 }  # fmt: skip
-EVERY = [(key, version) for key, highest in group_requests.HIGHEST.items() for version in range(highest + 1)]
+EVERY = [(key, version) for key, highest in group_requests.MAX_VERSIONS.items() for version in range(highest + 1)]
 
 
 @pytest.mark.parametrize(("key", "version"), EVERY)
@@ -241,9 +245,9 @@ def test_group_requests_are_read_in_every_version(key: int, version: int) -> Non
 
 
 @pytest.mark.parametrize(("key", "version"), EVERY)
-def test_refusals_are_what_clients_can_read_in_every_version(key: int, version: int) -> None:
+def test_error_responses_can_be_decoded_in_every_version(key: int, version: int) -> None:
     asked = request(key, version, {**WHO, **REST[key]})
-    body = group_requests.refusal(asked, 16, "m" * 200)
+    body = group_requests.error_response(asked, 16, "m" * 200)
     answer, _ = entity_reader(load_response_schema(key, version))(body, 0)
     assert answer.error_code == 16
     if key == ApiKey.JOIN_GROUP:
@@ -251,7 +255,7 @@ def test_refusals_are_what_clients_can_read_in_every_version(key: int, version: 
 
 
 @pytest.mark.parametrize(("key", "version"), EVERY)
-def test_answers_are_read_in_every_version(key: int, version: int) -> None:
+def test_responses_are_parsed_in_every_version(key: int, version: int) -> None:
     message = {
         "error_code": 27, "generation_id": 31, "protocol_name": "range", "protocol_type": "consumer", "leader": "l",
         "member_id": "m", "members": [], "assignment": b"",
@@ -282,7 +286,7 @@ def field_names(schema: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("key", FORWARDED)
-def test_nothing_is_forwarded_whose_answer_could_name_a_broker_or_whose_question_a_group(key: int) -> None:
+def test_no_forwarded_version_names_a_broker_or_a_group(key: int) -> None:
     """Tagged fields among them: those of Produce from version 10 and Fetch from 16 name new leaders (KIP-951)."""
     checked = 0
     for version in range(FORWARDED[key][1] + 1):
@@ -298,9 +302,9 @@ def test_the_version_after_the_highest_fetch_would_name_brokers() -> None:
     assert "node_endpoints" in field_names(load_response_schema(0, FORWARDED[0][1] + 1))
 
 
-def test_only_what_the_broker_speaks_too_is_offered() -> None:
+def test_only_versions_that_the_broker_supports_are_offered() -> None:
     broker = {0: (3, 13), 1: (4, 18), 2: (1, 3), 68: (0, 1), 25: (0, 4), 22: (7, 9)}
-    assert common(broker) == {0: (3, 9), 1: (4, 15), 2: (1, 3)}
+    assert common_versions(broker) == {0: (3, 9), 1: (4, 15), 2: (1, 3)}
 
 
 def test_a_broker_has_the_same_port_after_a_restart() -> None:

@@ -29,7 +29,7 @@ class Client:
         self.unsent = 0
         self.was_cut = False
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         self.was_cut = True
 
 
@@ -51,14 +51,14 @@ class Sink:
         self.story.answers.append(self.data)
         self.story.begin_next()
 
-    def break_off(self) -> None:
+    def abort(self) -> None:
         raise AssertionError
 
 
 class Unconnected(UpstreamConnection):
     """Its bytes come from the test."""
 
-    async def _dial(self, security: Security) -> None:
+    async def _connect(self, security: Security) -> None:
         pass
 
     def receive(self, data: bytes) -> None:
@@ -158,7 +158,7 @@ def test_answers_that_are_read_are_collected_between_those_that_pass(cuts: list[
         pytest.param(frame(7, b"x") + frame(7, b"x"), id="one answer too many"),
     ],
 )
-def test_a_broker_that_talks_nonsense_is_cut_off_with_its_client(sent: bytes) -> None:
+def test_a_malformed_response_closes_both_connections(sent: bytes) -> None:
     async def run() -> None:
         story = Story()
         story.forward(7)
@@ -169,7 +169,7 @@ def test_a_broker_that_talks_nonsense_is_cut_off_with_its_client(sent: bytes) ->
     asyncio.run(run())
 
 
-def test_who_waits_for_an_answer_hears_when_the_connection_breaks() -> None:
+def test_a_broken_connection_fails_the_requests_in_flight() -> None:
     async def run() -> None:
         story = Story()
         asked = story.upstream.ask(request(7))

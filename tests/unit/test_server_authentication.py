@@ -82,7 +82,9 @@ USERS = [
 
 @pytest.mark.parametrize("name", MECHANISMS)
 @pytest.mark.parametrize(("user", "password"), USERS)
-def test_who_knows_the_password_is_let_in(authentication: Authentication, name: str, user: str, password: str) -> None:
+def test_a_login_with_the_right_password_succeeds(
+    authentication: Authentication, name: str, user: str, password: str
+) -> None:
     assert log_in(authentication, name, user, password) == user
 
 
@@ -98,7 +100,7 @@ def test_who_knows_the_password_is_let_in(authentication: Authentication, name: 
         ("Alice", ""),
     ],
 )
-def test_who_does_not_is_not_and_the_refusal_is_the_same_for_all(
+def test_all_failed_logins_get_the_same_error(
     authentication: Authentication, name: str, user: str, password: str
 ) -> None:
     with pytest.raises(AuthenticationFailed) as caught:
@@ -123,7 +125,7 @@ def test_unknown_users_get_a_challenge_like_known_ones_and_always_the_same(
     assert {(len(salt), rounds) for salt, rounds in map(challenge, ("alice", "bob", "nobody"))} == {(24, "4096")}
 
 
-def test_refusals_take_the_same_work_for_users_that_do_not_exist(
+def test_failed_logins_of_unknown_users_take_the_same_work(
     authentication: Authentication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The derivation is nearly all of it: without one it would be a hundredth."""
@@ -143,7 +145,7 @@ def test_refusals_take_the_same_work_for_users_that_do_not_exist(
         assert derived == [("SCRAM-SHA-256", 18, 4096)]
 
 
-def test_refusals_take_as_long_for_users_that_do_not_exist(authentication: Authentication) -> None:
+def test_failed_logins_of_unknown_users_take_as_long(authentication: Authentication) -> None:
     """The processor's time, which others on the machine do not lengthen: the least of many, in a generous factor."""
 
     def seconds(user: str) -> float:
@@ -208,7 +210,7 @@ def test_a_proof_of_one_exchange_is_worth_nothing_in_another(credentials: Creden
         again.step(final)
 
 
-def test_one_who_asks_for_channel_binding_or_for_another_identity_is_refused(credentials: Credentials) -> None:
+def test_channel_binding_and_other_identities_are_rejected(credentials: Credentials) -> None:
     for first in (b"p=tls-unique,,n=bob,r=abc", b"n,a=alice,n=bob,r=abc", b"n,,m=x,n=bob,r=abc", b"n,,n=bob,r="):
         with pytest.raises(AuthenticationFailed):
             ScramExchange("SCRAM-SHA-256", credentials).step(first)
@@ -311,7 +313,7 @@ def test_steps_out_of_order(secured: Listening) -> None:
         assert client.hung_up()
 
 
-def test_a_login_that_does_not_come_is_not_waited_for(authentication: Authentication, secured: Listening) -> None:
+def test_a_client_that_does_not_log_in_is_disconnected(authentication: Authentication, secured: Listening) -> None:
     limits = ServerLimits(authentication_seconds=10)
     with (
         Listening(MemoryBackend(), authentication=authentication, limits=limits, hold_time=True) as listening,
@@ -493,7 +495,7 @@ def test_admin_apis_need_a_rule_that_names_them(tmp_path: Path) -> None:
     assert not any(rules.admin("admin", key, "orders") for key in ADMIN_APIS), "all operations are no API"
 
 
-def test_no_rule_gives_what_is_reserved() -> None:
+def test_no_rule_allows_reserved_names() -> None:
     reserved = ReservedGroups("offsets", "offsets.managers", "offsets-shard-group-")
     allowed = ReservedGroupsAuthorizer(AllowAllAuthorizer(), reserved)
     assert not any(allowed.topic("a", operation, "offsets") for operation in Operation)

@@ -29,8 +29,8 @@ SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 MANY, FEW = (300, 40) if SOAK else (15, 2)
 """Examples for each version of the hot requests, and of all the others."""
 
-COMMIT_VERSIONS = range(commit_codec.LOWEST, commit_codec.HIGHEST + 1)
-FETCH_VERSIONS = range(fetch_codec.LOWEST, fetch_codec.HIGHEST + 1)
+COMMIT_VERSIONS = range(commit_codec.MIN_VERSION, commit_codec.MAX_VERSION + 1)
+FETCH_VERSIONS = range(fetch_codec.MIN_VERSION, fetch_codec.MAX_VERSION + 1)
 
 names = st.text(max_size=200)
 numbers = st.integers(0, 2**31 - 1)

@@ -16,7 +16,16 @@ from listening import Listening, MemoryBackend, WireClient, commit_errors, commi
 
 from offsetmgr.core.errors import InvalidRequest, Unreachable
 from offsetmgr.server.network import socket_server
-from offsetmgr.server.network.api import HANG_UP, Api, ApiRequest, Concurrency, FinalResponse, Frame, Outcome, Sink
+from offsetmgr.server.network.api import (
+    CLOSE_CONNECTION,
+    Api,
+    ApiRequest,
+    Concurrency,
+    FinalResponse,
+    Frame,
+    HandlerResult,
+    Sink,
+)
 from offsetmgr.server.network.frames import FrameSplitter
 from offsetmgr.server.network.limits import ServerLimits
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
@@ -113,7 +122,7 @@ def test_a_search_for_the_coordinator_does_not_hold_up_the_commits_behind_it(
 def test_answers_keep_the_order_of_requests_when_the_later_one_is_ready_first() -> None:
     release: dict[int, asyncio.Future[bytes]] = {}
 
-    def handle(request: ApiRequest) -> Outcome:
+    def handle(request: ApiRequest) -> HandlerResult:
         release[request.correlation] = asyncio.get_running_loop().create_future()
         return release[request.correlation]
 
@@ -130,7 +139,7 @@ class Custom:
     """A service with one API of the test's own."""
 
     def __init__(
-        self, handle: Callable[[ApiRequest], Outcome], lane: Concurrency = Concurrency.EXCLUSIVE, **options: Any
+        self, handle: Callable[[ApiRequest], HandlerResult], lane: Concurrency = Concurrency.EXCLUSIVE, **options: Any
     ) -> None:
         self._listening = Listening()
         self._api = Api(FORWARDED, "Test", 0, 9, 99, handle, lane)
@@ -156,7 +165,7 @@ class Custom:
 
 
 def test_a_forwarded_frame_goes_out_as_it_is_and_none_is_no_answer() -> None:
-    def handle(request: ApiRequest) -> Outcome:
+    def handle(request: ApiRequest) -> HandlerResult:
         return None if request.version == 1 else Frame(request.frame)
 
     with Custom(handle, Concurrency.FORWARDED) as (_, port), WireClient(port) as client:
@@ -165,9 +174,9 @@ def test_a_forwarded_frame_goes_out_as_it_is_and_none_is_no_answer() -> None:
         assert client.receive() == client.frame(FORWARDED, 2, b"two", 2)[4:]
 
 
-def test_a_last_answer_and_a_hang_up_end_the_connection_after_what_came_before() -> None:
-    def handle(request: ApiRequest) -> Outcome:
-        return {1: b"first", 2: FinalResponse(b"last"), 3: HANG_UP}[request.version]
+def test_a_final_response_and_close_connection_close_after_earlier_responses() -> None:
+    def handle(request: ApiRequest) -> HandlerResult:
+        return {1: b"first", 2: FinalResponse(b"last"), 3: CLOSE_CONNECTION}[request.version]
 
     for version, expected in ((2, [b"first", b"last"]), (3, [b"first"])):
         with Custom(handle) as (_, port), WireClient(port) as client:
@@ -177,11 +186,11 @@ def test_a_last_answer_and_a_hang_up_end_the_connection_after_what_came_before()
             assert client.hung_up()
 
 
-def test_what_raises_ends_its_connection_alone() -> None:
+def test_a_handler_that_raises_closes_only_its_connection() -> None:
     async def later() -> bytes:
         raise RuntimeError("a defect")
 
-    def handle(request: ApiRequest) -> Outcome:
+    def handle(request: ApiRequest) -> HandlerResult:
         if request.version == 1:
             raise RuntimeError("a defect")
         if request.version == 2:
@@ -248,7 +257,7 @@ class Pieces:
 def test_streams_are_written_one_after_the_other_in_order() -> None:
     streams: list[Pieces] = []
 
-    def handle(request: ApiRequest) -> Outcome:
+    def handle(request: ApiRequest) -> HandlerResult:
         if request.version == 1:
             return b"not streamed"
         streams.append(Pieces(asyncio.get_running_loop(), request.correlation, request.version))
@@ -264,7 +273,7 @@ def test_streams_are_written_one_after_the_other_in_order() -> None:
 def test_a_stream_stops_while_the_client_does_not_read_and_hears_when_it_is_gone() -> None:
     streams: list[Pieces] = []
 
-    def handle(request: ApiRequest) -> Outcome:
+    def handle(request: ApiRequest) -> HandlerResult:
         streams.append(Pieces(asyncio.get_running_loop(), request.correlation, 200, 1 << 20))
         return streams[-1]
 
@@ -295,9 +304,9 @@ def test_frames_are_cut_however_they_are_fed() -> None:
             splitter.feed(data[at : at + step])
             while (frame := splitter.next()) is not None:
                 found.append(frame)
-            assert splitter.held < 5004
+            assert splitter.held_bytes < 5004
         assert found == frames
-        assert splitter.held == 0
+        assert splitter.held_bytes == 0
 
 
 @pytest.mark.parametrize("length", [-1, 0, 7, 10_001, 100 * 1024 * 1024, 2**31 - 1, -(2**31)])
@@ -358,7 +367,7 @@ def test_a_backend_without_room_is_given_no_longer_commits(listening: Listening,
     assert backend.commits == 3
 
 
-def test_who_takes_no_answers_is_read_no_further_and_cut_in_the_end(backend: MemoryBackend) -> None:
+def test_a_client_that_reads_no_responses_is_paused_and_closed_in_the_end(backend: MemoryBackend) -> None:
     backend.offsets["g"] = {"t": {p: (p, -1, "x" * 4000) for p in range(200)}}
     limits = ServerLimits(idle_seconds=0.5)
     with Listening(backend, limits=limits) as listening, WireClient(listening.port) as client:
@@ -372,14 +381,14 @@ def test_who_takes_no_answers_is_read_no_further_and_cut_in_the_end(backend: Mem
         assert listening.service.metrics()['connections_cut_total{why="answers not taken"}'] == 1
 
 
-def test_who_takes_answers_slowly_is_neither_idle_nor_cut(backend: MemoryBackend) -> None:
+def test_a_client_that_reads_slowly_is_not_closed(backend: MemoryBackend) -> None:
     backend.offsets["g"] = {"t": {p: (p, -1, "x" * 4000) for p in range(8_000)}}
     with (
         Listening(backend, limits=ServerLimits(idle_seconds=10), hold_time=True) as listening,
         WireClient(listening.port, receive_buffer=64 * 1024) as client,
     ):
         client.send(FETCH, 5, fetch_message("g"))
-        assert wait_until(lambda: any(connection.stalled for connection in listening.service.connections))
+        assert wait_until(lambda: any(connection.stalled_since for connection in listening.service.connections))
         (connection,) = listening.service.connections
         (length,) = struct.unpack(">i", client._exactly(4))
         taken, waits = 0, 0
@@ -434,11 +443,11 @@ def test_a_request_that_does_not_end_is_cut_and_a_long_pipeline_is_not(backend: 
         slow.socket.sendall(frame[:5])
         # Every piece ends in the middle of a request, for longer than one request may take.
         steady.socket.sendall(frame[:7])
-        assert wait_until(lambda: [c.begun is None for c in listening.service.connections] == [False, False])
+        assert wait_until(lambda: [c.partial_since is None for c in listening.service.connections] == [False, False])
         for turn in range(5):
             steady.socket.sendall(frame[7:] + frame[:7])
             steady.receive()
-            assert wait_until(lambda: all(c.begun is not None for c in listening.service.connections))
+            assert wait_until(lambda: all(c.partial_since is not None for c in listening.service.connections))
             listening.pass_time(4)
             assert len(listening.service.connections) == (2 if turn < 2 else 1)
         assert slow.hung_up()
@@ -487,12 +496,12 @@ def test_requests_of_all_together_take_no_longer_memory_than_they_may(backend: M
                 except ConnectionError:
                     break
             good.commit("g", {("t", 0): 1})
-            assert listening.service.held <= (4 << 20) + (256 << 10) * 9
+            assert listening.service.held_bytes <= (4 << 20) + (256 << 10) * 9
         # What was sent may still be on its way; two of the eight fit, and the kernel holds some of the rest.
         assert wait_until(lambda: listening.service.metrics().get('connections_cut_total{why="memory"}', 0) >= 4)
         for client in greedy:
             client.socket.close()
-        assert wait_until(lambda: listening.service.held == 0)
+        assert wait_until(lambda: listening.service.held_bytes == 0)
 
 
 def test_a_client_that_stops_sending_is_closed(listening: Listening) -> None:
@@ -514,7 +523,7 @@ def test_clients_that_vanish_under_way_leave_nothing_behind(listening: Listening
     assert wait_until(lambda: backend.commits == 20), "a commit that has begun is carried out"
     with WireClient(listening.port) as client:
         client.ask(API_VERSIONS, 0, {})
-    assert wait_until(lambda: listening.service.held == 0)
+    assert wait_until(lambda: listening.service.held_bytes == 0)
     # The last answer may be on its way before its request is put away.
     assert wait_until(lambda: gc.collect() >= 0 and not [o for o in gc.get_objects() if isinstance(o, ApiRequest)])
 

@@ -25,7 +25,7 @@ from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.conditional_commit import CONDITIONAL_FEATURE
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse
 from offsetmgr.server.apis.api_context import ApiContext
-from offsetmgr.server.apis.table import endpoint_apis
+from offsetmgr.server.apis.table import listener_apis
 from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.security.authorization import AuthorizationRules, Operation, Rule
 
@@ -116,10 +116,10 @@ def every_version(api_key: int) -> Any:
 
 
 def test_the_table_says_of_every_version_whether_it_is_flexible_as_kafkas_schemas_do() -> None:
-    apis = endpoint_apis(ApiContext(MemoryBackend(), NODE_ID))
-    assert {api.key: (api.lowest, api.highest) for api in apis} == ADVERTISED
+    apis = listener_apis(ApiContext(MemoryBackend(), NODE_ID))
+    assert {api.key: (api.min_version, api.max_version) for api in apis} == ADVERTISED
     for api in apis:
-        for version in range(api.lowest, api.highest + 1):
+        for version in range(api.min_version, api.max_version + 1):
             assert (version >= api.flexible) == load_request_schema(api.key, version).__flexible__
 
 
@@ -160,7 +160,7 @@ def test_what_is_offered_beyond_kafka_is_announced(client: WireClient, backend: 
 @pytest.mark.parametrize(
     ("api_key", "version"), [(11, 5), (1, 4), (999, 0), (-5, 0), (COMMIT, 10), (COMMIT, 1), (FETCH, 0), (FETCH, -1)]
 )
-def test_what_is_not_spoken_here_is_hung_up_on_as_a_broker_does(client: WireClient, api_key: int, version: int) -> None:
+def test_an_unsupported_api_closes_the_connection(client: WireClient, api_key: int, version: int) -> None:
     client.send(api_key, version, b"\0" * 20)
     assert client.hung_up()
 
@@ -494,7 +494,7 @@ def test_lists_leave_out_what_is_not_allowed(restricted: WireClient) -> None:
     assert [topic["name"] for topic in topics] == ["orders"]
 
 
-def test_all_the_rest_is_refused_for_others_groups(restricted: WireClient, backend: MemoryBackend) -> None:
+def test_other_requests_for_foreign_groups_are_rejected(restricted: WireClient, backend: MemoryBackend) -> None:
     described = restricted.ask(DESCRIBE_GROUPS, 5, {"groups": ["g", "mine-1"], "include_authorized_operations": True})
     assert [(g["error_code"], g["group_state"]) for g in described["groups"]] == [(30, ""), (0, "Empty")]
     found = restricted.ask(FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": ["g", "mine-1"]})

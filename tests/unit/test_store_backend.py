@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from storefronts import HERE, A, B, SlowStore, commit, dual, fetch, held, running, until
+from store_backend_setup import HERE, A, B, SlowStore, commit, dual, fetch, held, running, until
 
 from offsetmgr.core.errors import CoordinatorNotAvailable, NotAuthorized, OffsetMetadataTooLarge, Unreachable
 from offsetmgr.core.model import Committed, OffsetAndMetadata
 from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupEdit, GroupEditResult, GroupOffsets
 from offsetmgr.manager.protocol_values import CommitResponse, FetchResponse
 from offsetmgr.server.backend import Backend
-from offsetmgr.server.storefront.store_backend import StoreBackend
+from offsetmgr.server.store_backends.store_backend import StoreBackend
 from offsetmgr.stores.snapshot import SnapshotStore
 from offsetmgr.testing.faulty_store import FaultyStore
 from offsetmgr.testing.memory import MemoryStore
@@ -24,7 +24,7 @@ from offsetmgr.testing.memory import MemoryStore
 def test_it_is_a_backend() -> None:
     backend: Backend = StoreBackend(MemoryStore(), HERE)
 
-    assert (backend.nodes(), backend.coordinator("any"), backend.owns("any")) == ([HERE], HERE, 0)
+    assert (backend.nodes(), backend.coordinator("any"), backend.ownership_error("any")) == ([HERE], HERE, 0)
 
 
 # --- whether the store answers --------------------------------------------------------------------
@@ -34,29 +34,29 @@ def test_a_store_that_fails_is_reported_of_until_it_answers_again_even_if_no_cli
     async def scenario() -> None:
         store = FaultyStore(MemoryStore())
         store.fail("read", Unreachable("store", "nobody listens"))
-        async with running(store, look_every=0.02) as backend:
-            await until(backend.trouble, "trouble")
-            assert "nobody listens" in (backend.trouble() or "")
+        async with running(store, probe_interval_s=0.02) as backend:
+            await until(backend.failure, "trouble")
+            assert "nobody listens" in (backend.failure() or "")
             assert backend.metrics()["store_failing"] == 1
             store.heal()
-            await until(lambda: backend.trouble() is None, "the end of the trouble")
+            await until(lambda: backend.failure() is None, "the end of the trouble")
             assert backend.metrics()["store_failing"] == 0
 
     asyncio.run(scenario())
 
 
-def test_what_a_store_refuses_or_one_group_lacks_is_no_trouble_of_the_store() -> None:
+def test_errors_of_one_group_are_no_failure_of_the_store() -> None:
     async def scenario() -> None:
         store = FaultyStore(MemoryStore())
-        async with running(store, look_every=60) as backend:
+        async with running(store, probe_interval_s=60) as backend:
             store.fail("read", NotAuthorized("group g", "not for you"))
             assert (await backend.fetch(fetch("g", 0))).error
-            assert backend.trouble() is None
+            assert backend.failure() is None
             store.heal()
             store.fail("read", CoordinatorNotAvailable("group g", "its broker is away"), group="g")
             assert (await backend.fetch(fetch("h", 0))).error == 0
             await backend.fetch(fetch("g", 0))
-            assert backend.trouble() is None
+            assert backend.failure() is None
 
     asyncio.run(scenario())
 
@@ -66,10 +66,10 @@ def test_either_half_of_a_dual_store_is_reported_of(half: int) -> None:
     async def scenario() -> None:
         *halves, store = dual()
         halves[half].fail("read", Unreachable("half", "nobody listens"))
-        async with running(store, look_every=0.02) as backend:
-            await until(backend.trouble, "trouble")
+        async with running(store, probe_interval_s=0.02) as backend:
+            await until(backend.failure, "trouble")
             halves[half].heal()
-            await until(lambda: backend.trouble() is None, "the end of the trouble")
+            await until(lambda: backend.failure() is None, "the end of the trouble")
 
     asyncio.run(scenario())
 
@@ -182,7 +182,7 @@ def test_a_partition_that_cannot_be_read_is_an_error_with_the_others() -> None:
     asyncio.run(scenario())
 
 
-def test_a_commit_that_takes_too_long_is_reported_so_and_one_not_begun_by_then_is_not_made() -> None:
+def test_a_commit_times_out_and_is_not_written_if_it_has_not_started() -> None:
     async def scenario() -> None:
         store = SlowStore()
         async with running(store, commit_timeout=1.0) as backend:
@@ -191,11 +191,11 @@ def test_a_commit_that_takes_too_long_is_reported_so_and_one_not_begun_by_then_i
             waiting = asyncio.ensure_future(backend.commit(commit("g", 2)))
 
             assert (await begun, await waiting) == (CommitResponse(15), CommitResponse(15))
-            settled = asyncio.ensure_future(backend.settled("g"))
+            ended = asyncio.ensure_future(backend.wait_for_commits("g"))
             await asyncio.sleep(0.02)
-            assert not settled.done()
+            assert not ended.done()
             store.go.set()
-            await settled
+            await ended
 
         assert store.data["g"][A].offset == 1
         assert len(store.streams) == 1
@@ -336,14 +336,14 @@ def test_a_defect_of_a_store_is_an_error_for_its_clients_and_nothing_worse(caplo
         async with running(Broken()) as backend:
             assert await backend.commit(commit("g", 5)) == CommitResponse(0, {("t", 0): -1})
             assert await backend.fetch(fetch("g")) == FetchResponse(-1, ())
-            await backend.settled("g")
+            await backend.wait_for_commits("g")
 
     asyncio.run(scenario())
-    assert "an edit failed in an unforeseen way" in caplog.text
+    assert "an edit raised an unexpected exception" in caplog.text
 
 
 def test_while_too_much_is_on_its_way_the_listener_is_asked_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offsetmgr.server.storefront.store_backend._FULL", 10)
+    monkeypatch.setattr("offsetmgr.server.store_backends.store_backend._MAX_PENDING", 10)
 
     async def scenario() -> None:
         store = SlowStore()

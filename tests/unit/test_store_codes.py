@@ -9,7 +9,7 @@ import pytest
 from offsetmgr.core import errors
 from offsetmgr.core.errors import GroupActive, OffsetMgrError, PartialFailure, ServerError
 from offsetmgr.kafka.protocol.errors import UnstableOffset, kafka_error
-from offsetmgr.server.storefront.store_errors import commit_code, delete_code, outcome_unknown
+from offsetmgr.server.store_backends.store_errors import commit_code, delete_code, outcome_unknown
 
 EXPECTED = {
     "OffsetMgrError": -1,

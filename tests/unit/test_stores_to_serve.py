@@ -16,7 +16,7 @@ def test_a_file_is_refused_whether_it_exists_or_not(tmp_path: Path) -> None:
         check_servable(store)
 
     assert refused.value.hint == (
-        "serve zookeeper://, kafka:// or dual:; bring a file's offsets there with offsets import"
+        "serve zookeeper://, kafka:// or dual:, and copy the file's offsets there with offsets import"
     )
 
 

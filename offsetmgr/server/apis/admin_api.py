@@ -1,4 +1,5 @@
-"""The manager's admin APIs, for `offsetmgr.kafka.client.manager_admin`: status, and a shard's offsets page by page."""
+"""The manager's own admin API, for `offsetmgr.kafka.client.manager_admin`: its status, and the offsets of a shard page
+by page."""
 
 from __future__ import annotations
 
@@ -15,20 +16,21 @@ _NEVER_FLEXIBLE: Final = 32767
 
 
 class AdminBackend(Protocol):
-    """The data that the admin APIs return."""
+    """The data that the admin API returns."""
 
     def status(self) -> Mapping[str, Any]:
-        """Everything that `manager status` shows for one process, in JSON's types."""
+        """Returns the data that `manager status` shows for one process, in JSON's types."""
         ...
 
-    def dump(self, partition: int, after: Sequence[Any] | None, most: int) -> Sequence[Mapping[str, Any]]:
-        """The next ``most`` offsets of a shard after the given (group, topic, partition), sorted. Raises
-        `OffsetMgrError` if this process does not have the shard in memory."""
+    def dump(self, partition: int, after: Sequence[Any] | None, max_rows: int) -> Sequence[Mapping[str, Any]]:
+        """Returns the next ``max_rows`` offsets of a shard, sorted, after the key ``after`` (group, topic, partition).
+        Raises `OffsetMgrError` if this process does not hold the shard."""
         ...
 
 
-def inspection_api(inspected: AdminBackend, allowed: Callable[[str | None, Operation], bool]) -> Api:
-    """``allowed`` tests whether a principal may do this with all groups."""
+def admin_api(backend: AdminBackend, allowed: Callable[[str | None, Operation], bool]) -> Api:
+    """Creates the entry for the table of APIs. ``allowed`` tests whether a principal may use an operation on all
+    groups."""
 
     def handle(request: ApiRequest) -> bytes:
         try:
@@ -36,30 +38,30 @@ def inspection_api(inspected: AdminBackend, allowed: Callable[[str | None, Opera
             if not isinstance(question, dict):
                 raise ValueError
         except (ValueError, RecursionError):
-            raise InvalidRequest("question to a manager", "it is not a JSON object") from None
+            raise InvalidRequest("admin request", "it is not a JSON object") from None
         needed = Operation.READ if question.get("what") == "dump" else Operation.DESCRIBE
         if not allowed(request.connection.principal, needed):
             return _answer(
                 {"error": f"this needs the operation {needed.value} on all groups (*)", "kind": "not-authorized"}
             )
-        return _answer(_found(inspected, question))
+        return _answer(_result(backend, question))
 
     return Api(INSPECT, "Inspect", VERSION, VERSION, _NEVER_FLEXIBLE, handle)
 
 
-def _found(inspected: AdminBackend, question: dict[str, Any]) -> Mapping[str, Any]:
+def _result(backend: AdminBackend, question: dict[str, Any]) -> Mapping[str, Any]:
     what = question.get("what")
     try:
         if what == "status":
-            return inspected.status()
+            return backend.status()
         if what == "dump":
-            partition, most = question.get("partition"), question.get("most", MAX_DUMP_ROWS)
-            if not isinstance(partition, int) or not isinstance(most, int):
+            partition, max_rows = question.get("partition"), question.get("most", MAX_DUMP_ROWS)
+            if not isinstance(partition, int) or not isinstance(max_rows, int):
                 return {"error": "partition and most are numbers"}
-            return {"rows": inspected.dump(partition, question.get("after"), max(1, min(most, MAX_DUMP_ROWS)))}
+            return {"rows": backend.dump(partition, question.get("after"), max(1, min(max_rows, MAX_DUMP_ROWS)))}
     except OffsetMgrError as error:
         return {"error": str(error)}
-    return {"error": f"no process here knows {what!r}"}
+    return {"error": f"unknown admin request {what!r}; this manager may be of an older version"}
 
 
 def _answer(found: Mapping[str, Any]) -> bytes:

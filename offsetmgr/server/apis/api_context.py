@@ -1,4 +1,4 @@
-"""`ApiContext`: the state that all handlers of one manager share."""
+"""`ApiContext`: the objects that all handlers of one manager use, and helpers for decoding and encoding."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from offsetmgr.server.security.authorization import AllowAllAuthorizer, Authoriz
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_CHARACTERS: Final = 32_767
+_MAX_CHARACTERS: Final = 32_767
 
 
 @dataclass(frozen=True, slots=True)
 class ApiContext:
-    """One manager, from its clients' point of view."""
+    """The backend, the cluster and the security of one manager, for its handlers."""
 
     backend: Backend
     node_id: int
@@ -33,7 +33,7 @@ class ApiContext:
     authorizer: Authorizer = field(default_factory=AllowAllAuthorizer)
     authentication: Authentication | None = None
     name: str = "offsetmgr"
-    """The cluster id in responses if there is no real cluster; some clients fail without one."""
+    """The cluster id in responses if there is no backing cluster; some clients fail without one."""
 
     def group_allowed(self, request: ApiRequest, operation: Operation, group: str) -> bool:
         return self.authorizer.group(request.connection.principal or "", operation, group)
@@ -42,19 +42,19 @@ class ApiContext:
         return self.authorizer.topic(request.connection.principal or "", operation, topic)
 
     def topic_error(self, request: ApiRequest, operation: Operation, topic: str) -> int:
-        """The error code for a topic in a request; 0 if there is no error."""
+        """Returns the error code for a topic in a request; 0 if it is allowed."""
         if too_long(request, topic):
             return ErrorCode.INVALID_TOPIC_EXCEPTION
         return 0 if self.topic_allowed(request, operation, topic) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     @property
     def authorizes(self) -> bool:
-        """Whether authorization rules exist; hot handlers skip all checks without them."""
+        """Whether authorization rules exist. Without them, frequent requests skip all checks."""
         return not isinstance(self.authorizer, AllowAllAuthorizer)
 
 
 def decoded(request: ApiRequest) -> dict[str, Any]:
-    """Decodes a request of one of our APIs, by kio's field names. Raises `InvalidRequest`."""
+    """Decodes a request of an API in the table, with kio's field names. Raises `InvalidRequest`."""
     if request.prepared is not None:
         message: dict[str, Any] = request.prepared
         return message
@@ -64,54 +64,55 @@ def decoded(request: ApiRequest) -> dict[str, Any]:
 
 
 def encoded(request: ApiRequest, message: Mapping[str, Any]) -> bytes:
-    """Encodes the response to a request, in the request's version."""
+    """Encodes the body of the response, in the request's version."""
     return encode_response(request.api_key, request.version, message)
 
 
-def by_size(
+def run_by_size(
     request: ApiRequest, encode: Callable[P, bytes], *args: P.args, **kwargs: P.kwargs
 ) -> bytes | asyncio.Future[bytes]:
-    """The result of ``encode``: at once for a small request, from the codec thread for a large one."""
+    """Returns the result of ``encode``: directly for a small request, as a future from the codec thread for a large
+    one."""
     if len(request.frame) <= LARGE_BYTES:
         return encode(*args, **kwargs)
     return in_codec_thread(encode, *args, **kwargs)
 
 
 async def encoded_by_size(request: ApiRequest, message: Mapping[str, Any]) -> bytes:
-    """Like `encoded`, but in the codec thread if the request is large, because the response is as large."""
-    made = by_size(request, encoded, request, message)
-    return made if isinstance(made, bytes) else await made
+    """Like `encoded`, but in the codec thread if the request is large, because then the response is large too."""
+    body = run_by_size(request, encoded, request, message)
+    return body if isinstance(body, bytes) else await body
 
 
 def too_many(request: ApiRequest, names: Sequence[Any]) -> bool:
-    """Whether a request has more names than allowed; each then gets the error `INVALID_REQUEST`."""
+    """Whether a request has more names than allowed; the handler then rejects them all with INVALID_REQUEST."""
     return len(names) > request.connection.service.limits.names
 
 
 def too_long(request: ApiRequest, topic: str) -> bool:
-    """Whether a topic's name is longer than allowed; the topic then gets the error `INVALID_TOPIC`."""
+    """Whether a topic's name is longer than allowed; the handler then rejects it with INVALID_TOPIC_EXCEPTION."""
     return len(topic.encode()) > request.connection.service.limits.topic_bytes
 
 
-def portions(names: Sequence[T], most: int, name: Callable[[T], str] = str) -> Iterator[Sequence[T]]:
-    """Splits a long list into parts of at most ``most`` items and, except for single items, `_CHARACTERS` in their
-    names.
+def portions(names: Sequence[T], max_items: int, name: Callable[[T], str] = str) -> Iterator[Sequence[T]]:
+    """Splits a long list into parts of at most ``max_items`` items, with at most `_MAX_CHARACTERS` in their
+    names together. A single item with a longer name is a part of its own.
 
-    A handler yields to other clients between two parts: hashing a name of 32,767 characters takes 4 ms.
+    Handlers yield to other clients between two parts: hashing a name of 32,767 characters takes 4 ms.
     """
-    begun = characters = 0
+    start = characters = 0
     for at, item in enumerate(names):
         length = len(name(item))
-        if at > begun and (at - begun >= most or characters + length > _CHARACTERS):
-            yield names[begun:at]
-            begun, characters = at, 0
+        if at > start and (at - start >= max_items or characters + length > _MAX_CHARACTERS):
+            yield names[start:at]
+            start, characters = at, 0
         characters += length
-    if begun < len(names):
-        yield names[begun:]
+    if start < len(names):
+        yield names[start:]
 
 
 def authorized_operations(*operations: int) -> int:
-    """A bit set of Kafka's AclOperation codes, as in the authorized operations of responses (KIP-430)."""
+    """Returns the bit set of AclOperation codes for a response's authorized operations (KIP-430)."""
     return sum(1 << operation for operation in operations)
 
 
@@ -119,4 +120,4 @@ ACL_READ: Final = 3
 ACL_DELETE: Final = 6
 ACL_DESCRIBE: Final = 8
 NOT_ASKED: Final = -(2**31)
-"""Authorized operations if the request did not ask for them."""
+"""The authorized operations in a response to a request that did not ask for them."""

@@ -1,7 +1,7 @@
-"""Metadata, DescribeCluster, FindCoordinator: the managers as the cluster's nodes, and the owner of each group.
+"""Metadata, DescribeCluster and FindCoordinator, without the relay.
 
-Only managers appear as brokers, and this manager appears as the leader of each partition, so requests for a leader
-(ListOffsets) come here.
+To clients, the managers are the cluster's brokers, and the manager that owns a group is its coordinator. This manager
+appears as the leader of every partition, so that requests to a leader (ListOffsets) come here.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from offsetmgr.server.apis.api_context import (
     NOT_ASKED,
     ApiContext,
     authorized_operations,
-    by_size,
     decoded,
     encoded,
     encoded_by_size,
     portions,
+    run_by_size,
     too_many,
 )
-from offsetmgr.server.network.api import HANG_UP, Answer, ApiRequest
+from offsetmgr.server.network.api import CLOSE_CONNECTION, Answer, ApiRequest
 from offsetmgr.server.security.authorization import Operation
 
 _GROUP: Final = 0
 _BROKERS: Final = 1
-_NAMES: Final = 1_000
-"""Maximum number of topics in one request to the brokers."""
+_MAX_NAMES: Final = 1_000
+"""Maximum number of topics in one request to the backing cluster."""
 _BATCH: Final = 20
 """Number of topics processed before the handler yields to other clients."""
 _KEYS_BATCH: Final = 200
@@ -45,34 +45,36 @@ _NO_CLUSTER: Final = {"cluster_id": "", "controller_id": -1, "brokers": [], "end
 _NO_NODE: Final = {"node_id": -1, "host": "", "port": -1}
 
 
-async def metadata(endpoint: ApiContext, request: ApiRequest) -> Answer:
-    """If the real cluster cannot list all of its topics, the handler closes the client's connection: the response has
-    no field for that error, and an empty list would be wrong."""
+async def metadata(context: ApiContext, request: ApiRequest) -> Answer:
+    """Returns topics of the backing cluster with the managers as brokers.
+
+    If the cluster cannot list its topics, the client's connection is closed: the response has no field for that error,
+    and an empty list would be wrong."""
     message = decoded(request)
-    asked = message["topics"]
-    if asked is None or (request.version == 0 and not asked):
+    requested = message["topics"]
+    if requested is None or (request.version == 0 and not requested):
         names, ids = None, []
     else:
-        if request.version < _NAMELESS and any(topic["name"] is None for topic in asked):
+        if request.version < _NAMELESS and any(topic["name"] is None for topic in requested):
             raise InvalidRequest("Metadata", f"a topic without a name, before version {_NAMELESS}")
-        names = [topic["name"] for topic in asked if topic["name"] is not None]
-        ids = [topic["topic_id"] for topic in asked if topic["name"] is None and topic.get("topic_id")]
+        names = [topic["name"] for topic in requested if topic["name"] is not None]
+        ids = [topic["topic_id"] for topic in requested if topic["name"] is None and topic.get("topic_id")]
     if names is not None and too_many(request, names):
         raise InvalidRequest("Metadata", f"it names {len(names)} topics")
-    refused: list[dict[str, Any]] = []
+    rejected: list[dict[str, Any]] = []
     if names is not None:
-        codes = await _errors(endpoint, request, names)
-        refused = [
+        codes = await _errors(context, request, names)
+        rejected = [
             {"error_code": code, "name": name, "topic_id": None, "partitions": []}
             for name, code in zip(names, codes, strict=True)
             if code
         ]
         names = [name for name, code in zip(names, codes, strict=True) if not code]
     try:
-        layouts = await _layouts(endpoint, names, ids)
+        layouts = await _layouts(context, names, ids)
     except OffsetMgrError:
         if names is None:
-            return HANG_UP
+            return CLOSE_CONNECTION
         layouts = [TopicLayout(name, None, ErrorCode.LEADER_NOT_AVAILABLE) for name in names]
         layouts += [TopicLayout(None, topic_id, ErrorCode.LEADER_NOT_AVAILABLE) for topic_id in ids]
     operations = (
@@ -82,43 +84,43 @@ async def metadata(endpoint: ApiContext, request: ApiRequest) -> Answer:
     )
     if names is None:
         layouts = [layout for layout in layouts if layout.name is not None]
-        codes = await _errors(endpoint, request, [layout.name or "" for layout in layouts])
+        codes = await _errors(context, request, [layout.name or "" for layout in layouts])
         layouts = [layout for layout, code in zip(layouts, codes, strict=True) if not code]
     elif ids:
         layouts = [
             layout
             for layout in layouts
-            if layout.name is None or endpoint.topic_allowed(request, Operation.DESCRIBE, layout.name)
+            if layout.name is None or context.topic_allowed(request, Operation.DESCRIBE, layout.name)
         ]
-    told: dict[str, Any] = {
+    response: dict[str, Any] = {
         "error_code": 0,
-        "brokers": _nodes(endpoint),
-        "cluster_id": await _cluster_id(endpoint),
-        "controller_id": endpoint.node_id,
-        "topics": await _encoded_topics(endpoint, request, layouts, operations, refused),
+        "brokers": _nodes(context),
+        "cluster_id": await _cluster_id(context),
+        "controller_id": context.node_id,
+        "topics": await _encoded_topics(context, request, layouts, operations, rejected),
     }
     if message.get("include_cluster_authorized_operations"):
-        told["cluster_authorized_operations"] = authorized_operations(ACL_DESCRIBE)
-    return await encoded_by_size(request, told)
+        response["cluster_authorized_operations"] = authorized_operations(ACL_DESCRIBE)
+    return await encoded_by_size(request, response)
 
 
-async def _errors(endpoint: ApiContext, request: ApiRequest, names: Sequence[str]) -> list[int]:
-    """See `ApiContext.topic_error`. Yields to other clients in between."""
+async def _errors(context: ApiContext, request: ApiRequest, names: Sequence[str]) -> list[int]:
+    """Returns `ApiContext.topic_error` of each name. Yields to other clients in between."""
     codes: list[int] = []
-    for part in portions(names, _NAMES):
-        codes += [endpoint.topic_error(request, Operation.DESCRIBE, name) for name in part]
+    for part in portions(names, _MAX_NAMES):
+        codes += [context.topic_error(request, Operation.DESCRIBE, name) for name in part]
         await asyncio.sleep(0)
     return codes
 
 
-async def describe_cluster(endpoint: ApiContext, request: ApiRequest) -> Answer:
+async def describe_cluster(context: ApiContext, request: ApiRequest) -> Answer:
     message = decoded(request)
     if message.get("endpoint_type", _BROKERS) != _BROKERS:
         why = "controllers are not reached through an offset manager"
         return encoded(
             request, {**_NO_CLUSTER, "error_code": ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, "error_message": why}
         )
-    cluster_id = await _cluster_id(endpoint)
+    cluster_id = await _cluster_id(context)
     if cluster_id is None:
         return encoded(request, {**_NO_CLUSTER, "error_code": ErrorCode.REQUEST_TIMED_OUT, "error_message": None})
     operations = authorized_operations(ACL_DESCRIBE) if message["include_cluster_authorized_operations"] else NOT_ASKED
@@ -129,111 +131,112 @@ async def describe_cluster(endpoint: ApiContext, request: ApiRequest) -> Answer:
             "error_message": None,
             "endpoint_type": _BROKERS,
             "cluster_id": cluster_id,
-            "controller_id": endpoint.node_id,
+            "controller_id": context.node_id,
             "brokers": [
                 {"broker_id": node["node_id"], "host": node["host"], "port": node["port"], "is_fenced": False}
-                for node in _nodes(endpoint)
+                for node in _nodes(context)
             ],
             "cluster_authorized_operations": operations,
         },
     )
 
 
-def find_coordinator(endpoint: ApiContext, request: ApiRequest) -> bytes | Awaitable[bytes]:
-    """One key, or (from version 4, KIP-699) many.
+def find_coordinator(context: ApiContext, request: ApiRequest) -> bytes | Awaitable[bytes]:
+    """Returns the manager that owns each group. From version 4 on, a request may have many keys (KIP-699).
 
-    Unlike at a broker, every client is allowed: the response reveals only the hash of a name, and an unauthorized
-    client gets its error from the next request. librdkafka would wait for an unauthorized coordinator until its
-    timeout.
+    There is no permission check, unlike at a broker: the response reveals only the hash of a name, and an unauthorized
+    client gets the error from its next request. With an error here, librdkafka would retry until its timeout.
     """
     message = decoded(request)
     kind = message.get("key_type", _GROUP)
     if "coordinator_keys" not in message:
-        return encoded(request, _coordinator(endpoint, kind, message["key"]))
+        return encoded(request, _coordinator(context, kind, message["key"]))
     keys = message["coordinator_keys"]
     if too_many(request, keys):
-        refused = {
+        rejected = {
             **_NO_NODE,
             "error_code": ErrorCode.INVALID_REQUEST,
             "error_message": "more keys than one request may have",
         }
-        return by_size(request, lambda: encoded(request, {"coordinators": [{"key": key, **refused} for key in keys]}))
+        return run_by_size(
+            request, lambda: encoded(request, {"coordinators": [{"key": key, **rejected} for key in keys]})
+        )
     if len(keys) <= _KEYS_BATCH and len(request.frame) <= LARGE_BYTES:
-        return encoded(request, {"coordinators": _coordinators(endpoint, kind, keys)})
-    return _many_coordinators(endpoint, request, kind, keys)
+        return encoded(request, {"coordinators": _coordinators(context, kind, keys)})
+    return _many_coordinators(context, request, kind, keys)
 
 
-async def _many_coordinators(endpoint: ApiContext, request: ApiRequest, kind: int, keys: Sequence[str]) -> bytes:
-    """A few keys at a time; yields to other clients in between."""
+async def _many_coordinators(context: ApiContext, request: ApiRequest, kind: int, keys: Sequence[str]) -> bytes:
+    """Encodes a few keys at a time, and yields to other clients in between."""
     data = bytearray()
     for part in portions(keys, _KEYS_BATCH):
-        some = _coordinators(endpoint, kind, part)
+        some = _coordinators(context, kind, part)
         data += encode_items(request.api_key, request.version, "coordinators", some)
         await asyncio.sleep(0)
     return await encoded_by_size(request, {"coordinators": EncodedItems(len(keys), data)})
 
 
-def _coordinators(endpoint: ApiContext, kind: int, keys: Sequence[str]) -> list[dict[str, Any]]:
-    return [{"key": key, **_coordinator(endpoint, kind, key)} for key in keys]
+def _coordinators(context: ApiContext, kind: int, keys: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"key": key, **_coordinator(context, kind, key)} for key in keys]
 
 
-def _coordinator(endpoint: ApiContext, kind: int, key: str) -> dict[str, Any]:
+def _coordinator(context: ApiContext, kind: int, key: str) -> dict[str, Any]:
     if kind != _GROUP:
         why = "an offset manager coordinates the offsets of groups: no transactions, no share groups"
         return {**_NO_NODE, "error_code": ErrorCode.INVALID_REQUEST, "error_message": why}
-    node = endpoint.backend.coordinator(key)
+    node = context.backend.coordinator(key)
     if node is None:
         return {**_NO_NODE, "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE, "error_message": None}
     return {**node._asdict(), "error_code": 0, "error_message": None}
 
 
-async def _layouts(endpoint: ApiContext, names: Sequence[str] | None, ids: Sequence[Any]) -> Sequence[TopicLayout]:
-    if endpoint.cluster is not None:
-        if names is None or len(names) <= _NAMES:
-            return await endpoint.cluster.topics(names, ids)
-        layouts = list(await endpoint.cluster.topics([], ids)) if ids else []
-        for at in range(0, len(names), _NAMES):
-            layouts += await endpoint.cluster.topics(names[at : at + _NAMES], ())
+async def _layouts(context: ApiContext, names: Sequence[str] | None, ids: Sequence[Any]) -> Sequence[TopicLayout]:
+    if context.cluster is not None:
+        if names is None or len(names) <= _MAX_NAMES:
+            return await context.cluster.topics(names, ids)
+        layouts = list(await context.cluster.topics([], ids)) if ids else []
+        for at in range(0, len(names), _MAX_NAMES):
+            layouts += await context.cluster.topics(names[at : at + _MAX_NAMES], ())
         return layouts
     unknown = [TopicLayout(name, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for name in names or ()]
     return unknown + [TopicLayout(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID) for topic_id in ids]
 
 
 async def _encoded_topics(
-    endpoint: ApiContext,
+    context: ApiContext,
     request: ApiRequest,
     layouts: Sequence[TopicLayout],
     operations: int,
-    refused: Sequence[Mapping[str, Any]],
+    rejected: Sequence[Mapping[str, Any]],
 ) -> EncodedItems:
-    """A few topics at a time, since there may be hundreds of thousands of partitions."""
-    data = bytearray(encode_items(request.api_key, request.version, "topics", refused))
+    """Encodes a few topics at a time, since there may be hundreds of thousands of partitions."""
+    data = bytearray(encode_items(request.api_key, request.version, "topics", rejected))
     for at in range(0, len(layouts), _BATCH):
         some = [
-            {**_topic(endpoint, layout), "topic_authorized_operations": operations}
+            {**_topic(context, layout), "topic_authorized_operations": operations}
             for layout in layouts[at : at + _BATCH]
         ]
         data += encode_items(request.api_key, request.version, "topics", some)
         await asyncio.sleep(0)
-    return EncodedItems(len(refused) + len(layouts), data)
+    return EncodedItems(len(rejected) + len(layouts), data)
 
 
-async def _cluster_id(endpoint: ApiContext) -> str | None:
-    """None while unknown: clients ask again with every Metadata."""
-    if endpoint.cluster is None:
-        return endpoint.name
+async def _cluster_id(context: ApiContext) -> str | None:
+    """Returns the cluster's id; None while it is unknown. Clients ask again with every Metadata request."""
+    if context.cluster is None:
+        return context.name
     try:
-        return await endpoint.cluster.cluster_id()
+        return await context.cluster.cluster_id()
     except OffsetMgrError:
         return None
 
 
-def _nodes(endpoint: ApiContext) -> list[dict[str, Any]]:
-    return [node._asdict() for node in endpoint.backend.nodes()]
+def _nodes(context: ApiContext) -> list[dict[str, Any]]:
+    return [node._asdict() for node in context.backend.nodes()]
 
 
-def _topic(endpoint: ApiContext, layout: TopicLayout) -> dict[str, Any]:
-    us = [endpoint.node_id]
+def _topic(context: ApiContext, layout: TopicLayout) -> dict[str, Any]:
+    own_node = [context.node_id]
     return {
         "error_code": layout.error,
         "name": layout.name,
@@ -243,10 +246,10 @@ def _topic(endpoint: ApiContext, layout: TopicLayout) -> dict[str, Any]:
             {
                 "error_code": part.error,
                 "partition_index": part.partition,
-                "leader_id": -1 if part.leader is None else endpoint.node_id,
+                "leader_id": -1 if part.leader is None else context.node_id,
                 "leader_epoch": part.leader_epoch,
-                "replica_nodes": us,
-                "isr_nodes": us,
+                "replica_nodes": own_node,
+                "isr_nodes": own_node,
             }
             for part in layout.partitions
         ],

@@ -1,8 +1,8 @@
-"""OffsetCommit requests and responses, versions 2 to 9, between bytes and the manager's tuples.
+"""Decodes OffsetCommit requests and encodes their responses, versions 2 to 9.
 
-Hand-written, because commits are the most frequent requests. If no partition of a topic has metadata, which is the
-usual case, all of its partitions have the same number of bytes and are decoded by one call; otherwise one after the
-other. Version 10 names topics by ids, which an offset manager does not have.
+It is hand-written, because commits are the most frequent requests. Usually no partition of a topic has metadata: then
+all of its partitions have the same size and are decoded by one call. Otherwise they are decoded one after the other.
+Version 10 has topic ids, which an offset manager does not have.
 
 Source: OffsetCommitRequest.json and OffsetCommitResponse.json; tested against kio.
 """
@@ -20,8 +20,8 @@ from offsetmgr.kafka.protocol.primitives import NO_TAGS, Cursor, count, string
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse
 from offsetmgr.records.base import PartitionCommit
 
-LOWEST: Final = 2
-HIGHEST: Final = 9
+MIN_VERSION: Final = 2
+MAX_VERSION: Final = 9
 FLEXIBLE: Final = 8
 
 _NO_EPOCH: Final = -1
@@ -35,7 +35,8 @@ _OFFSET_EPOCH: Final = struct.Struct(">iqi")
 _ROW: Final = struct.Struct(">iq2x")
 """A partition without metadata: the last two bytes are its length."""
 _ROW_EPOCH: Final = struct.Struct(">iqi2x")
-"""The same with an epoch; in flexible versions the last two bytes are the metadata's length and the number of tags."""
+"""A partition with a leader epoch and without metadata. In flexible versions the last two bytes are the metadata's
+length and the number of tags."""
 _RESULT: Final = struct.Struct(">ih")
 _RESULT_TAGS: Final = struct.Struct(">ihx")
 
@@ -45,7 +46,7 @@ class DecodedCommit(NamedTuple):
 
     request: CommitRequest
     negative: bool
-    """Whether any partition number or offset in it is below 0 (except a conditional deletion's offset)."""
+    """Whether any partition number or offset is negative, except for the offset of a conditional deletion."""
 
 
 def decode(version: int, data: bytes, at: int) -> DecodedCommit:
@@ -62,8 +63,8 @@ def decode(version: int, data: bytes, at: int) -> DecodedCommit:
     for _ in range(cursor.count(3)):
         topic = cursor.string()
         number = cursor.count(14)
-        quick = _quick(cursor, number, version)
-        partitions, any_negative = quick or _slow(cursor, number, version, topic, expected)
+        uniform = _decode_uniform(cursor, number, version)
+        partitions, any_negative = uniform or _decode_each(cursor, number, version, topic, expected)
         negative = negative or any_negative
         topics.append((topic, partitions))
         cursor.tags()
@@ -74,8 +75,9 @@ def decode(version: int, data: bytes, at: int) -> DecodedCommit:
     return DecodedCommit(request, negative)
 
 
-def _quick(cursor: Cursor, number: int, version: int) -> tuple[list[PartitionCommit], bool] | None:
-    """The partitions, and whether any number is negative; None if any of them has metadata or tags."""
+def _decode_uniform(cursor: Cursor, number: int, version: int) -> tuple[list[PartitionCommit], bool] | None:
+    """Decodes partitions without metadata; returns them, and whether any number is negative. Returns None if a
+    partition has metadata or tags."""
     data, at = cursor.data, cursor.at
     row = _ROW_EPOCH if version >= 6 else _ROW
     size = row.size
@@ -99,10 +101,10 @@ def _quick(cursor: Cursor, number: int, version: int) -> tuple[list[PartitionCom
     return partitions, not (data[at:end:size].isascii() and data[at + 4 : end : size].isascii())
 
 
-def _slow(
+def _decode_each(
     cursor: Cursor, number: int, version: int, topic: str, expected: dict[tuple[str, int], int]
 ) -> tuple[list[PartitionCommit], bool]:
-    """One partition after the other. Metadata that is not UTF-8 is repaired, as in a broker."""
+    """Decodes one partition after the other. Invalid UTF-8 in metadata is replaced, as in a broker."""
     data, flexible = cursor.data, version >= FLEXIBLE
     head = _OFFSET_EPOCH if version >= 6 else _OFFSET
     partitions: list[PartitionCommit] = []
@@ -145,7 +147,7 @@ def _condition(cursor: Cursor, key: tuple[str, int], expected: dict[tuple[str, i
 
 
 def encode(version: int, topics: Sequence[tuple[str, Sequence[PartitionCommit]]], response: CommitResponse) -> bytes:
-    """The body of the response to a commit of these partitions."""
+    """Encodes the body of the response to a commit of these partitions."""
     flexible = version >= FLEXIBLE
     pack = _RESULT_TAGS.pack if flexible else _RESULT.pack
     parts = [_THROTTLE] if version >= 3 else []

@@ -1,8 +1,8 @@
-"""OffsetFetch requests and responses, versions 1 to 9, between bytes and the manager's tuples.
+"""Decodes OffsetFetch requests and encodes their responses, versions 1 to 9.
 
-Hand-written, because fetches of many partitions are answered from memory, and kio's objects would take longer than the
-fetch. From version 8 on, one request can fetch many groups (KIP-709). Version 10 names topics by ids, which an offset
-manager does not have.
+It is hand-written, because the offsets are in memory, and creating kio's objects would take longer than the fetch.
+From version 8 on, one request can fetch many groups (KIP-709). Version 10 has topic ids, which an offset manager does
+not have.
 
 Source: OffsetFetchRequest.json and OffsetFetchResponse.json; tested against kio.
 """
@@ -17,8 +17,8 @@ from typing import Final
 from offsetmgr.kafka.protocol.primitives import INT16, NO_TAGS, Cursor, count, string
 from offsetmgr.manager.protocol_values import FetchRequest, FetchResponse, PartitionOffset
 
-LOWEST: Final = 1
-HIGHEST: Final = 9
+MIN_VERSION: Final = 1
+MAX_VERSION: Final = 9
 FLEXIBLE: Final = 6
 BATCHED: Final = 8
 
@@ -42,15 +42,15 @@ def decode(version: int, data: bytes, at: int) -> Sequence[FetchRequest]:
         stable = cursor.boolean() if version >= 7 else False
         cursor.tags()
         return (FetchRequest(group, topics, require_stable=stable),)
-    asked = []
+    groups = []
     for _ in range(cursor.count(3)):
         group = cursor.string()
         member_id, epoch = (cursor.nullable_string(), cursor.int32()) if version >= 9 else (None, -1)
-        asked.append((group, _topics(cursor, null_is_all=True), member_id, epoch))
+        groups.append((group, _topics(cursor, null_is_all=True), member_id, epoch))
         cursor.tags()
     stable = cursor.boolean()
     cursor.tags()
-    return [FetchRequest(*group, require_stable=stable) for group in asked]
+    return [FetchRequest(*group, require_stable=stable) for group in groups]
 
 
 def _topics(cursor: Cursor, *, null_is_all: bool) -> list[tuple[str, Sequence[int]]] | None:
@@ -68,7 +68,7 @@ def _topics(cursor: Cursor, *, null_is_all: bool) -> list[tuple[str, Sequence[in
 
 
 def encode(version: int, requests: Sequence[FetchRequest], responses: Sequence[FetchResponse]) -> bytes:
-    """The body of the response; ``responses`` in the order of ``requests``."""
+    """Encodes the body of the response. ``responses`` are in the order of ``requests``."""
     if version >= BATCHED:
         parts = [encode_group(version, *both) for both in zip(requests, responses, strict=True)]
         return encode_batch(parts)
@@ -83,7 +83,7 @@ def encode(version: int, requests: Sequence[FetchRequest], responses: Sequence[F
 
 
 def encode_group(version: int, request: FetchRequest, response: FetchResponse) -> bytes:
-    """One group's part of a response from version `BATCHED` on."""
+    """Encodes one group's part of a response of version `BATCHED` or later."""
     parts = [string(request.group, flexible=True)]
     _put_topics(parts, version, response)
     parts.append(INT16.pack(response.error))
@@ -92,12 +92,12 @@ def encode_group(version: int, request: FetchRequest, response: FetchResponse) -
 
 
 def encode_batch(groups: Sequence[bytes]) -> bytes:
-    """The body of a response from version `BATCHED` on, from its groups' parts."""
+    """Joins the groups' parts to the body of a response of version `BATCHED` or later."""
     return b"".join([_THROTTLE, count(len(groups), flexible=True), *groups, NO_TAGS])
 
 
 def _failed(request: FetchRequest, error: int) -> FetchResponse:
-    """Version 1 has no field for an error of the whole group, so each partition carries it."""
+    """Returns a response in which each partition has the error: version 1 has no field for an error of the group."""
     return FetchResponse(
         topics=[(topic, [(p, *_NOTHING, error) for p in partitions]) for topic, partitions in request.topics or ()]
     )

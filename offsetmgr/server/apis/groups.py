@@ -1,7 +1,7 @@
-"""ListGroups, DescribeGroups, DeleteGroups: groups with offsets in this manager. This listener knows no members; the
-relay adds those of the real coordinator.
+"""ListGroups, DescribeGroups and DeleteGroups, for groups with offsets in this manager. They return no members; the
+relay replaces the first two and adds the real coordinator's members.
 
-As in Kafka, a group created only by commits has the state Empty, the type classic and no protocol type.
+As in Kafka, a group that was created by commits has the state Empty, the type classic and no protocol type.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from offsetmgr.server.apis.api_context import (
     NOT_ASKED,
     ApiContext,
     authorized_operations,
-    by_size,
     decoded,
     encoded,
     encoded_by_size,
     portions,
+    run_by_size,
     too_many,
 )
 from offsetmgr.server.network.api import Answer, ApiRequest
@@ -44,20 +44,21 @@ _DELETED_BATCH: Final = 200
 """Number of groups processed before the handler yields to other clients."""
 
 
-async def list_groups(endpoint: ApiContext, request: ApiRequest) -> Answer:
-    """Hand-written, a few groups at a time, since there may be a million. Omits groups that the client may not see."""
+async def list_groups(context: ApiContext, request: ApiRequest) -> Answer:
+    """Lists the groups that the client may see. The response is encoded by hand, a few groups at a time, since there
+    may be a million."""
     message = decoded(request)
     states = {state.lower() for state in message.get("states_filter", ())}
     types = {kind.lower() for kind in message.get("types_filter", ())}
-    wanted = (not states or EMPTY.lower() in states) and (not types or CLASSIC in types)
-    error, groups = await endpoint.backend.list_groups()
+    matches_filters = (not states or EMPTY.lower() in states) and (not types or CLASSIC in types)
+    error, groups = await context.backend.list_groups()
     version = request.version
     flexible = version >= LIST_FLEXIBLE
-    behind = _behind_name(version)
+    behind = _fields_after_name(version)
     number, parts = 0, bytearray()
-    for at in range(0, len(groups) if wanted and not error else 0, _BATCH):
+    for at in range(0, len(groups) if matches_filters and not error else 0, _BATCH):
         for group in groups[at : at + _BATCH]:
-            if endpoint.group_allowed(request, Operation.DESCRIBE, group):
+            if context.group_allowed(request, Operation.DESCRIBE, group):
                 parts += string(group, flexible=flexible)
                 parts += behind
                 number += 1
@@ -67,44 +68,45 @@ async def list_groups(endpoint: ApiContext, request: ApiRequest) -> Answer:
     return head + parts + NO_TAGS if flexible else head + parts
 
 
-def _behind_name(version: int) -> bytes:
-    """The fields after the name of each group: protocol type, state, type."""
+def _fields_after_name(version: int) -> bytes:
+    """Encodes the fields after a group's name: protocol type, state, type."""
     flexible = version >= LIST_FLEXIBLE
-    said = string("", flexible=flexible)
+    data = string("", flexible=flexible)
     if version >= 4:
-        said += string(EMPTY, flexible=True)
+        data += string(EMPTY, flexible=True)
     if version >= 5:
-        said += string(CLASSIC, flexible=True)
-    return said + NO_TAGS if flexible else said
+        data += string(CLASSIC, flexible=True)
+    return data + NO_TAGS if flexible else data
 
 
-async def describe_groups(endpoint: ApiContext, request: ApiRequest) -> Answer:
+async def describe_groups(context: ApiContext, request: ApiRequest) -> Answer:
     message = decoded(request)
-    asked = bool(message.get("include_authorized_operations"))
+    requested = bool(message.get("include_authorized_operations"))
     groups = message["groups"]
     if too_many(request, groups):
         return await too_many_described(request, groups)
     data = bytearray()
     for part in portions(groups, _DESCRIBED_BATCH):
-        some = [await _described(endpoint, request, group, operations_asked=asked) for group in part]
+        some = [await _described(context, request, group, include_operations=requested) for group in part]
         data += encode_items(request.api_key, request.version, "groups", some)
         await asyncio.sleep(0)
     return await encoded_by_size(request, {"groups": EncodedItems(len(groups), data)})
 
 
 async def too_many_described(request: ApiRequest, groups: Sequence[str]) -> bytes:
-    """The response to a DescribeGroups of more groups than allowed."""
+    """Returns the response to a DescribeGroups request with more groups than allowed."""
 
-    def refused() -> bytes:
+    def rejected() -> bytes:
         return encoded(
-            request, {"groups": [{**NOBODY, "group_id": g, "error_code": ErrorCode.INVALID_REQUEST} for g in groups]}
+            request,
+            {"groups": [{**EMPTY_DESCRIPTION, "group_id": g, "error_code": ErrorCode.INVALID_REQUEST} for g in groups]},
         )
 
-    made = by_size(request, refused)
-    return made if isinstance(made, bytes) else await made
+    body = run_by_size(request, rejected)
+    return body if isinstance(body, bytes) else await body
 
 
-NOBODY: Final[dict[str, Any]] = {
+EMPTY_DESCRIPTION: Final[dict[str, Any]] = {
     "error_code": 0,
     "error_message": None,
     "group_state": "",
@@ -113,39 +115,41 @@ NOBODY: Final[dict[str, Any]] = {
     "members": [],
     "authorized_operations": NOT_ASKED,
 }
-"""A described group of which only the name, omitted here, is known."""
+"""The description of an unknown group, without its name."""
 
 
 async def _described(
-    endpoint: ApiContext, request: ApiRequest, group: str, *, operations_asked: bool
+    context: ApiContext, request: ApiRequest, group: str, *, include_operations: bool
 ) -> dict[str, Any]:
-    told: dict[str, Any] = {**NOBODY, "group_id": group}
-    if not endpoint.group_allowed(request, Operation.DESCRIBE, group):
-        return {**told, "error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED}
-    found = await endpoint.backend.fetch(FetchRequest(group))
+    description: dict[str, Any] = {**EMPTY_DESCRIPTION, "group_id": group}
+    if not context.group_allowed(request, Operation.DESCRIBE, group):
+        return {**description, "error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED}
+    found = await context.backend.fetch(FetchRequest(group))
     if found.error and found.error != ErrorCode.GROUP_ID_NOT_FOUND:
-        return {**told, "error_code": found.error}
-    if operations_asked:
-        told["authorized_operations"] = authorized_operations(
+        return {**description, "error_code": found.error}
+    if include_operations:
+        description["authorized_operations"] = authorized_operations(
             ACL_DESCRIBE,
-            *([ACL_READ] if endpoint.group_allowed(request, Operation.READ, group) else []),
-            *([ACL_DELETE] if endpoint.group_allowed(request, Operation.DELETE, group) else []),
+            *([ACL_READ] if context.group_allowed(request, Operation.READ, group) else []),
+            *([ACL_DELETE] if context.group_allowed(request, Operation.DELETE, group) else []),
         )
     if found.topics:
-        return {**told, "group_state": EMPTY}
+        return {**description, "group_state": EMPTY}
     if request.version >= _ERRORS_FOR_UNKNOWN:
         why = f"Group {group} not found."
-        return {**told, "group_state": DEAD, "error_code": ErrorCode.GROUP_ID_NOT_FOUND, "error_message": why}
-    return {**told, "group_state": DEAD}
+        return {**description, "group_state": DEAD, "error_code": ErrorCode.GROUP_ID_NOT_FOUND, "error_message": why}
+    return {**description, "group_state": DEAD}
 
 
-async def delete_groups(endpoint: ApiContext, request: ApiRequest) -> Answer:
+async def delete_groups(context: ApiContext, request: ApiRequest) -> Answer:
     async def deleted(group: str) -> dict[str, Any]:
-        allowed = endpoint.group_allowed(request, Operation.DELETE, group)
-        error = await endpoint.backend.delete_group(group) if allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
+        allowed = context.group_allowed(request, Operation.DELETE, group)
+        error = await context.backend.delete_group(group) if allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
         return {"group_id": group, "error_code": error}
 
-    groups = list(dict.fromkeys(decoded(request)["groups_names"]))  # each once: the second deletion would find nothing
+    groups = list(
+        dict.fromkeys(decoded(request)["groups_names"])
+    )  # a repeated name would get an error for the second deletion
     if too_many(request, groups):
         results = [{"group_id": group, "error_code": ErrorCode.INVALID_REQUEST} for group in groups]
         return await encoded_by_size(request, {"results": results})

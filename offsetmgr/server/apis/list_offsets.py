@@ -1,4 +1,5 @@
-"""ListOffsets: forwarded to the real cluster, because this manager appears to clients as every partition's leader."""
+"""ListOffsets, without the relay: asks the backing cluster, because this manager appears as the leader of every
+partition."""
 
 from __future__ import annotations
 
@@ -9,40 +10,41 @@ from typing import Any, Final
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.backing_cluster import FoundOffset, OffsetQuery
-from offsetmgr.server.apis.api_context import ApiContext, by_size, decoded, encoded
+from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, run_by_size
 from offsetmgr.server.network.api import Answer, ApiRequest
 from offsetmgr.server.security.authorization import Operation
 
 _READ_COMMITTED: Final = 1
-_PORTION: Final = 1_000
+_BATCH: Final = 1_000
 """Maximum number of partitions in one request to the brokers."""
 
 
 def prepare(request: ApiRequest) -> tuple[dict[str, list[OffsetQuery]], bool]:
-    """Decodes a ListOffsets: the partitions by topic, and whether only committed records count. Raises
-    `InvalidRequest`."""
+    """Decodes a ListOffsets request; returns the partitions by topic, and whether the isolation level is
+    READ_COMMITTED. Raises `InvalidRequest`."""
     message = decoded(request)
-    asked = {
+    requested = {
         topic["name"]: [OffsetQuery(part["partition_index"], part["timestamp"]) for part in topic["partitions"]]
         for topic in message["topics"]
     }
-    return asked, message.get("isolation_level") == _READ_COMMITTED
+    return requested, message.get("isolation_level") == _READ_COMMITTED
 
 
-async def list_offsets(endpoint: ApiContext, request: ApiRequest) -> Answer:
-    """Leader epochs from clients are not forwarded: clients know only the leaders that the manager reported."""
-    asked, committed = request.prepared or prepare(request)
-    codes = {name: endpoint.topic_error(request, Operation.DESCRIBE, name) for name in asked}
-    allowed = {name: parts for name, parts in asked.items() if not codes[name]}
+async def list_offsets(context: ApiContext, request: ApiRequest) -> Answer:
+    """Returns the backing cluster's offsets. Does not forward leader epochs, since clients have them from the manager's
+    own Metadata responses."""
+    requested, committed = request.prepared or prepare(request)
+    codes = {name: context.topic_error(request, Operation.DESCRIBE, name) for name in requested}
+    allowed = {name: parts for name, parts in requested.items() if not codes[name]}
     found: dict[str, list[FoundOffset]] = {}
-    for portion in _portions(allowed):
-        for name, offsets in (await _found(endpoint, portion, read_committed=committed)).items():
+    for batch in _batches(allowed):
+        for name, offsets in (await _found(context, batch, read_committed=committed)).items():
             found.setdefault(name, []).extend(offsets)
         await asyncio.sleep(0)
-    for name, parts in asked.items():
+    for name, parts in requested.items():
         if codes[name]:
             found[name] = _failed(parts, codes[name])
-    answer = by_size(request, _answer, request, [(name, found[name]) for name in asked])
+    answer = run_by_size(request, _answer, request, [(name, found[name]) for name in requested])
     return answer if isinstance(answer, bytes) else await answer
 
 
@@ -50,33 +52,33 @@ def _answer(request: ApiRequest, found: Sequence[tuple[str, Sequence[FoundOffset
     return encoded(request, {"topics": [_topic(name, offsets) for name, offsets in found]})
 
 
-def _portions(asked: Mapping[str, Sequence[OffsetQuery]]) -> Iterator[dict[str, Sequence[OffsetQuery]]]:
-    """The same partitions, at most `_PORTION` at a time; the handler yields to other clients in between."""
-    portion: dict[str, Sequence[OffsetQuery]] = {}
+def _batches(requested: Mapping[str, Sequence[OffsetQuery]]) -> Iterator[dict[str, Sequence[OffsetQuery]]]:
+    """Splits the partitions into batches of at most `_BATCH`; the handler yields to other clients in between."""
+    batch: dict[str, Sequence[OffsetQuery]] = {}
     number = 0
-    for name, parts in asked.items():
-        for at in range(0, max(len(parts), 1), _PORTION):
-            some = parts[at : at + _PORTION]
-            if number + len(some) > _PORTION:
-                yield portion
-                portion, number = {}, 0
-            portion[name] = some
+    for name, parts in requested.items():
+        for at in range(0, max(len(parts), 1), _BATCH):
+            some = parts[at : at + _BATCH]
+            if number + len(some) > _BATCH:
+                yield batch
+                batch, number = {}, 0
+            batch[name] = some
             number += len(some) + 1
-    if portion:
-        yield portion
+    if batch:
+        yield batch
 
 
 async def _found(
-    endpoint: ApiContext, asked: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
+    context: ApiContext, requested: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
 ) -> dict[str, Sequence[FoundOffset]]:
-    if endpoint.cluster is None:
-        return {name: _failed(parts, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for name, parts in asked.items()}
-    if not asked:
+    if context.cluster is None:
+        return {name: _failed(parts, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for name, parts in requested.items()}
+    if not requested:
         return {}
     try:
-        return dict(await endpoint.cluster.list_offsets(asked, read_committed=read_committed))
+        return dict(await context.cluster.list_offsets(requested, read_committed=read_committed))
     except OffsetMgrError:
-        return {name: _failed(parts, ErrorCode.LEADER_NOT_AVAILABLE) for name, parts in asked.items()}
+        return {name: _failed(parts, ErrorCode.LEADER_NOT_AVAILABLE) for name, parts in requested.items()}
 
 
 def _failed(parts: Sequence[OffsetQuery], error: int) -> list[FoundOffset]:

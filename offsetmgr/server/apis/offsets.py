@@ -12,17 +12,25 @@ from offsetmgr.kafka.protocol.codec_thread import in_codec_thread
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.records.base import PartitionCommit
 from offsetmgr.server.apis import commit_codec, fetch_codec
-from offsetmgr.server.apis.api_context import ApiContext, by_size, decoded, encoded, encoded_by_size, portions, too_long
-from offsetmgr.server.network.api import Answer, ApiRequest, DeferredResponse, Outcome
+from offsetmgr.server.apis.api_context import (
+    ApiContext,
+    decoded,
+    encoded,
+    encoded_by_size,
+    portions,
+    run_by_size,
+    too_long,
+)
+from offsetmgr.server.network.api import Answer, ApiRequest, DeferredResponse, HandlerResult
 from offsetmgr.server.security.authorization import Operation
 
 _log = logging.getLogger(__name__)
 
 _DEFECT: Final = CommitResponse(ErrorCode.UNKNOWN_SERVER_ERROR)
 _FETCH_DEFECT: Final = FetchResponse(ErrorCode.UNKNOWN_SERVER_ERROR)
-_MANY: Final = 2_000
-"""Partitions of a group above which the codec thread encodes the response, even if the request was small. Also the
-partitions of several groups processed before the handler yields to other clients."""
+_LARGE: Final = 2_000
+"""Number of partitions of a group above which the codec thread encodes the response, even if the request was small.
+Also the number of partitions of small groups after which the handler yields to other clients."""
 _BATCH: Final = 50
 """Number of groups processed before the handler yields to other clients."""
 
@@ -31,51 +39,51 @@ class _Commit(NamedTuple):
     """A decoded OffsetCommit."""
 
     request: CommitRequest
-    """Without the rejected partitions."""
+    """The commit without the rejected partitions."""
     topics: Sequence[tuple[str, Sequence[PartitionCommit]]]
     """All partitions of the request."""
-    refused: dict[tuple[str, int], int]
-    """Error codes by topic and partition."""
+    rejected: dict[tuple[str, int], int]
+    """The error codes of rejected partitions, by topic and partition."""
     error: int = 0
-    """Of the whole request."""
+    """The error code of the whole request; 0 if it is accepted."""
 
 
-def prepare_commit(endpoint: ApiContext, request: ApiRequest) -> _Commit:
+def prepare_commit(context: ApiContext, request: ApiRequest) -> _Commit:
     """Decodes an OffsetCommit and checks permissions and limits. Raises `InvalidRequest`."""
     version = request.version
     commit, negative = commit_codec.decode(
         version, request.frame, request.body(flexible=version >= commit_codec.FLEXIBLE)
     )
     topics = commit.topics
-    refused: dict[tuple[str, int], int] = {}
+    rejected: dict[tuple[str, int], int] = {}
     if _too_many(request, topics):
-        return _Commit(commit, topics, refused, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
-    if endpoint.authorizes:
-        if not endpoint.group_allowed(request, Operation.WRITE, commit.group):
-            return _Commit(commit, topics, refused, ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        refused = _forbidden(endpoint, request, commit)
+        return _Commit(commit, topics, rejected, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+    if context.authorizes:
+        if not context.group_allowed(request, Operation.WRITE, commit.group):
+            return _Commit(commit, topics, rejected, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        rejected = _forbidden(context, request, commit)
     if any(too_long(request, topic) for topic, _ in topics):
-        refused |= {
+        rejected |= {
             (topic, part[0]): ErrorCode.INVALID_TOPIC_EXCEPTION
             for topic, parts in topics
             if too_long(request, topic)
             for part in parts
         }
     if negative:
-        refused |= _invalid_partitions(commit)
-    return _Commit(_without(commit, refused) if refused else commit, topics, refused)
+        rejected |= _invalid_partitions(commit)
+    return _Commit(_without_rejected(commit, rejected) if rejected else commit, topics, rejected)
 
 
-def offset_commit(endpoint: ApiContext, request: ApiRequest) -> Outcome:
+def offset_commit(context: ApiContext, request: ApiRequest) -> HandlerResult:
     version = request.version
-    commit, topics, refused, error = request.prepared or prepare_commit(endpoint, request)
+    commit, topics, rejected, error = request.prepared or prepare_commit(context, request)
     if error or not any(parts for _, parts in commit.topics):
-        return by_size(request, commit_codec.encode, version, topics, CommitResponse(error, errors=refused))
+        return run_by_size(request, commit_codec.encode, version, topics, CommitResponse(error, errors=rejected))
 
     def answer(response: CommitResponse) -> Answer | Awaitable[Answer]:
-        return by_size(request, _commit_answer, version, commit, topics, refused, response)
+        return run_by_size(request, _commit_answer, version, commit, topics, rejected, response)
 
-    return DeferredResponse(endpoint.backend.commit(commit), answer, _DEFECT)
+    return DeferredResponse(context.backend.commit(commit), answer, _DEFECT)
 
 
 def _too_many(request: ApiRequest, topics: Sequence[tuple[str, Sequence[Any]]]) -> bool:
@@ -86,11 +94,11 @@ def _commit_answer(
     version: int,
     commit: CommitRequest,
     topics: Sequence[tuple[str, Sequence[PartitionCommit]]],
-    refused: dict[tuple[str, int], int],
+    rejected: dict[tuple[str, int], int],
     response: CommitResponse,
 ) -> bytes:
-    if refused:
-        response = _both(commit, response, refused)
+    if rejected:
+        response = _merged(commit, response, rejected)
     return commit_codec.encode(version, topics, response)
 
 
@@ -100,33 +108,33 @@ def prepare_fetch(request: ApiRequest) -> Sequence[FetchRequest]:
     return fetch_codec.decode(version, request.frame, request.body(flexible=version >= fetch_codec.FLEXIBLE))
 
 
-def offset_fetch(endpoint: ApiContext, request: ApiRequest) -> Outcome:
+def offset_fetch(context: ApiContext, request: ApiRequest) -> HandlerResult:
     version = request.version
-    asked = request.prepared or prepare_fetch(request)
-    if len(asked) == 1:
+    requested = request.prepared or prepare_fetch(request)
+    if len(requested) == 1:
 
         def answer(found: FetchResponse) -> Answer | Awaitable[Answer]:
-            if _partitions(found) > _MANY:
-                return in_codec_thread(fetch_codec.encode, version, asked, [found])
-            return by_size(request, fetch_codec.encode, version, asked, [found])
+            if _partitions(found) > _LARGE:
+                return in_codec_thread(fetch_codec.encode, version, requested, [found])
+            return run_by_size(request, fetch_codec.encode, version, requested, [found])
 
-        return DeferredResponse(_fetched(endpoint, request, asked[0]), answer, _FETCH_DEFECT)
-    return _fetch_many(endpoint, request, asked)
+        return DeferredResponse(_fetched(context, request, requested[0]), answer, _FETCH_DEFECT)
+    return _fetch_many(context, request, requested)
 
 
-async def offset_delete(endpoint: ApiContext, request: ApiRequest) -> Answer:
+async def offset_delete(context: ApiContext, request: ApiRequest) -> Answer:
     message = decoded(request)
     group = message["group_id"]
-    if not endpoint.group_allowed(request, Operation.DELETE, group):
+    if not context.group_allowed(request, Operation.DELETE, group):
         return encoded(request, {"error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED, "topics": []})
-    asked = [(topic["name"], [p["partition_index"] for p in topic["partitions"]]) for topic in message["topics"]]
-    if _too_many(request, asked):
+    requested = [(topic["name"], [p["partition_index"] for p in topic["partitions"]]) for topic in message["topics"]]
+    if _too_many(request, requested):
         return encoded(request, {"error_code": ErrorCode.INVALID_REQUEST, "topics": []})
-    codes = {name: endpoint.topic_error(request, Operation.DELETE, name) for name, _ in asked}
-    allowed = [(name, parts) for name, parts in asked if not codes[name]]
-    response = await endpoint.backend.delete_offsets(group, allowed) if allowed or not asked else DeleteResponse()
+    codes = {name: context.topic_error(request, Operation.DELETE, name) for name, _ in requested}
+    allowed = [(name, parts) for name, parts in requested if not codes[name]]
+    response = await context.backend.delete_offsets(group, allowed) if allowed or not requested else DeleteResponse()
     topics: list[dict[str, Any]] = []
-    for name, parts in [] if response.error else asked:
+    for name, parts in [] if response.error else requested:
         errors = [codes[name] or response.errors.get((name, p), 0) for p in parts]
         topics.append(
             {
@@ -142,108 +150,114 @@ async def offset_delete(endpoint: ApiContext, request: ApiRequest) -> Answer:
 # --- commits ------------------------------------------------------------------------------------------
 
 
-def _forbidden(endpoint: ApiContext, request: ApiRequest, commit: CommitRequest) -> dict[tuple[str, int], int]:
+def _forbidden(context: ApiContext, request: ApiRequest, commit: CommitRequest) -> dict[tuple[str, int], int]:
     return {
         (topic, part[0]): ErrorCode.TOPIC_AUTHORIZATION_FAILED
         for topic, parts in commit.topics
-        if not endpoint.topic_allowed(request, Operation.WRITE, topic)
+        if not context.topic_allowed(request, Operation.WRITE, topic)
         for part in parts
     }
 
 
 def _invalid_partitions(commit: CommitRequest) -> dict[tuple[str, int], int]:
-    """Negative partitions do not exist; a negative offset would be read as "none committed", so it is rejected."""
-    refused: dict[tuple[str, int], int] = {}
+    """Rejects negative partitions, which do not exist, and negative offsets, which would mean that nothing is
+    committed."""
+    rejected: dict[tuple[str, int], int] = {}
     for topic, parts in commit.topics:
         for part in parts:
             key = topic, part[0]
             lowest = commit_codec.DELETION if key in commit.expected else 0
             if part[0] < 0:
-                refused[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                rejected[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif part[1] < lowest:
-                refused[key] = ErrorCode.INVALID_REQUEST
-    return refused
+                rejected[key] = ErrorCode.INVALID_REQUEST
+    return rejected
 
 
-def _without(commit: CommitRequest, refused: dict[tuple[str, int], int]) -> CommitRequest:
-    topics = [(topic, [p for p in parts if (topic, p[0]) not in refused]) for topic, parts in commit.topics]
-    expected = {key: offset for key, offset in commit.expected.items() if key not in refused}
+def _without_rejected(commit: CommitRequest, rejected: dict[tuple[str, int], int]) -> CommitRequest:
+    topics = [(topic, [p for p in parts if (topic, p[0]) not in rejected]) for topic, parts in commit.topics]
+    expected = {key: offset for key, offset in commit.expected.items() if key not in rejected}
     return commit._replace(topics=[(topic, parts) for topic, parts in topics if parts], expected=expected)
 
 
-def _both(commit: CommitRequest, response: CommitResponse, refused: dict[tuple[str, int], int]) -> CommitResponse:
+def _merged(commit: CommitRequest, response: CommitResponse, rejected: dict[tuple[str, int], int]) -> CommitResponse:
     if not response.error:
-        return CommitResponse(errors={**response.errors, **refused})
+        return CommitResponse(errors={**response.errors, **rejected})
     of_the_rest = {(topic, p[0]): response.error for topic, parts in commit.topics for p in parts}
-    return CommitResponse(errors={**of_the_rest, **refused})
+    return CommitResponse(errors={**of_the_rest, **rejected})
 
 
 # --- fetches ------------------------------------------------------------------------------------------
 
 
-def _fetched(endpoint: ApiContext, request: ApiRequest, asked: FetchRequest) -> Awaitable[FetchResponse]:
-    if asked.topics is not None and _too_many(request, asked.topics):
-        return _refused_fetch(ErrorCode.INVALID_REQUEST)
-    if endpoint.authorizes or any(too_long(request, topic) for topic, _ in asked.topics or ()):
-        return _fetch_what_is_allowed(endpoint, request, asked)
-    return endpoint.backend.fetch(asked)
+def _fetched(context: ApiContext, request: ApiRequest, requested: FetchRequest) -> Awaitable[FetchResponse]:
+    if requested.topics is not None and _too_many(request, requested.topics):
+        return _failed_fetch(ErrorCode.INVALID_REQUEST)
+    if context.authorizes or any(too_long(request, topic) for topic, _ in requested.topics or ()):
+        return _fetch_allowed(context, request, requested)
+    return context.backend.fetch(requested)
 
 
-async def _refused_fetch(error: int) -> FetchResponse:
+async def _failed_fetch(error: int) -> FetchResponse:
     return FetchResponse(error)
 
 
-async def _fetch_many(endpoint: ApiContext, request: ApiRequest, asked: Sequence[FetchRequest]) -> bytes:
-    """A few groups and a few partitions at a time, since tools fetch everything at once."""
+async def _fetch_many(context: ApiContext, request: ApiRequest, requested: Sequence[FetchRequest]) -> bytes:
+    """Fetches many groups. Processes a few groups and partitions at a time, since tools fetch everything at once."""
     parts: list[bytes] = []
-    for several in portions(asked, _BATCH, lambda one: one.group):
+    for several in portions(requested, _BATCH, lambda one: one.group):
         partitions = 0
         fetches: list[asyncio.Future[FetchResponse]] = []
         for one in several:
-            # A backend in memory has completed the fetch when it returns.
-            fetch = asyncio.ensure_future(_fetched(endpoint, request, one))
+            # The offset manager has completed the fetch when it returns; other backends have not.
+            fetch = asyncio.ensure_future(_fetched(context, request, one))
             fetches.append(fetch)
             if fetch.done() and not fetch.cancelled() and not fetch.exception():
                 partitions += _partitions(fetch.result())
-            if partitions >= _MANY:
+            if partitions >= _LARGE:
                 await asyncio.sleep(0)
                 partitions = 0
         results = await asyncio.gather(*fetches, return_exceptions=True)
         partitions = 0
         for one, found in zip(several, results, strict=True):
             if isinstance(found, BaseException):
-                _log.error("a fetch failed: a defect; it is answered with an error", exc_info=found)
+                _log.error(
+                    "a fetch raised an unexpected exception (a defect); the client gets an error", exc_info=found
+                )
             response = _FETCH_DEFECT if isinstance(found, BaseException) else found
             number = _partitions(response)
-            if number > _MANY:
+            if number > _LARGE:
                 parts.append(await in_codec_thread(fetch_codec.encode_group, request.version, one, response))
                 continue
             parts.append(fetch_codec.encode_group(request.version, one, response))
             partitions += number
-            if partitions >= _MANY:
+            if partitions >= _LARGE:
                 await asyncio.sleep(0)
                 partitions = 0
         await asyncio.sleep(0)
-    made = by_size(request, fetch_codec.encode_batch, parts)
-    return made if isinstance(made, bytes) else await made
+    body = run_by_size(request, fetch_codec.encode_batch, parts)
+    return body if isinstance(body, bytes) else await body
 
 
 def _partitions(found: FetchResponse) -> int:
     return sum(len(parts) for _, parts in found.topics)
 
 
-async def _fetch_what_is_allowed(endpoint: ApiContext, request: ApiRequest, asked: FetchRequest) -> FetchResponse:
-    """Unauthorized or unknown topics get an error if the request names them, and are omitted if it asks for all."""
-    if not endpoint.group_allowed(request, Operation.READ, asked.group):
+async def _fetch_allowed(context: ApiContext, request: ApiRequest, requested: FetchRequest) -> FetchResponse:
+    """Fetches with permission checks. Unauthorized topics and invalid names get an error if the request names them; if
+    it asks for all topics, they are omitted."""
+    if not context.group_allowed(request, Operation.READ, requested.group):
         return FetchResponse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    if asked.topics is None:
-        found = await endpoint.backend.fetch(asked)
+    if requested.topics is None:
+        found = await context.backend.fetch(requested)
         return found._replace(
-            topics=[topic for topic in found.topics if endpoint.topic_allowed(request, Operation.READ, topic[0])]
+            topics=[topic for topic in found.topics if context.topic_allowed(request, Operation.READ, topic[0])]
         )
-    codes = {topic: endpoint.topic_error(request, Operation.READ, topic) for topic, _ in asked.topics}
-    found = await endpoint.backend.fetch(asked._replace(topics=[t for t in asked.topics if not codes[t[0]]]))
+    codes = {topic: context.topic_error(request, Operation.READ, topic) for topic, _ in requested.topics}
+    found = await context.backend.fetch(requested._replace(topics=[t for t in requested.topics if not codes[t[0]]]))
     if found.error:
         return found
-    refused = [(topic, [(p, -1, -1, "", codes[topic]) for p in parts]) for topic, parts in asked.topics if codes[topic]]
-    return found._replace(topics=[*found.topics, *refused])
+    rejected = [
+        (topic, [(p, -1, -1, "", codes[topic]) for p in parts]) for topic, parts in requested.topics if codes[topic]
+    ]
+    return found._replace(topics=[*found.topics, *rejected])

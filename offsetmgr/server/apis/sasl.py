@@ -15,7 +15,7 @@ _EXCHANGE: Final = "sasl exchange"
 _MECHANISM: Final = "sasl mechanism"
 
 _REJECTION_S: Final = 0.1
-"""Minimum duration of a failed login (connection.failed.authentication.delay.ms)."""
+"""Delay before the response to a failed login (connection.failed.authentication.delay.ms)."""
 
 
 def sasl_handshake(authentication: Authentication, request: ApiRequest) -> Answer:
@@ -39,7 +39,7 @@ async def sasl_authenticate(authentication: Authentication, request: ApiRequest)
     message = decoded(request)["auth_bytes"]
     exchange: Exchange | None = connection.state.get(_EXCHANGE)
     if exchange is None:
-        return _refusal(request, ErrorCode.ILLEGAL_SASL_STATE, "SaslAuthenticate was not expected")
+        return _failure(request, ErrorCode.ILLEGAL_SASL_STATE, "SaslAuthenticate was not expected")
     try:
         reply, principal = exchange.step(message)
         if principal is not None and connection.principal not in (None, principal):
@@ -48,7 +48,7 @@ async def sasl_authenticate(authentication: Authentication, request: ApiRequest)
         del connection.state[_EXCHANGE]
         connection.login_failed(exchange.mechanism)
         await asyncio.sleep(_REJECTION_S)
-        return _refusal(request, ErrorCode.SASL_AUTHENTICATION_FAILED, "Authentication failed")
+        return _failure(request, ErrorCode.SASL_AUTHENTICATION_FAILED, "Authentication failed")
     lifetime = 0
     if principal is not None:
         del connection.state[_EXCHANGE]
@@ -59,7 +59,7 @@ async def sasl_authenticate(authentication: Authentication, request: ApiRequest)
     return encoded(request, {"error_code": 0, "error_message": None, "auth_bytes": reply, "session_lifetime": lifetime})
 
 
-def _refusal(request: ApiRequest, error: int, why: str) -> FinalResponse:
+def _failure(request: ApiRequest, error: int, why: str) -> FinalResponse:
     return FinalResponse(
         encoded(request, {"error_code": error, "error_message": why, "auth_bytes": b"", "session_lifetime": 0})
     )

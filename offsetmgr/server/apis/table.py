@@ -1,4 +1,4 @@
-"""The table of the APIs that the listener answers itself."""
+"""Builds the table of the APIs that the listener answers itself."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from offsetmgr.server.apis.api_context import ApiContext, decoded
 from offsetmgr.server.network.api import Api, Concurrency
 from offsetmgr.server.security.authentication import Authentication
 
-_NEVER: Final = 32767
+_NEVER_FLEXIBLE: Final = 32767
 
 
-def endpoint_apis(endpoint: ApiContext) -> list[Api]:
-    """The table; without authentication it has no SASL APIs."""
-    apis = [*_cluster_apis(endpoint), *_offset_apis(endpoint), *_group_apis(endpoint)]
-    return apis if endpoint.authentication is None else [*apis, *_login_apis(endpoint.authentication)]
+def listener_apis(context: ApiContext) -> list[Api]:
+    """Returns the table. It contains the SASL APIs only if authentication is configured."""
+    apis = [*_cluster_apis(context), *_offset_apis(context), *_group_apis(context)]
+    return apis if context.authentication is None else [*apis, *_login_apis(context.authentication)]
 
 
-def _cluster_apis(endpoint: ApiContext) -> list[Api]:
+def _cluster_apis(context: ApiContext) -> list[Api]:
     """APIs about brokers, topics and versions."""
     return [
         Api(
@@ -29,53 +29,53 @@ def _cluster_apis(endpoint: ApiContext) -> list[Api]:
             1,
             10,
             6,
-            partial(list_offsets.list_offsets, endpoint),
+            partial(list_offsets.list_offsets, context),
             prepare=list_offsets.prepare,
         ),
-        Api(ApiKey.METADATA, "Metadata", 0, 13, 9, partial(cluster.metadata, endpoint), prepare=decoded),
+        Api(ApiKey.METADATA, "Metadata", 0, 13, 9, partial(cluster.metadata, context), prepare=decoded),
         Api(
             ApiKey.FIND_COORDINATOR,
             "FindCoordinator",
             0,
             6,
             3,
-            partial(cluster.find_coordinator, endpoint),
+            partial(cluster.find_coordinator, context),
             Concurrency.UNORDERED,
             prepare=decoded,
         ),
         Api(
             ApiKey.API_VERSIONS,
             "ApiVersions",
-            versions.LOWEST,
-            versions.HIGHEST,
+            versions.MIN_VERSION,
+            versions.MAX_VERSION,
             versions.FLEXIBLE,
-            partial(versions.api_versions, endpoint),
+            partial(versions.api_versions, context),
             before_login=True,
         ),
-        Api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0, partial(cluster.describe_cluster, endpoint)),
+        Api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0, partial(cluster.describe_cluster, context)),
     ]
 
 
-def _offset_apis(endpoint: ApiContext) -> list[Api]:
+def _offset_apis(context: ApiContext) -> list[Api]:
     """APIs about committed offsets."""
     return [
         Api(
             ApiKey.OFFSET_COMMIT,
             "OffsetCommit",
-            commit_codec.LOWEST,
-            commit_codec.HIGHEST,
+            commit_codec.MIN_VERSION,
+            commit_codec.MAX_VERSION,
             commit_codec.FLEXIBLE,
-            partial(offsets.offset_commit, endpoint),
+            partial(offsets.offset_commit, context),
             Concurrency.COMMITS,
-            prepare=partial(offsets.prepare_commit, endpoint),
+            prepare=partial(offsets.prepare_commit, context),
         ),
         Api(
             ApiKey.OFFSET_FETCH,
             "OffsetFetch",
-            fetch_codec.LOWEST,
-            fetch_codec.HIGHEST,
+            fetch_codec.MIN_VERSION,
+            fetch_codec.MAX_VERSION,
             fetch_codec.FLEXIBLE,
-            partial(offsets.offset_fetch, endpoint),
+            partial(offsets.offset_fetch, context),
             Concurrency.FETCHES,
             prepare=offsets.prepare_fetch,
         ),
@@ -84,14 +84,14 @@ def _offset_apis(endpoint: ApiContext) -> list[Api]:
             "OffsetDelete",
             0,
             0,
-            _NEVER,
-            partial(offsets.offset_delete, endpoint),
+            _NEVER_FLEXIBLE,
+            partial(offsets.offset_delete, context),
             prepare=decoded,
         ),
     ]
 
 
-def _group_apis(endpoint: ApiContext) -> list[Api]:
+def _group_apis(context: ApiContext) -> list[Api]:
     """APIs about groups."""
     return [
         Api(
@@ -100,7 +100,7 @@ def _group_apis(endpoint: ApiContext) -> list[Api]:
             0,
             6,
             5,
-            partial(groups.describe_groups, endpoint),
+            partial(groups.describe_groups, context),
             prepare=decoded,
         ),
         Api(
@@ -109,22 +109,22 @@ def _group_apis(endpoint: ApiContext) -> list[Api]:
             0,
             5,
             groups.LIST_FLEXIBLE,
-            partial(groups.list_groups, endpoint),
+            partial(groups.list_groups, context),
             prepare=decoded,
         ),
-        Api(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2, partial(groups.delete_groups, endpoint), prepare=decoded),
+        Api(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2, partial(groups.delete_groups, context), prepare=decoded),
     ]
 
 
 def _login_apis(authentication: Authentication) -> list[Api]:
-    """APIs of a login."""
+    """APIs for logging in."""
     return [
         Api(
             ApiKey.SASL_HANDSHAKE,
             "SaslHandshake",
             1,
             1,
-            _NEVER,
+            _NEVER_FLEXIBLE,
             partial(sasl.sasl_handshake, authentication),
             before_login=True,
         ),

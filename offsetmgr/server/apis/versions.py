@@ -1,4 +1,4 @@
-"""ApiVersions: supported versions (KIP-35, KIP-511), and features beyond Kafka's protocol (KIP-584)."""
+"""ApiVersions: the supported API versions (KIP-35, KIP-511), and the features beyond Kafka's protocol (KIP-584)."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ from offsetmgr.kafka.protocol.schema_codec import encode_response
 from offsetmgr.server.apis.api_context import ApiContext, decoded
 from offsetmgr.server.network.api import ApiRequest
 
-LOWEST: Final = 0
-HIGHEST: Final = 4
+MIN_VERSION: Final = 0
+MAX_VERSION: Final = 4
 FLEXIBLE: Final = 3
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]{0,253}[a-zA-Z0-9])?")
 
 
 def api_versions(
-    endpoint: ApiContext, request: ApiRequest, spoken: Mapping[int, tuple[int, int]] | None = None
+    context: ApiContext, request: ApiRequest, supported: Mapping[int, tuple[int, int]] | None = None
 ) -> bytes:
-    """An unknown version gets a response in version 0 that contains ours, and the client asks again.
+    """Returns the body of an ApiVersions response.
 
-    ``spoken`` replaces the server's own table if more is supported behind it (the relay).
+    A request in an unknown version gets a response in version 0 with the supported versions, so that the client can
+    try again. ``supported`` replaces the versions of the server's own table; the relay supports more.
     """
-    if spoken is None:
-        spoken = request.connection.service.versions()
-    ranges = [{"api_key": key, "min_version": low, "max_version": high} for key, (low, high) in sorted(spoken.items())]
-    if not LOWEST <= request.version <= HIGHEST:
+    if supported is None:
+        supported = request.connection.service.versions()
+    ranges = [
+        {"api_key": key, "min_version": low, "max_version": high} for key, (low, high) in sorted(supported.items())
+    ]
+    if not MIN_VERSION <= request.version <= MAX_VERSION:
         return encode_response(
             ApiKey.API_VERSIONS, 0, {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": ranges}
         )
@@ -45,6 +48,6 @@ def api_versions(
     if not error:
         answer["supported_features"] = [
             {"name": name, "min_version": 1, "max_version": highest}
-            for name, highest in sorted(endpoint.backend.features().items())
+            for name, highest in sorted(context.backend.features().items())
         ]
     return encode_response(ApiKey.API_VERSIONS, request.version, answer)

@@ -1,27 +1,27 @@
-"""The types shared by connections, handlers and the relay: requests, responses, and the table of APIs.
+"""The types that connections, handlers and the relay share: requests, responses, and entries of the table of APIs.
 
-A `SocketServer` is built from a table of `Api`s (``handlers`` has the endpoint's) and, for every API that is not in it,
-a `ForwardingHandler` or nothing.  The relay replaces entries of the table (Metadata, JoinGroup, ...) and gives the
-fallback.
+A `SocketServer` has a table of `Api`s. Requests for APIs that are not in the table go to its `ForwardingHandler`, if it
+has one. `server.apis.table` builds the table; the relay replaces some entries (Metadata, JoinGroup, ...) and supplies
+the `ForwardingHandler`.
 
-A handler takes a `ApiRequest` and gives an *answer*, or an awaitable of one.  Answers are
+A handler receives an `ApiRequest` and returns an *answer*, or an awaitable of one. An answer is one of:
 
-- ``bytes``: the body; the connection puts length, correlation id and tags in front;
-- `FinalResponse`: the same, and the connection is closed behind it;
-- `Frame`: a whole response as it goes out, length field first: what a broker answered, forwarded unread;
-- `Stream`: a response that is written piece by piece once all earlier ones of the connection have gone out;
-- None: no response at all (Produce with acks=0);
-- `HANG_UP`: the connection is closed after the answers before it have been sent.
+- ``bytes``: the body of the response; the connection adds length, correlation id and tags;
+- `FinalResponse`: the same, and the connection is closed after it;
+- `Frame`: a whole response with its length field, such as a broker's response that is forwarded unread;
+- `Stream`: a response that is written piece by piece after all earlier responses of the connection;
+- None: no response (Produce with acks=0);
+- `CLOSE_CONNECTION`: the connection is closed after the earlier responses have been sent.
 
-Instead of an awaitable of an answer a handler may give a `DeferredResponse`, which needs no task, or a `DeferredWork`,
-which is worked out in the codec thread.
+Instead of an awaitable, a handler may return a `DeferredResponse`, which needs no task, or a `DeferredWork`, which runs
+in the codec thread.
 
-Handlers run on the event loop.  A handler that raises `InvalidRequest` (or whose awaitable does) ends its connection,
-as malformed bytes do at a broker; any other exception is a defect: it is logged and ends the connection too.
+Handlers run on the event loop. If a handler or its awaitable raises `InvalidRequest`, the connection is closed, as at a
+broker. Any other exception is a defect: it is logged, and the connection is closed too.
 
-Order: answers leave in the order of the requests.  A request starts when nothing before it on its connection is
-unanswered, or when all of that is of its own `Concurrency` (or of `Concurrency.BESIDE`); so commits run side by side,
-and a fetch sees the commit that was sent before it.
+Order: responses are sent in the order of the requests. A request starts if all earlier requests of its connection are
+answered, or if all unanswered ones have the same `Concurrency` or are `UNORDERED`. So commits run concurrently, and a
+fetch returns the commit that was sent before it.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ _CLIENT_ID_AT: Final = _HEADER_AT + _HEADER.size
 
 
 class Concurrency(enum.Enum):
-    """Requests of one connection that may run concurrently: those of the same lane (except `ALONE`), and those of
-    `UNORDERED` with any of them."""
+    """The class of an API's requests. Requests of one connection run concurrently if they have the same class (except
+    `EXCLUSIVE`); `UNORDERED` requests run concurrently with all others."""
 
     EXCLUSIVE = enum.auto()
     UNORDERED = enum.auto()
-    """Requests that neither change state nor read changing state: they wait for nothing and block nothing. librdkafka's
-    Admin client asks for the coordinator before every commit, on the connection of its earlier commits."""
+    """Requests that neither change state nor read changing state. They wait for no other request and block none:
+    librdkafka's Admin client looks up the coordinator before every commit, on the connection of its earlier commits."""
     COMMITS = enum.auto()
     FETCHES = enum.auto()
     FORWARDED = enum.auto()
-    """Forwarded requests, on one upstream connection that keeps their order."""
+    """Forwarded requests. One upstream connection keeps their order."""
 
 
 class Frame(bytes):
-    """A whole response, its length field first."""
+    """A whole response with its length field."""
 
 
 class FinalResponse(bytes):
@@ -63,12 +63,12 @@ class FinalResponse(bytes):
 
 
 class CloseConnection(enum.Enum):
-    """The type of `HANG_UP`."""
+    """The type of `CLOSE_CONNECTION`."""
 
-    HANG_UP = enum.auto()
+    CLOSE = enum.auto()
 
 
-HANG_UP: Final = CloseConnection.HANG_UP
+CLOSE_CONNECTION: Final = CloseConnection.CLOSE
 
 
 class Sink(Protocol):
@@ -80,16 +80,16 @@ class Sink(Protocol):
         ...
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Writes the next bytes of the response, beginning with its length field. Copied only if the socket is full, so
-        the buffer may be reused afterwards."""
+        """Writes the next bytes of the response, beginning with its length field. The caller may reuse the buffer
+        afterwards, unless the socket is full: see `ClientConnection.unsent`."""
         ...
 
     def end(self) -> None:
-        """The response is complete; the next responses follow. Nothing may be written to the sink afterwards."""
+        """Ends the response; the next responses follow. No bytes may be written to the sink afterwards."""
         ...
 
-    def break_off(self) -> None:
-        """The response cannot be completed: the connection is closed."""
+    def abort(self) -> None:
+        """Closes the connection, because the response cannot be completed."""
         ...
 
 
@@ -97,19 +97,20 @@ class Stream(Protocol):
     """A response written piece by piece."""
 
     def begin(self, sink: Sink) -> None:
-        """This response's turn has come. May be called at once, while the handler's result is being processed."""
+        """Starts the response: all earlier ones are sent. May be called while the handler's result is still being
+        processed."""
         ...
 
     def pause(self) -> None:
-        """The sink is full. Only between `begin` and the sink's end."""
+        """Stops writing, because the sink is full. Called only between `begin` and the sink's `end`."""
         ...
 
     def resume(self) -> None:
-        """The sink is not full any more."""
+        """Continues writing after `pause`."""
         ...
 
     def lost(self) -> None:
-        """The client is gone, before or after `begin`: the response is no longer needed."""
+        """Discards the response, because the client has disconnected, before or after `begin`."""
         ...
 
 
@@ -117,25 +118,25 @@ Answer: TypeAlias = bytes | Stream | CloseConnection | None
 
 
 class DeferredResponse(NamedTuple):
-    """A response computed from a future's result: ``answer(await result)``."""
+    """A response that is computed from the result of an awaitable: ``answer(await result)``."""
 
     result: Awaitable[Any]
     answer: Callable[[Any], Answer | Awaitable[Answer]]
     on_error: Any = None
-    """The argument for ``answer`` if ``result`` raises, which is a defect and is logged. If it is None, the connection
-    is closed instead."""
+    """The argument for ``answer`` if ``result`` raises an unexpected exception, which is logged. The value None closes
+    the connection instead."""
 
 
 class DeferredWork(NamedTuple):
-    """Work for the codec thread before the request has an outcome: ``outcome(work())``. No later request of the
-    connection starts before that outcome is known."""
+    """A computation in the codec thread, and the handler's result from it: ``result(work())``. No later request of the
+    connection starts before that."""
 
     work: Callable[[], Any]
-    """Must not touch the event loop."""
-    outcome: Callable[[Any], Outcome]
+    """Runs in the codec thread, so it must not use the event loop."""
+    result: Callable[[Any], HandlerResult]
 
 
-Outcome: TypeAlias = Answer | Awaitable[Answer] | DeferredResponse | DeferredWork
+HandlerResult: TypeAlias = Answer | Awaitable[Answer] | DeferredResponse | DeferredWork
 
 
 class ServerInfo(Protocol):
@@ -154,7 +155,7 @@ class ServerPort(Protocol):
 
     @property
     def node_id(self) -> int | None:
-        """The broker that the port represents, or None."""
+        """The node id of the broker that the port represents; None for the manager's own port."""
         ...
 
 
@@ -169,7 +170,7 @@ class ClientConnection(Protocol):
 
     @property
     def principal(self) -> str | None:
-        """The name of the client; None until it has logged in. Without authentication every client is ANONYMOUS."""
+        """The client's principal; None until it has logged in. Without authentication it is ANONYMOUS."""
         ...
 
     client_software: tuple[str, str] | None
@@ -177,12 +178,12 @@ class ClientConnection(Protocol):
 
     @property
     def state(self) -> dict[str, Any]:
-        """State that handlers and the proxy keep for this connection, each under its own name."""
+        """State that handlers and the relay store for this connection, each under its own key."""
         ...
 
     @property
     def on_lost(self) -> list[Callable[[], None]]:
-        """Functions that the connection calls once, after it was closed."""
+        """Functions that are called once, after either side has closed the connection."""
         ...
 
     @property
@@ -192,7 +193,7 @@ class ClientConnection(Protocol):
 
     @property
     def unsent(self) -> int:
-        """Responses that have not been sent yet."""
+        """Size of the responses that the socket has not accepted yet, in bytes."""
         ...
 
     def logged_in(self, principal: str, session_seconds: float | None = None) -> None:
@@ -203,14 +204,13 @@ class ClientConnection(Protocol):
         """Counts a failed login."""
         ...
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Closes the connection at once."""
         ...
 
 
 class ApiRequest:
-    """A request and the positions of its parts. ``frame`` is the received frame with its length field, for
-    forwarding."""
+    """A request: its decoded header, and its frame with the length field, which can be forwarded."""
 
     __slots__ = (
         "answer", "answered", "api", "api_key", "connection", "correlation", "frame", "prepared", "since", "version",
@@ -227,13 +227,13 @@ class ApiRequest:
         self.answer: Answer = None
         self.answered = False
         self.prepared: Any = None
-        """The result of `Api.prepare`, for a large request."""
+        """The result of `Api.prepare` for a large request; None for others."""
         self.since = 0.0
         """Arrival time, by the event loop's clock."""
 
     @property
     def client_id(self) -> str | None:
-        """Raises `InvalidRequest`."""
+        """The client id in the header; None if it has none. Raises `InvalidRequest`."""
         length = self._client_id_length()
         if length < 0:
             return None
@@ -248,7 +248,7 @@ class ApiRequest:
 
     def _client_id_length(self) -> int:
         if len(self.frame) < _CLIENT_ID_AT:
-            raise InvalidRequest("request header", "it ends too early")
+            raise InvalidRequest("request header", "the frame ends inside it")
         length: int = _HEADER.unpack_from(self.frame, _HEADER_AT)[3]
         if length < -1:
             raise InvalidRequest("request header", f"a client id of {length} bytes")
@@ -257,20 +257,20 @@ class ApiRequest:
 
 _START: Final = struct.Struct(">hhi")
 
-Handler: TypeAlias = Callable[[ApiRequest], Outcome]
+Handler: TypeAlias = Callable[[ApiRequest], HandlerResult]
 
 
 class Api(NamedTuple):
-    """One API that the listener answers itself."""
+    """An entry of the table: one API that the listener answers itself."""
 
     key: int
     name: str
-    lowest: int
-    highest: int
+    min_version: int
+    max_version: int
     flexible: int
     """The first version with tagged fields in its header (32767 if there is none)."""
     handle: Handler
-    lane: Concurrency = Concurrency.EXCLUSIVE
+    concurrency: Concurrency = Concurrency.EXCLUSIVE
     before_login: bool = False
     """Whether a client may use it before it has logged in."""
     advertised: bool = True
@@ -281,8 +281,8 @@ class Api(NamedTuple):
 
 
 class ForwardingHandler(Protocol):
-    """Handles requests for APIs that are not in the table, and for unsupported versions of those that are."""
+    """Handles requests for APIs that are not in the table, and for versions that the table does not support."""
 
-    def handle(self, request: ApiRequest) -> Outcome:
-        """Called with the requests of a logged-in connection, in order, all in `Concurrency.FORWARDED`."""
+    def handle(self, request: ApiRequest) -> HandlerResult:
+        """Handles a request of a logged-in connection. All requests have the class `Concurrency.FORWARDED`."""
         ...

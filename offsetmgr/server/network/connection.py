@@ -1,7 +1,8 @@
-"""One client's connection: frames in, responses out, backpressure both ways. `pipeline` orders the requests.
+"""`ServerConnection`: one client's connection, which reads requests and writes responses, with backpressure both ways.
 
-Reading stops while too many requests are unanswered, while the client does not take its responses, and while the
-backend applies backpressure, so a client cannot fill more memory than its `ServerLimits`. No request is logged here.
+`pipeline` orders the requests. To keep a client's memory within `ServerLimits`, the connection stops reading while too
+many requests are unanswered, while the client does not read its responses, and while the backend applies backpressure.
+The connection logs no requests.
 """
 
 from __future__ import annotations
@@ -17,23 +18,23 @@ from offsetmgr.server.network.api import Api, ApiRequest, ServerInfo, ServerPort
 from offsetmgr.server.network.frames import FrameSplitter
 from offsetmgr.server.network.pipeline import Pipeline
 
-_MOST_BYTES_HELD: Final = 16 * 1024 * 1024
+_MAX_HELD_BYTES: Final = 16 * 1024 * 1024
 """Bytes of waiting or running requests of one connection above which reading stops."""
-_SMALL_PART: Final = 64 * 1024
-"""Bytes of an incomplete request that are always allowed."""
-_SLOWEST_LINE: Final = 16 * 1024
-"""Bytes a second."""
-_MOST_UNFLUSHED: Final = 128
-_MOST_BYTES_UNFLUSHED: Final = 256 * 1024
-"""Responses, and their bytes, that one connection sends in one turn of the event loop before other connections get
+_FREE_PARTIAL_BYTES: Final = 64 * 1024
+"""Size up to which an incomplete request does not get its connection closed when memory is exhausted."""
+_MIN_BYTES_PER_SECOND: Final = 16 * 1024
+"""The slowest client that is not closed as too slow."""
+_MAX_UNFLUSHED_RESPONSES: Final = 128
+_MAX_UNFLUSHED_BYTES: Final = 256 * 1024
+"""Maximum number and size of responses that one connection sends in one turn of the event loop, so that others get
 theirs."""
 
 
 class ConnectionServer(ServerInfo, Protocol):
     """The part of the server that a connection uses: shared limits, the table of APIs, and counters."""
 
-    held: int
-    """Bytes of requests that all connections hold."""
+    held_bytes: int
+    """Size of the unanswered requests of all connections, in bytes."""
 
     @property
     def requires_login(self) -> bool: ...
@@ -42,7 +43,7 @@ class ConnectionServer(ServerInfo, Protocol):
     def backpressure(self) -> Callable[[], asyncio.Future[None] | None]: ...
 
     @property
-    def held_too_much(self) -> bool:
+    def memory_exhausted(self) -> bool:
         """Whether the requests of all connections hold more bytes than the limit."""
         ...
 
@@ -54,15 +55,15 @@ class ConnectionServer(ServerInfo, Protocol):
         """Returns whether the server accepts one more connection."""
         ...
 
-    def dismiss(self, connection: ServerConnection) -> None:
-        """Forgets a connection that has ended."""
+    def on_closed(self, connection: ServerConnection) -> None:
+        """Removes a connection that has ended from the server's set."""
         ...
 
-    def shed(self, connection: ServerConnection) -> None:
+    def close_for_memory(self, connection: ServerConnection) -> None:
         """Closes a connection because requests hold too much memory."""
         ...
 
-    def refused(self, connection: ServerConnection, error: InvalidRequest) -> None:
+    def on_rejected(self, connection: ServerConnection, error: InvalidRequest) -> None:
         """Counts a connection that is closed because of what the client sent."""
         ...
 
@@ -76,7 +77,7 @@ class ConnectionServer(ServerInfo, Protocol):
 
 
 class ServerConnection(asyncio.Protocol):
-    """Created by a `ServerListener` for each client that connects."""
+    """The protocol of one client's connection; a `ServerListener` creates it."""
 
     def __init__(self, service: ConnectionServer, listener: ServerPort) -> None:
         self.service = service
@@ -88,33 +89,33 @@ class ServerConnection(asyncio.Protocol):
         self.client_software: tuple[str, str] | None = None
         """Name and version, as ApiVersions (3 and later) reports them."""
         self.state: dict[str, Any] = {}
-        """State that handlers and the relay keep for this connection, each under its own name."""
+        """State that handlers and the relay store for this connection, each under its own key."""
         self.on_lost: list[Callable[[], None]] = []
-        """Called once, after the connection was closed by either side."""
-        self.session_ends: float | None = None
-        """The end of the login, by the event loop's clock; None: never."""
-        self.opened = 0.0
-        self.heard = 0.0
-        """The time of the last received bytes, by the event loop's clock."""
-        self.stalled: float | None = None
-        """Since when the client has not taken its responses; None while it does."""
-        self.begun: float | None = None
-        """Since when a request has been incomplete; None if none is."""
+        """Functions that are called once, after either side has closed the connection."""
+        self.session_ends_at: float | None = None
+        """When the login expires, by the event loop's clock; None for never."""
+        self.opened_at = 0.0
+        self.last_received = 0.0
+        """When the last bytes arrived, by the event loop's clock."""
+        self.stalled_since: float | None = None
+        """Since when the client has not read its responses; None while it does."""
+        self.partial_since: float | None = None
+        """Since when a request has been incomplete; None if there is none."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._pipeline = Pipeline(self, service.limits.answer_bytes)
         self._frames = FrameSplitter(0)
         self._reading = True
-        self._taking = False
+        self._processing = False
         self._bytes = 0
-        """Bytes of the requests in the pipeline."""
-        self._partial = 0
-        """Bytes of an incomplete request."""
+        """Size of the requests in the pipeline."""
+        self._partial_bytes = 0
+        """Received bytes of an incomplete request."""
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._flushing = False
         self._unsent_before = 0
-        self._taken = 0.0
+        self._last_progress = 0.0
 
     # --- called by the transport ---------------------------------------------------------------------
 
@@ -122,49 +123,49 @@ class ServerConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         if (connected := transport.get_extra_info("socket")) is not None:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self.opened = self.heard = self._loop.time()
+        self.opened_at = self.last_received = self._loop.time()
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if peer else ""
         self.principal = None if self.service.requires_login else "ANONYMOUS"
         self._set_frame_limit()
         if not self.service.accept(self):
-            self.cut()
+            self.abort()
 
     def data_received(self, data: bytes) -> None:
-        self.heard = self._loop.time()
+        self.last_received = self._loop.time()
         self._frames.feed(data)
-        self._take_frames()
-        if self._partial > _SMALL_PART and not self._bytes and self.service.held_too_much:
-            # Nothing on this connection will complete soon, so waiting would not free any memory.
-            self.service.shed(self)
+        self._process_frames()
+        if self._partial_bytes > _FREE_PARTIAL_BYTES and not self._bytes and self.service.memory_exhausted:
+            # No request of this connection can complete and free memory, so waiting would not help.
+            self.service.close_for_memory(self)
 
     def eof_received(self) -> bool:
-        """A client that stops sending gets no more responses either, as at a broker."""
+        """Closes the connection when the client closes its sending side, as a broker does."""
         return False
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it ended makes no difference
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason makes no difference
         self._transport = None
         self._hold(-self._bytes)
-        self.service.held -= self._partial
-        self._partial = 0
+        self.service.held_bytes -= self._partial_bytes
+        self._partial_bytes = 0
         self._out.clear()
-        self.service.dismiss(self)
+        self.service.on_closed(self)
         self._pipeline.lost()
         callbacks, self.on_lost = self.on_lost, []
         for callback in callbacks:
             callback()
 
     def pause_writing(self) -> None:
-        self.stalled = self._loop.time()
+        self.stalled_since = self._loop.time()
         if self._pipeline.stream is not None:
             self._pipeline.stream.pause()
 
     def resume_writing(self) -> None:
-        self.stalled = None
+        self.stalled_since = None
         if self._pipeline.stream is not None:
             self._pipeline.stream.resume()
-        self._pipeline.proceed()
-        self._take_frames()
+        self._pipeline.on_drained()
+        self._process_frames()
 
     # --- called by the server and by handlers --------------------------------------------------------
 
@@ -179,60 +180,60 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether no request is unanswered; unsent responses do not count, since a client that is gone takes none."""
+        """Whether all requests are answered. Unsent responses do not count, since a dead client never reads them."""
         return len(self._pipeline) == 0
 
     @property
-    def may_ask(self) -> bool:
+    def authenticated(self) -> bool:
         """Whether the client has logged in and its login is still valid."""
         if self.principal is None:
             return False
-        return self.session_ends is None or self._loop.time() < self.session_ends
+        return self.session_ends_at is None or self._loop.time() < self.session_ends_at
 
     @property
     def unsent(self) -> int:
-        """Bytes of responses that the client has not taken yet."""
+        """Size of the responses that the socket has not accepted yet."""
         return self._transport.get_write_buffer_size() if self._transport else 0
 
     @property
-    def part_seconds(self) -> float:
-        """Time that a slow line may have needed for the received part of a request."""
-        return self._partial / _SLOWEST_LINE
+    def transfer_allowance_s(self) -> float:
+        """Seconds that the slowest allowed client needs for the received part of a request."""
+        return self._partial_bytes / _MIN_BYTES_PER_SECOND
 
-    def taken(self, now: float) -> float:
-        """When the client last took any bytes, according to occasional checks."""
+    def last_progress(self, now: float) -> float:
+        """When the client last read any bytes, as far as the periodic calls of this method can see."""
         unsent = self.unsent
         if unsent < self._unsent_before:
-            self._taken = now
+            self._last_progress = now
         self._unsent_before = unsent
-        return self._taken
+        return self._last_progress
 
     def logged_in(self, principal: str, session_seconds: float | None = None) -> None:
-        """Called by the SASL handlers, also after every re-authentication, which is due before ``session_seconds`` are
-        over."""
+        """Records a login or a re-authentication. It expires after ``session_seconds``; None means never."""
         self.principal = principal
-        self.session_ends = self._loop.time() + session_seconds if session_seconds else None
+        self.session_ends_at = self._loop.time() + session_seconds if session_seconds else None
         self._set_frame_limit()
 
     def login_failed(self, mechanism: str) -> None:
-        """``mechanism`` is one of ours, or the reason why none applied; never text from the client."""
+        """Counts a failed login. ``mechanism`` is a supported mechanism or ``unsupported``, never text from the
+        client."""
         self.service.login_failed(self, mechanism)
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Closes the connection at once, even with requests in progress."""
         if self._transport is not None:
             self._transport.abort()
 
-    def hang_up(self) -> None:
+    def close_after_responses(self) -> None:
         """Closes the connection after the queued responses have been sent."""
         self.flush()
         if self._transport is not None:
             self._transport.close()
 
-    def refuse(self, error: InvalidRequest) -> None:
-        """The client has violated the protocol: closes its connection."""
-        self.service.refused(self, error)
-        self.cut()
+    def reject(self, error: InvalidRequest) -> None:
+        """Closes the connection, because the client has violated the protocol."""
+        self.service.on_rejected(self, error)
+        self.abort()
 
     # --- incoming requests ---------------------------------------------------------------------------
 
@@ -240,56 +241,56 @@ class ServerConnection(asyncio.Protocol):
         limits = self.service.limits
         self._frames.limit = limits.unauthenticated_bytes if self.principal is None else limits.request_bytes
 
-    def _take_frames(self) -> None:
-        """Passes on the received requests, as many as are allowed now."""
-        if self._taking:
-            return  # a response freed capacity while the loop below was running; that loop continues by itself
-        self._taking = True
+    def _process_frames(self) -> None:
+        """Passes the complete requests to the pipeline, as many as the limits allow now."""
+        if self._processing:
+            return  # called from within the loop below, which continues by itself
+        self._processing = True
         try:
             while not self._full() and not self._out_full() and (frame := self._frames.next()) is not None:
-                self.begun = None
+                self.partial_since = None
                 request = ApiRequest(self, frame)
                 if request.api_key == ApiKey.API_VERSIONS and len(frame) > self.service.limits.api_versions_bytes:
                     raise InvalidRequest("ApiVersions", f"a request of {len(frame)} bytes")
-                request.since = self.heard
+                request.since = self.last_received
                 request.api = self.service.route(request)
                 self._hold(len(frame))
                 self._pipeline.arrived(request, request.api)
         except InvalidRequest as error:
-            self.refuse(error)
+            self.reject(error)
         finally:
-            self._taking = False
+            self._processing = False
         if self._transport is not None and not self._transport.is_closing():
-            self._adjust(self._transport)
+            self._adjust_reading(self._transport)
 
-    def _adjust(self, transport: asyncio.Transport) -> None:
-        """Stops or resumes reading, and records since when a request is incomplete."""
+    def _adjust_reading(self, transport: asyncio.Transport) -> None:
+        """Pauses or resumes reading, and records since when a request is incomplete."""
         full = self._full()
         if full == self._reading:
             self._reading = not full
             (transport.pause_reading if full else transport.resume_reading)()
-        partial = self._frames.held
-        self.service.held += partial - self._partial
-        self._partial = partial
+        partial = self._frames.held_bytes
+        self.service.held_bytes += partial - self._partial_bytes
+        self._partial_bytes = partial
         if not partial or full:
-            self.begun = None
-        elif self.begun is None:
-            self.begun = self.heard
+            self.partial_since = None
+        elif self.partial_since is None:
+            self.partial_since = self.last_received
 
     def _full(self) -> bool:
         return (
-            self._pipeline.stopped_by_backend
+            self._pipeline.backpressured
             or self._pipeline.answers_full
-            or self.stalled is not None
+            or self.stalled_since is not None
             or self.closed
             or len(self._pipeline) >= self.service.limits.in_flight
-            or self._bytes >= _MOST_BYTES_HELD
-            or (self._bytes > 0 and self.service.held_too_much)
+            or self._bytes >= _MAX_HELD_BYTES
+            or (self._bytes > 0 and self.service.memory_exhausted)
         )
 
     def _hold(self, size: int) -> None:
         self._bytes += size
-        self.service.held += size
+        self.service.held_bytes += size
 
     # --- called by the pipeline ----------------------------------------------------------------------
 
@@ -300,9 +301,9 @@ class ServerConnection(asyncio.Protocol):
         self._hold(-len(request.frame))
         self.service.answered(request)
 
-    def moved(self) -> None:
+    def on_capacity(self) -> None:
         if not self._reading:
-            self._take_frames()
+            self._process_frames()
 
     # --- outgoing responses --------------------------------------------------------------------------
 
@@ -311,7 +312,7 @@ class ServerConnection(asyncio.Protocol):
         return _StreamSink(self, self._pipeline)
 
     def put(self, response: bytes) -> None:
-        """Collects the responses of one turn of the event loop: one system call instead of many."""
+        """Queues a response; all responses of one turn of the event loop are sent in one system call."""
         self._out.append(response)
         self._out_bytes += len(response)
         if not self._flushing:
@@ -324,23 +325,23 @@ class ServerConnection(asyncio.Protocol):
             self.write(out[0] if len(out) == 1 else b"".join(out))
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Only for flushed responses and streams."""
+        """Writes bytes of a stream, or of the queue in `flush`."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def _out_full(self) -> bool:
-        return len(self._out) >= _MOST_UNFLUSHED or self._out_bytes >= _MOST_BYTES_UNFLUSHED
+        return len(self._out) >= _MAX_UNFLUSHED_RESPONSES or self._out_bytes >= _MAX_UNFLUSHED_BYTES
 
     def _flush_turn(self) -> None:
         self._flushing = False
         full = self._out_full()
         self.flush()
         if full:
-            self._take_frames()
+            self._process_frames()
 
 
 class _StreamSink:
-    """See `dispatch.Sink`."""
+    """Implements `api.Sink`: a stream writes its response to the connection."""
 
     __slots__ = ("_connection", "_pipeline")
 
@@ -350,7 +351,7 @@ class _StreamSink:
 
     @property
     def full(self) -> bool:
-        return self._connection is not None and self._connection.stalled is not None
+        return self._connection is not None and self._connection.stalled_since is not None
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._connection is not None:
@@ -361,6 +362,6 @@ class _StreamSink:
             self._connection = None
             self._pipeline.stream_ended()
 
-    def break_off(self) -> None:
+    def abort(self) -> None:
         if self._connection is not None:
-            self._connection.cut()
+            self._connection.abort()

@@ -1,8 +1,8 @@
 """The manager's HTTP port: ``/metrics`` for Prometheus, ``/health`` and ``/ready`` for process supervisors.
 
-It serves only GET, one request per connection, and bounds the cost of a request: a request line of at most 2 KiB that
-arrives within a few seconds. It has no authentication, like other Prometheus endpoints. It shows metrics, but no group
-names, and listens only on the configured address.
+It serves only GET, one request per connection. To bound the cost, the request line must arrive within a few seconds and
+have at most 2 KiB. Like other Prometheus endpoints it has no authentication. Its metrics contain no group names, and it
+listens only on the configured address.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from offsetmgr.core.errors import Unreachable
 from offsetmgr.server.network.socket_server import listen_error
 
 _TIMEOUT_S: Final = 5.0
-_LONGEST_LINE: Final = 2048
+_MAX_LINE_BYTES: Final = 2048
 _REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Unavailable"}
 
 
@@ -34,7 +34,7 @@ def text(status: int, line: str) -> Page:
 
 
 class HttpEndpoint:
-    """Serves pages by path; each is created when it is requested."""
+    """An HTTP server for a table of pages by path; each request creates its page."""
 
     def __init__(self, host: str, port: int, pages: dict[str, Callable[[], Page]]) -> None:
         self._host = host
@@ -45,10 +45,10 @@ class HttpEndpoint:
     async def start(self) -> int:
         """Starts to listen; returns the port (useful for port 0). Raises `Unreachable` if the port is in use."""
         try:
-            self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=_LONGEST_LINE)
+            self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=_MAX_LINE_BYTES)
         except OSError as error:
             what, why = f"metrics port {self._host}:{self._port}", listen_error(error)
-            raise Unreachable(what, why, "name another --metrics-listen") from None
+            raise Unreachable(what, why, "choose another address with --metrics-listen") from None
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
@@ -80,4 +80,4 @@ class HttpEndpoint:
         if parts[0] != b"GET":
             return text(405, "only GET")
         page = self._pages.get(parts[1].split(b"?")[0].decode("latin-1"))
-        return text(404, f"there are {', '.join(sorted(self._pages))}") if page is None else page()
+        return text(404, f"not found; available: {', '.join(sorted(self._pages))}") if page is None else page()

@@ -10,7 +10,7 @@ class ServerLimits:
     """Times are in seconds, sizes in bytes. The corresponding Kafka settings are in parentheses."""
 
     request_bytes: int = 8 * 1024 * 1024
-    """Size of one request (socket.request.max.bytes). Rejected by its length field, before anything is allocated."""
+    """Size of one request (socket.request.max.bytes). The length field is checked before memory is allocated."""
     unauthenticated_bytes: int = 64 * 1024
     """Size of one request before the login (sasl.server.max.receive.size)."""
     api_versions_bytes: int = 8 * 1024
@@ -21,8 +21,8 @@ class ServerLimits:
     """Partitions of one group in one OffsetCommit, OffsetFetch or OffsetDelete. A broker accepts about as many: all
     offsets of a commit must fit into one batch of its message.max.bytes, 1 MiB."""
     answer_bytes: int = 64 * 1024 * 1024
-    """Size of the responses that wait for one connection: above it, no more of its requests are read or started. A
-    single response may be larger."""
+    """Size of the responses that wait to be sent on one connection. At this size the server reads and starts none of
+    its requests. A single response may be larger."""
     tags: int = 64
     """Number of tagged fields of one structure in a request."""
     name_bytes: int = 32_767
@@ -34,13 +34,14 @@ class ServerLimits:
     connections_per_address: int = 2_000
     """Connections of one host (max.connections.per.ip)."""
     held_bytes: int = 256 * 1024 * 1024
-    """Size of all unanswered requests, complete or incomplete (queued.max.request.bytes). Above it, connections wait
-    for their own responses; those that only have a large incomplete request are closed."""
+    """Size of all unanswered requests, complete or incomplete (queued.max.request.bytes). Above it, the server reads
+    from a connection only after its earlier responses, and closes connections that have only a large incomplete
+    request."""
     in_flight: int = 500
-    """Unanswered requests of one connection; above it no more are read."""
+    """Unanswered requests of one connection. At this number the server stops reading from it."""
     idle_seconds: float = 600.0
-    """Idle time after which a connection is closed: without requests and with none in flight, or without taking any of
-    the bytes sent to it (connections.max.idle.ms)."""
+    """Time after which the server closes a connection that is idle: it has no request in flight and receives none, or
+    the client does not read its responses (connections.max.idle.ms)."""
     request_seconds: float = 60.0
     """Time from a request's first byte to its last, plus a second for every 16 KiB received."""
     authentication_seconds: float = 10.0

@@ -1,8 +1,7 @@
-"""Starts the requests of one connection in their lanes, and sends their responses in the order of the requests.
+"""`Pipeline`: starts the requests of one connection, and sends their responses in the order of the requests.
 
-See `api` for both. No transport in here: responses go to a `ResponseTransport`.
-
-A request that has begun is not cancelled when its client disconnects: a half-done commit would be worse.
+`api` describes which requests run concurrently. A request that has started is not cancelled when its client
+disconnects, because a commit must not stop halfway.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from offsetmgr.server.network.api import (
     DeferredWork,
     FinalResponse,
     Frame,
-    Outcome,
+    HandlerResult,
     Sink,
     Stream,
 )
@@ -38,28 +37,28 @@ _log = logging.getLogger(__name__)
 _RESPONSE: Final = struct.Struct(">ii")
 _RESPONSE_TAGGED: Final = struct.Struct(">iib")
 _ANY_SIZE: Final = frozenset({Concurrency.FETCHES, Concurrency.UNORDERED})
-"""Lanes whose requests may name thousands of groups, and so have large responses."""
+"""Classes of requests that may name thousands of groups, and so have responses of any size."""
 
 
 class ResponseTransport(Protocol):
-    """The connection, as its pipeline uses it."""
+    """The part of a connection that its pipeline uses."""
 
     @property
     def closed(self) -> bool: ...
 
     @property
-    def may_ask(self) -> bool:
+    def authenticated(self) -> bool:
         """Whether the client has logged in and its login is still valid."""
         ...
 
     @property
     def unsent(self) -> int:
-        """Bytes of responses that the client has not taken yet."""
+        """Size of the responses that the socket has not accepted yet."""
         ...
 
     @property
     def sink(self) -> Sink:
-        """The sink for the next stream. Its end is reported to `Pipeline.stream_ended`."""
+        """The sink for the next stream. Its `end` calls `Pipeline.stream_ended`."""
         ...
 
     def put(self, response: bytes) -> None:
@@ -75,82 +74,82 @@ class ResponseTransport(Protocol):
         ...
 
     def answered(self, request: ApiRequest) -> None:
-        """The request's response is on its way, and the request's memory is free."""
+        """Reports that the response of a request is being sent, and that the request's memory is free."""
         ...
 
-    def moved(self) -> None:
-        """There may be capacity for further requests."""
+    def on_capacity(self) -> None:
+        """Reports that there may be capacity for further requests."""
         ...
 
-    def hang_up(self) -> None:
+    def close_after_responses(self) -> None:
         """Closes the connection after the queued responses have been sent."""
         ...
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Closes the connection at once."""
         ...
 
-    def refuse(self, error: InvalidRequest) -> None:
-        """The client has violated the protocol: closes its connection."""
+    def reject(self, error: InvalidRequest) -> None:
+        """Closes the connection, because the client has violated the protocol."""
         ...
 
 
 class Pipeline:
-    """See the module's docstring."""
+    """The unanswered requests of one connection, in order."""
 
-    def __init__(self, outlet: ResponseTransport, most_answer_bytes: int) -> None:
-        """``most_answer_bytes``: see `ServerLimits.answer_bytes`."""
-        self._outlet = outlet
-        self._most_answer_bytes = most_answer_bytes
+    def __init__(self, transport: ResponseTransport, max_answer_bytes: int) -> None:
+        """``max_answer_bytes``: see `ServerLimits.answer_bytes`."""
+        self._transport = transport
+        self._max_answer_bytes = max_answer_bytes
         self._answer_bytes = 0
-        """Size of the responses that wait for those of earlier requests."""
+        """Size of the responses that wait for responses to earlier requests."""
         self._unsized = 0
-        """Running requests whose handler builds the whole response by itself, of any size. The next request starts
-        after that response is counted."""
-        self._under_way: deque[ApiRequest] = deque()
+        """Number of running requests whose response may have any size. The next request starts when that size is
+        known."""
+        self._in_flight: deque[ApiRequest] = deque()
         self._waiting: deque[ApiRequest] = deque()
-        self._lane = Concurrency.EXCLUSIVE
+        self._concurrency = Concurrency.EXCLUSIVE
         self._preparing = False
-        """Whether a large request is being decoded. No later request may overtake it."""
+        """Whether a large request is in the codec thread. No later request may overtake it."""
         self._advancing = False
         self._results: set[asyncio.Future[Any]] = set()
         self.stream: Stream | None = None
         """The response that is being written piece by piece."""
-        self.stopped_by_backend = False
+        self.backpressured = False
         """Whether the backend applies backpressure."""
 
     @property
     def answers_full(self) -> bool:
-        """Whether so many responses wait that no further request is read."""
-        return self._answer_bytes + self._outlet.unsent >= self._most_answer_bytes
+        """Whether so many response bytes wait that no further request may be read or started."""
+        return self._answer_bytes + self._transport.unsent >= self._max_answer_bytes
 
     def __len__(self) -> int:
         """Number of unanswered requests."""
-        return len(self._under_way) + len(self._waiting)
+        return len(self._in_flight) + len(self._waiting)
 
     def arrived(self, request: ApiRequest, api: Api) -> None:
         """Starts the request, or queues it behind earlier ones."""
-        if self._waiting or not self._may_start(api.lane):
+        if self._waiting or not self._may_start(api.concurrency):
             self._waiting.append(request)
         else:
             self._start(request, api)
 
     def lost(self) -> None:
-        """The client has disconnected."""
-        answers = [request.answer for request in self._under_way if request.answered]
+        """Discards all requests and responses, because the client has disconnected."""
+        answers = [request.answer for request in self._in_flight if request.answered]
         self._waiting.clear()
-        self._under_way.clear()
+        self._in_flight.clear()
         self.stream = None
         for answer in answers:
             if answer is not None and not isinstance(answer, bytes | CloseConnection):
                 answer.lost()
 
-    def proceed(self) -> None:
-        """The client has taken responses: starts the requests that waited for that."""
+    def on_drained(self) -> None:
+        """Starts requests that waited until the client read its responses."""
         self._advance()
 
     def stream_ended(self) -> None:
-        """The stream is complete: the next responses may follow."""
+        """Sends the next responses, because the stream is complete."""
         if self.stream is not None:
             self.stream = None
             self._sent()
@@ -158,42 +157,44 @@ class Pipeline:
 
     # --- starting -----------------------------------------------------------------------------------
 
-    def _may_start(self, lane: Concurrency) -> bool:
+    def _may_start(self, concurrency: Concurrency) -> bool:
         if self._preparing or self._unsized or self.answers_full:
             return False
-        if not self._under_way or lane is Concurrency.UNORDERED:
+        if not self._in_flight or concurrency is Concurrency.UNORDERED:
             return True
-        return lane is self._lane and lane is not Concurrency.EXCLUSIVE
+        return concurrency is self._concurrency and concurrency is not Concurrency.EXCLUSIVE
 
     def _start(self, request: ApiRequest, api: Api) -> None:
-        if api.lane is not Concurrency.UNORDERED:
-            self._lane = api.lane
-        elif not self._under_way:
-            self._lane = Concurrency.UNORDERED
-        self._under_way.append(request)
-        if not api.before_login and not self._outlet.may_ask:
-            self._outlet.refuse(InvalidRequest(f"API {request.api_key}", "comes without a login, or after its end"))
+        if api.concurrency is not Concurrency.UNORDERED:
+            self._concurrency = api.concurrency
+        elif not self._in_flight:
+            self._concurrency = Concurrency.UNORDERED
+        self._in_flight.append(request)
+        if not api.before_login and not self._transport.authenticated:
+            self._transport.reject(
+                InvalidRequest(f"API {request.api_key}", "the client has not logged in, or its login has expired")
+            )
             return
         if api.prepare is not None and len(request.frame) > LARGE_BYTES:
             self._prepare(request, partial(api.prepare, request), partial(self._handle_prepared, request, api))
             return
         self._handle(request, api)
 
-    def _prepare(self, request: ApiRequest, work: Callable[[], Any], go_on: Callable[[Any], None]) -> None:
-        """Calls ``work`` in the codec thread and ``go_on`` with its result; later requests wait until then."""
+    def _prepare(self, request: ApiRequest, work: Callable[[], Any], on_done: Callable[[Any], None]) -> None:
+        """Calls ``work`` in the codec thread and ``on_done`` with its result; later requests wait until then."""
         self._preparing = True
 
         def done(future: asyncio.Future[Any]) -> None:
             self._preparing = False
-            if self._outlet.closed:
+            if self._transport.closed:
                 _drop(future)
                 return
             try:
-                go_on(future.result())
+                on_done(future.result())
             except InvalidRequest as error:
-                self._outlet.refuse(error)
+                self._transport.reject(error)
             except asyncio.CancelledError:
-                self._outlet.cut()
+                self._transport.abort()
             except Exception:
                 self._defect(request)
             else:
@@ -207,94 +208,94 @@ class Pipeline:
 
     def _handle(self, request: ApiRequest, api: Api) -> None:
         try:
-            outcome = api.handle(request)
+            result = api.handle(request)
         except InvalidRequest as error:
-            self._outlet.refuse(error)
+            self._transport.reject(error)
         except Exception:
             self._defect(request)
         else:
-            self._take_outcome(request, outcome)
-        if api.lane is Concurrency.COMMITS and (capacity := self._outlet.backpressure()) is not None:
-            self.stopped_by_backend = True
+            self._process_result(request, result)
+        if api.concurrency is Concurrency.COMMITS and (capacity := self._transport.backpressure()) is not None:
+            self.backpressured = True
             capacity.add_done_callback(self._resume_commits)
 
     def _start_next(self) -> bool:
-        if not self._waiting or self._outlet.closed:
+        if not self._waiting or self._transport.closed:
             return False
         api = self._waiting[0].api
         if (
             api is None
-            or not self._may_start(api.lane)
-            or (self.stopped_by_backend and api.lane is Concurrency.COMMITS)
+            or not self._may_start(api.concurrency)
+            or (self.backpressured and api.concurrency is Concurrency.COMMITS)
         ):
             return False
         self._start(self._waiting.popleft(), api)
         return True
 
     def _resume_commits(self, _capacity: asyncio.Future[None]) -> None:
-        self.stopped_by_backend = False
-        if not self._outlet.closed:
+        self.backpressured = False
+        if not self._transport.closed:
             self._advance()
 
     # --- outcomes -----------------------------------------------------------------------------------
 
-    def _take_outcome(self, request: ApiRequest, outcome: Outcome) -> None:
-        then: Callable[[Any], Answer | Awaitable[Answer]] = _as_it_is
-        otherwise: Any = None
-        if isinstance(outcome, DeferredWork):
-            work, then_outcome = outcome
-            self._prepare(request, work, lambda done: self._take_outcome(request, then_outcome(done)))
+    def _process_result(self, request: ApiRequest, result: HandlerResult) -> None:
+        convert: Callable[[Any], Answer | Awaitable[Answer]] = _unchanged
+        on_error: Any = None
+        if isinstance(result, DeferredWork):
+            work, then = result
+            self._prepare(request, work, lambda done: self._process_result(request, then(done)))
             return
-        if isinstance(outcome, DeferredResponse):
-            outcome, then, otherwise = outcome
-        elif outcome is None or isinstance(outcome, bytes | CloseConnection) or hasattr(outcome, "begin"):
-            self._answer(request, cast(Answer, outcome))
+        if isinstance(result, DeferredResponse):
+            result, convert, on_error = result
+        elif result is None or isinstance(result, bytes | CloseConnection) or hasattr(result, "begin"):
+            self._answer(request, cast(Answer, result))
             return
-        future: asyncio.Future[Any] = asyncio.ensure_future(cast(Awaitable[Any], outcome))
+        future: asyncio.Future[Any] = asyncio.ensure_future(cast(Awaitable[Any], result))
         if future.done():
-            self._take_result(request, future, then, otherwise)
+            self._process_future(request, future, convert, on_error)
             return
-        unsized = then is _as_it_is and request.api is not None and request.api.lane in _ANY_SIZE
+        unsized = convert is _unchanged and request.api is not None and request.api.concurrency in _ANY_SIZE
         self._unsized += unsized
 
         def done(result: asyncio.Future[Any]) -> None:
             self._unsized -= unsized
-            self._take_result(request, result, then, otherwise)
+            self._process_future(request, result, convert, on_error)
             if unsized:
                 self._advance()
 
         self._results.add(future)  # the event loop holds only weak references to tasks
         future.add_done_callback(done)
 
-    def _take_result(
+    def _process_future(
         self,
         request: ApiRequest,
         future: asyncio.Future[Any],
-        then: Callable[[Any], Answer | Awaitable[Answer]],
-        otherwise: Any,
+        convert: Callable[[Any], Answer | Awaitable[Answer]],
+        on_error: Any,
     ) -> None:
         self._results.discard(future)
-        if self._outlet.closed:
+        if self._transport.closed:
             _drop(future)
             return
         try:
-            answer = then(future.result())
+            answer = convert(future.result())
         except InvalidRequest as error:
-            self._outlet.refuse(error)
+            self._transport.reject(error)
         except asyncio.CancelledError:
-            self._outlet.cut()
+            self._transport.abort()
         except Exception:
-            if otherwise is None:
+            if on_error is None:
                 self._defect(request)
             else:
-                _log.exception("%s failed: a defect; it is answered with an error", _name(request))
-                self._take_outcome(request, then(otherwise))
+                _log.exception("%s raised an unexpected exception (a defect); the client gets an error", _name(request))
+                self._process_result(request, convert(on_error))
         else:
-            self._take_outcome(request, answer)
+            self._process_result(request, answer)
 
     def _defect(self, request: ApiRequest) -> None:
-        _log.exception("%s failed: a defect; its connection is closed", _name(request))
-        self._outlet.cut()
+        _log.exception("%s raised an unexpected exception (a defect); closing the client's connection", _name(request))
+        self._transport.abort()
 
     # --- responses -----------------------------------------------------------------------------------
 
@@ -302,51 +303,51 @@ class Pipeline:
         request.answer = answer
         request.answered = True
         self._answer_bytes += _size(answer)
-        if self._under_way and self._under_way[0] is request:
+        if self._in_flight and self._in_flight[0] is request:
             self._advance()
 
     def _advance(self) -> None:
-        """Sends the responses that are next in order, and starts the requests that waited for them."""
+        """Sends all responses that are next in order, and starts the requests that waited for them."""
         if self._advancing:
-            return  # a request that was started below answered at once; the loop below continues with it
+            return  # called from within the loop below, which continues by itself
         self._advancing = True
         try:
             while self._send_next() or self._start_next():
                 pass
         finally:
             self._advancing = False
-        self._outlet.moved()
+        self._transport.on_capacity()
 
     def _send_next(self) -> bool:
-        if not self._under_way or not self._under_way[0].answered or self.stream is not None:
+        if not self._in_flight or not self._in_flight[0].answered or self.stream is not None:
             return False
-        request = self._under_way[0]
+        request = self._in_flight[0]
         answer = request.answer
         if isinstance(answer, Frame):
-            self._outlet.put(answer)
+            self._transport.put(answer)
         elif isinstance(answer, bytes):
-            self._outlet.put(_response(request, answer) + answer)
+            self._transport.put(_response(request, answer) + answer)
             if isinstance(answer, FinalResponse):
-                self._outlet.hang_up()
+                self._transport.close_after_responses()
         elif isinstance(answer, CloseConnection):
-            self._outlet.hang_up()
+            self._transport.close_after_responses()
         elif answer is not None:
-            self._outlet.flush()
+            self._transport.flush()
             self.stream = answer
-            answer.begin(self._outlet.sink)
+            answer.begin(self._transport.sink)
             return self.stream is None
         self._sent()
         return True
 
     def _sent(self) -> None:
-        request = self._under_way.popleft()
+        request = self._in_flight.popleft()
         self._answer_bytes -= _size(request.answer)
-        self._outlet.answered(request)
+        self._transport.answered(request)
 
 
 def _response(request: ApiRequest, body: bytes) -> bytes:
-    """Length, correlation id and, in flexible versions, an empty set of tags. ApiVersions never has tags there, so that
-    clients can read the response to an unknown version (KIP-511)."""
+    """The header of a response: length, correlation id and, in flexible versions, an empty set of tags. ApiVersions has
+    no tags there, so that clients can read the response to an unknown version (KIP-511)."""
     api = request.api
     if api is not None and request.version >= api.flexible and request.api_key != ApiKey.API_VERSIONS:
         return _RESPONSE_TAGGED.pack(5 + len(body), request.correlation, 0)
@@ -357,7 +358,7 @@ def _size(answer: Answer) -> int:
     return len(answer) if isinstance(answer, bytes) else 0
 
 
-def _as_it_is(answer: Answer) -> Answer:
+def _unchanged(answer: Answer) -> Answer:
     return answer
 
 
@@ -367,6 +368,6 @@ def _name(request: ApiRequest) -> str:
 
 
 def _drop(future: asyncio.Future[Any]) -> None:
-    """Discards a response that is no longer needed; a stream is notified, and an exception counts as retrieved."""
+    """Discards a handler's result after the client has disconnected: notifies a stream, and retrieves an exception."""
     if not future.cancelled() and future.exception() is None and hasattr(stream := future.result(), "begin"):
         stream.lost()

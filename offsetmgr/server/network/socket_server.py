@@ -1,6 +1,6 @@
-"""`SocketServer`: shared by all listeners of one manager: the table of APIs, limits, connections, counters.
+"""`SocketServer`: the table of APIs, the limits, the connections and the counters of all ports of one manager.
 
-`ServerListener` is one port. Its node id is None for the manager itself, or a real broker's id for the relay.
+`ServerListener` is one port. It represents the manager itself (node id None), or for the relay a real broker.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _log = logging.getLogger(__name__)
 
 _NEVER_FLEXIBLE: Final = 32767
 _OTHER_FILES: Final = 500
-"""Open files besides clients' connections: connections to brokers, files of libraries."""
+"""Open files that are not clients' connections: connections to brokers, files of libraries."""
 _SWEEP_S: Final = 0.5
 _FAILED_LOGINS_EVERY_S: Final = 10.0
 """Seconds between two warnings about failed logins, since any client can cause them."""
-_KINDS: Final = {Concurrency.COMMITS: "commit", Concurrency.FETCHES: "fetch", Concurrency.FORWARDED: "relayed"}
+_METRIC_LABELS: Final = {Concurrency.COMMITS: "commit", Concurrency.FETCHES: "fetch", Concurrency.FORWARDED: "relayed"}
 
 
 class SocketServer:
-    """See the module's docstring. Use it in one event loop; `close` ends it."""
+    """The state that all ports of one manager share. Use it in one event loop; `close` ends it."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class SocketServer:
         versions: Callable[[], Mapping[int, tuple[int, int]]] | None = None,
         observe: Callable[[str, float], None] | None = None,
     ) -> None:
-        """``apis``: later ones replace earlier ones of the same key. ``backpressure``: see `Backend.backpressure`.
+        """``apis``: if several have the same key, the last one counts. ``backpressure``: see `Backend.backpressure`.
         ``versions``: the versions for ApiVersions, if they differ from the table. ``observe``: receives the duration of
         every request in seconds, as ``commit``, ``fetch``, ``relayed`` or ``other``."""
         self.apis: dict[int, Api] = {api.key: api for api in apis}
@@ -59,92 +59,96 @@ class SocketServer:
         self._fallback: Api | None = None
         if fallback is not None:
             self._fallback = Api(-1, "Forwarded", 0, 0, _NEVER_FLEXIBLE, fallback.handle, Concurrency.FORWARDED)
-        self.held = 0
-        """Bytes of unanswered requests."""
+        self.held_bytes = 0
+        """Size of the unanswered requests of all connections, in bytes."""
         self._observe = observe
         self._by_address: Counter[str] = Counter()
-        self._figures: Counter[str] = Counter()
-        self._unsaid = 0
+        self._counters: Counter[str] = Counter()
+        self._unlogged_failures = 0
         """Failed logins since the last warning."""
-        self._said = -float("inf")
+        self._logged_at = -float("inf")
         self._sweeper: asyncio.TimerHandle | None = None
 
     def versions(self) -> Mapping[int, tuple[int, int]]:
-        """Lowest and highest version of each API, as in ApiVersions."""
+        """Returns the lowest and the highest version of each API, as in ApiVersions."""
         if self._versions is not None:
             return self._versions()
-        return {api.key: (api.lowest, api.highest) for api in self.apis.values() if api.advertised}
+        return {api.key: (api.min_version, api.max_version) for api in self.apis.values() if api.advertised}
 
     def route(self, request: ApiRequest) -> Api:
         """Returns the API that serves the request. Raises `InvalidRequest` if none does."""
         api = self.apis.get(request.api_key)
-        # Unknown versions of ApiVersions get a response all the same (KIP-511).
-        known = api is not None and (api.lowest <= request.version <= api.highest or api.key == ApiKey.API_VERSIONS)
+        # ApiVersions is handled in every version (KIP-511).
+        known = api is not None and (
+            api.min_version <= request.version <= api.max_version or api.key == ApiKey.API_VERSIONS
+        )
         if api is not None and known:
             return api
         if self._fallback is not None:
             return self._fallback
         what = api.name if api is not None else f"API {request.api_key}"
-        raise InvalidRequest(f"{what} version {request.version}", "is not spoken here")
+        raise InvalidRequest(f"{what} version {request.version}", "is not supported")
 
     # --- called by connections -----------------------------------------------------------------------
 
     def accept(self, connection: ServerConnection) -> bool:
-        """Whether one more client may connect."""
-        self._figures["connections_total"] += 1
+        """Registers a new connection; returns whether the limits allow it."""
+        self._counters["connections_total"] += 1
         self.connections.add(connection)
         self._by_address[connection.peer] += 1
         if (
             len(self.connections) > self.limits.connections
             or self._by_address[connection.peer] > self.limits.connections_per_address
         ):
-            self._figures['connections_cut_total{why="too many"}'] += 1
+            self._counters['connections_cut_total{why="too many"}'] += 1
             return False
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
         return True
 
-    def dismiss(self, connection: ServerConnection) -> None:
-        """The connection has ended."""
+    def on_closed(self, connection: ServerConnection) -> None:
+        """Removes a connection that has ended."""
         if connection in self.connections:
             self.connections.discard(connection)
             self._by_address[connection.peer] -= 1
             if not self._by_address[connection.peer]:
                 del self._by_address[connection.peer]
 
-    def refused(self, connection: ServerConnection, error: InvalidRequest) -> None:
-        """The connection is being closed because of invalid input."""
-        self._figures['connections_cut_total{why="invalid request"}'] += 1
+    def on_rejected(self, connection: ServerConnection, error: InvalidRequest) -> None:
+        """Counts a connection that is closed because of invalid input."""
+        self._counters['connections_cut_total{why="invalid request"}'] += 1
         _log.debug("connection of %s closed: %s", connection.peer, error)
 
     def login_failed(self, connection: ServerConnection, mechanism: str) -> None:
-        """Counts it and logs a warning from time to time. The warning contains neither the name nor the password: users
-        type the password into the name field."""
-        self._figures[f'logins_failed_total{{mechanism="{mechanism}"}}'] += 1
-        self._unsaid += 1
+        """Counts a failed login, and logs at most one warning in 10 seconds. The warning contains no user name, because
+        users sometimes type the password into that field."""
+        self._counters[f'logins_failed_total{{mechanism="{mechanism}"}}'] += 1
+        self._unlogged_failures += 1
         now = asyncio.get_running_loop().time()
-        if now - self._said >= _FAILED_LOGINS_EVERY_S:
-            what = {"peer": connection.peer, "mechanism": mechanism, "failed": self._unsaid}
-            self._said, self._unsaid = now, 0
+        if now - self._logged_at >= _FAILED_LOGINS_EVERY_S:
+            what = {"peer": connection.peer, "mechanism": mechanism, "failed": self._unlogged_failures}
+            self._logged_at, self._unlogged_failures = now, 0
             _log.warning("logins failed", extra=what)
 
-    def shed(self, connection: ServerConnection) -> None:
+    def close_for_memory(self, connection: ServerConnection) -> None:
         """Closes a connection because requests use too much memory."""
-        self._figures['connections_cut_total{why="memory"}'] += 1
-        connection.cut()
+        self._counters['connections_cut_total{why="memory"}'] += 1
+        connection.abort()
 
     @property
-    def held_too_much(self) -> bool:
-        return self.held > self.limits.held_bytes
+    def memory_exhausted(self) -> bool:
+        return self.held_bytes > self.limits.held_bytes
 
     def answered(self, request: ApiRequest) -> None:
-        """The request's response is on its way."""
+        """Records the latency of a request whose response is being sent."""
         if self._observe is not None and request.api is not None:
-            self._observe(_KINDS.get(request.api.lane, "other"), asyncio.get_running_loop().time() - request.since)
+            self._observe(
+                _METRIC_LABELS.get(request.api.concurrency, "other"), asyncio.get_running_loop().time() - request.since
+            )
 
     def metrics(self) -> Mapping[str, float]:
-        """Metrics by the name after ``offsetmgr_``, labels included."""
-        return {**self._figures, "connections": len(self.connections), "request_bytes_held": self.held}
+        """Values for the metrics endpoint; see `Backend.metrics`."""
+        return {**self._counters, "connections": len(self.connections), "request_bytes_held": self.held_bytes}
 
     # --- closing connections -------------------------------------------------------------------------
 
@@ -155,20 +159,23 @@ class SocketServer:
         for connection in list(self.connections):
             why = self._overdue(connection, now)
             if why is not None:
-                self._figures[f'connections_cut_total{{why="{why}"}}'] += 1
-                connection.cut()
+                self._counters[f'connections_cut_total{{why="{why}"}}'] += 1
+                connection.abort()
         self._sweeper = loop.call_later(_SWEEP_S, self._sweep) if self.connections else None
 
     def _overdue(self, connection: ServerConnection, now: float) -> str | None:
         limits = self.limits
-        if connection.principal is None and now - connection.opened > limits.authentication_seconds:
+        if connection.principal is None and now - connection.opened_at > limits.authentication_seconds:
             return "no login"
-        if connection.begun is not None and now - connection.begun > limits.request_seconds + connection.part_seconds:
+        if (
+            connection.partial_since is not None
+            and now - connection.partial_since > limits.request_seconds + connection.transfer_allowance_s
+        ):
             return "slow request"
-        if connection.closed and now - connection.heard > limits.request_seconds:
+        if connection.closed and now - connection.last_received > limits.request_seconds:
             return "answers not taken"
-        if now - max(connection.heard, connection.taken(now)) > limits.idle_seconds:
-            if connection.stalled is not None:
+        if now - max(connection.last_received, connection.last_progress(now)) > limits.idle_seconds:
+            if connection.stalled_since is not None:
                 return "answers not taken"
             if connection.idle:
                 return "idle"
@@ -183,16 +190,16 @@ class SocketServer:
         while any(connection.busy for connection in self.connections) and loop.time() < end:
             await asyncio.sleep(0.01)
         for connection in list(self.connections):
-            connection.cut()
+            connection.abort()
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
         for listener in self.listeners:
-            await listener.closed()
+            await listener.wait_closed()
 
 
 class ServerListener:
-    """One port of a server."""
+    """One listening port of a server."""
 
     def __init__(
         self,
@@ -213,8 +220,8 @@ class ServerListener:
         service.listeners.append(self)
 
     async def start(self) -> None:
-        """Raises `Unreachable` if it cannot listen on the address."""
-        _allow_files(self.service.limits.connections)
+        """Starts to listen. Raises `Unreachable` if the address cannot be bound."""
+        _raise_file_limit(self.service.limits.connections)
         try:
             self._server = await asyncio.get_running_loop().create_server(
                 lambda: ServerConnection(self.service, self),
@@ -226,7 +233,7 @@ class ServerListener:
                 backlog=512,
             )
         except OSError as error:
-            why, hint = listen_error(error), "name another address, or end what listens there"
+            why, hint = listen_error(error), "choose another address, or stop the process that listens there"
             raise Unreachable(f"listener {self.host}:{self.port}", why, hint) from None
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -234,29 +241,30 @@ class ServerListener:
         if self._server is not None:
             self._server.close()
 
-    async def closed(self) -> None:
+    async def wait_closed(self) -> None:
         if self._server is not None:
             with contextlib.suppress(OSError):
                 await self._server.wait_closed()
 
 
 def listen_error(error: OSError) -> str:
-    """The system's own error text: asyncio wraps it in a sentence that repeats the address."""
-    # The resolver's (negative) error numbers are not the system's.
+    """The system's error text. asyncio's own text repeats the address."""
+    # Negative numbers are errors of the resolver, not of the system.
     return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
 
 
-def _allow_files(connections: int) -> None:
-    """Raises this process's soft limit of open files, often 1024, if allowed and necessary: without free files the
-    process could not connect to the cluster."""
+def _raise_file_limit(connections: int) -> None:
+    """Raises this process's soft limit of open files (often 1024) if necessary and allowed: without free files it could
+    not connect to the cluster."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + _OTHER_FILES
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    needed = connections + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= needed:
         return
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     if allowed > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    if allowed < wanted:
+    if allowed < needed:
         _log.warning(
-            "fewer files may be open than connections are allowed", extra={"open files": allowed, "wanted": wanted}
+            "the limit of open files is below the number of allowed connections; raise it (ulimit -n)",
+            extra={"open files": allowed, "needed": needed},
         )

@@ -13,7 +13,8 @@ from offsetmgr.server.network.limits import ServerLimits
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """Times are in seconds unless the name has another unit; files are paths as the user gave them."""
+    """The options of ``manager serve``. Times are in seconds unless the name has another unit; files are paths as the
+    user gave them."""
 
     bootstrap: str
     connection: ConnectionConfig
@@ -22,9 +23,10 @@ class ServeOptions:
     relay: bool = False
     relay_ports: range | None = None
     store: str | None = None
-    """A store's URI; None: the offset manager's own topic."""
+    """The URI of the store to serve; None for the offset manager's own topic."""
     translate: OffsetTranslation | None = None
-    """The user's statement that the store's offsets belong to a Kafka cluster other than ``bootstrap``."""
+    """How to translate offsets if the store belongs to a Kafka cluster other than ``bootstrap``; None if it does
+    not."""
     topic: str = "__offsetmgr_offsets"
     partitions: int = 50
     replication_factor: int | None = None
@@ -43,7 +45,7 @@ class ServeOptions:
 
 
 def address(text: str, option: str) -> tuple[str, int]:
-    """``host:port`` or ``[v6]:port``. Raises `UsageError`."""
+    """Parses ``host:port`` or ``[v6]:port``; ``option`` names the option in the error. Raises `UsageError`."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdigit() or int(port) > 65_535 or not host:
         raise UsageError(f"{option} {text}", "is not HOST:PORT", f"as in {option} 127.0.0.1:9192")
@@ -51,7 +53,7 @@ def address(text: str, option: str) -> tuple[str, int]:
 
 
 def port_range(text: str) -> range:
-    """``first-last``, both included. Raises `UsageError`."""
+    """Parses ``first-last``, both included. Raises `UsageError`."""
     first, dash, last = text.partition("-")
     if not dash or not first.isdigit() or not last.isdigit() or not 0 < int(first) <= int(last) <= 65_535:
         raise UsageError(f"--relay-ports {text}", "is not FIRST-LAST", "as in --relay-ports 9193-9210")

@@ -1,4 +1,5 @@
-"""Builds a manager's settings, login, rules and TLS from `ServeOptions`."""
+"""Builds the objects that a manager process needs from `ServeOptions`: configuration, authentication, rules, relay,
+TLS."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from offsetmgr.server.security.authorization import (
 from offsetmgr.server.security.credentials import load_credentials
 
 
-def _settings(options: ServeOptions, relay: Proxy | None) -> NodeConfig:
+def node_config(options: ServeOptions, relay: Proxy | None) -> NodeConfig:
     return NodeConfig(
         options.bootstrap,
         options.connection,
@@ -45,11 +46,11 @@ def _settings(options: ServeOptions, relay: Proxy | None) -> NodeConfig:
     )
 
 
-def _login(options: ServeOptions) -> Authentication | None:
+def load_authentication(options: ServeOptions) -> Authentication | None:
     return None if options.credentials is None else Authentication(load_credentials(options.credentials))
 
 
-def _authorizer(options: ServeOptions) -> Authorizer:
+def load_authorizer(options: ServeOptions) -> Authorizer:
     if options.rules is None:
         return AllowAllAuthorizer()
     if options.credentials is None:
@@ -57,7 +58,7 @@ def _authorizer(options: ServeOptions) -> Authorizer:
     return load_rules(options.rules)
 
 
-def _relay(options: ServeOptions, security: Security, authorizer: Authorizer) -> Proxy | None:
+def create_proxy(options: ServeOptions, security: Security, authorizer: Authorizer) -> Proxy | None:
     if not options.relay:
         return None
     if options.store is not None:
@@ -66,7 +67,7 @@ def _relay(options: ServeOptions, security: Security, authorizer: Authorizer) ->
     return Proxy(options.bootstrap, security, authorizer, reserved)
 
 
-def _tls(options: ServeOptions) -> ssl.SSLContext | None:
+def load_tls(options: ServeOptions) -> ssl.SSLContext | None:
     if options.tls_certificate is None:
         return None
     return server_tls(options.tls_certificate, options.tls_key)

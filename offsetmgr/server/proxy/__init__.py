@@ -1,8 +1,8 @@
-"""The relay: clients bootstrap from a manager and reach the real brokers through it, so every address that they receive
-is one of ours.
+"""The relay: a Kafka proxy in front of the real brokers.
 
-This package hides the real cluster, forwards frames, and checks which clients may commit. Requests that the offset
-manager answers are in ``server.apis``.
+Clients bootstrap from a manager and reach the brokers through it: every address in a response is one of the manager's
+ports. The relay forwards frames, answers some requests itself, and checks that only group members commit.
+"The managers" are all processes that share the offsets topic.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`Brokers`: the real brokers, their addresses and versions, and our port for each.
+"""`Brokers`: the real brokers with their addresses and API versions, and the manager's port for each.
 
-A broker gets a port when it first appears and keeps it for the lifetime of this process, even if the broker moves. The
-port is derived from its node id if that port is free, so that it is the same after a restart.
+A broker gets a port when it first appears, and keeps it while this process lives, even if the broker's address changes.
+The port is derived from the node id, so that it is the same after a restart; if it is in use, another one is chosen.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from offsetmgr.kafka.protocol.request_sender import send_request
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 from offsetmgr.server.proxy.response_rewrite import NamedBroker
 
-_NO_EXTRAS: Final = {
+_NO_OPTIONS: Final = {
     "allow_auto_topic_creation": False,
     "include_cluster_authorized_operations": False,
     "include_topic_authorized_operations": False,
@@ -34,26 +34,27 @@ _log = logging.getLogger(__name__)
 
 _METADATA: Final = (ApiKey.METADATA, 8)
 _REFRESH_S: Final = 5.0
-_ASK_S: Final = 5.0
+_REQUEST_TIMEOUT_S: Final = 5.0
 
 Versions = Mapping[int, tuple[int, int]]
 
 
 class ProxyPorts(NamedTuple):
-    """The range of ports for brokers: ``size`` of them from ``first`` on; 0 selects free ones."""
+    """The range of ports for brokers: ``size`` ports from ``first`` on. If ``first`` is 0, the system selects free
+    ports."""
 
     first: int
     size: int = 100
 
     def candidates(self, node_id: int) -> Iterable[int]:
-        """Possible ports for a broker, the preferred one first."""
+        """Returns the possible ports for a broker, the preferred one first."""
         if self.first == 0:
             return [0]
         return [self.first + (node_id + n) % self.size for n in range(self.size)]
 
 
 class _Ports(NamedTuple):
-    """The arguments for new listeners."""
+    """The arguments with which listeners for brokers are created."""
 
     service: SocketServer
     host: str
@@ -62,7 +63,7 @@ class _Ports(NamedTuple):
 
 
 class Brokers:
-    """See the module's docstring. Use it in one event loop."""
+    """The known brokers, refreshed every 5 seconds. Use it in one event loop."""
 
     def __init__(self, client: Client, security: Security) -> None:
         """``client`` connects to the real cluster."""
@@ -82,10 +83,10 @@ class Brokers:
         """Opens a listener for every current broker. Raises `OffsetMgrError`."""
         self._ports = _Ports(service, host, ports, tls)
         await self._refresh(asyncio.get_running_loop().time() + timeout)
-        self._refresher = asyncio.create_task(self._keep_fresh())
+        self._refresher = asyncio.create_task(self._refresh_loop())
 
     async def close(self) -> None:
-        """Stops monitoring the brokers; the server closes the listeners."""
+        """Stops refreshing the brokers. The server closes the listeners."""
         if self._refresher is not None:
             self._refresher.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -95,43 +96,44 @@ class Brokers:
 
     # --- addresses -----------------------------------------------------------------------------------
 
-    async def seen(self, brokers: Iterable[NamedBroker]) -> None:
-        """Records brokers from a response, so that each has a port. Raises `Unreachable` if no port is free."""
+    async def record(self, brokers: Iterable[NamedBroker]) -> None:
+        """Records the brokers of a response, and opens a port for each new one. Raises `Unreachable` if no port is
+        free."""
         for broker in brokers:
             self._addresses[broker.node_id] = Address(broker.host, broker.port)
             if broker.node_id not in self._listeners:
                 await self._listen(broker.node_id)
 
     def address(self, node_id: int) -> Address | None:
-        """The real address of a broker."""
+        """Returns the real address of a broker; None if it is unknown."""
         return self._addresses.get(node_id)
 
     def addresses(self) -> list[Address]:
-        """The real addresses of all brokers, including dead ones."""
+        """Returns the real addresses of all brokers, including dead ones."""
         return list(self._addresses.values())
 
     def alive(self) -> list[Address]:
-        """The addresses of brokers with an open connection; if none is open (brokers close idle connections), of those
-        that responded last time."""
+        """Returns the addresses of brokers to which a connection is open. If none is open (brokers close idle
+        connections), of those that responded last."""
         known = [node_id for node_id, probe in self._probes.items() if not probe.closed] or list(self._versions)
         return [self._addresses[node_id] for node_id in known]
 
     def port(self, node_id: int) -> int:
-        """Our port for a known broker."""
+        """Returns the manager's port for a known broker."""
         return self._listeners[node_id].port
 
     def ports(self) -> Mapping[int, int]:
-        """Our ports by node id."""
+        """The manager's ports, by the broker's node id."""
         return {node_id: listener.port for node_id, listener in sorted(self._listeners.items())}
 
     async def _listen(self, node_id: int) -> None:
         async with self._listening:
             if node_id in self._listeners or self._ports is None:
                 return
-            ours = {listener.port for listener in self._listeners.values()}
+            used = {listener.port for listener in self._listeners.values()}
             service, host, range_, tls = self._ports
             for port in range_.candidates(node_id):
-                if port and port in ours:
+                if port and port in used:
                     continue
                 listener = ServerListener(service, host, port, tls=tls, node_id=node_id)
                 with contextlib.suppress(Unreachable):
@@ -141,13 +143,15 @@ class Brokers:
                 service.listeners.remove(listener)
             last = range_.first + range_.size - 1
             raise Unreachable(
-                f"a port for broker {node_id}", f"none of {range_.first} to {last} is free", "name another range"
+                f"a port for broker {node_id}",
+                f"none of {range_.first} to {last} is free",
+                "choose another range with --relay-ports",
             )
 
     # --- versions ------------------------------------------------------------------------------------
 
     async def versions(self, node_id: int | None) -> Versions:
-        """The versions that a broker supports now; for None the versions that all brokers support, as far as known.
+        """Returns the API versions that a broker supports now. For None, the versions that all known brokers support.
 
         Raises `OffsetMgrError` if the broker cannot be reached.
         """
@@ -170,7 +174,7 @@ class Brokers:
         probe = self._probes.get(node_id)
         if probe is None or probe.closed or probe.address != address:
             # A new connection asks for the versions again, since the broker may have been upgraded.
-            new = await BrokerConnection.open(address, self._security, _ASK_S)
+            new = await BrokerConnection.open(address, self._security, _REQUEST_TIMEOUT_S)
             old = self._probes.get(node_id)
             self._probes[node_id] = new
             self._versions[node_id] = new.versions
@@ -181,21 +185,21 @@ class Brokers:
 
     # --- refresh -------------------------------------------------------------------------------------
 
-    async def _keep_fresh(self) -> None:
+    async def _refresh_loop(self) -> None:
         while True:
             await asyncio.sleep(_REFRESH_S)
             try:
-                await self._refresh(asyncio.get_running_loop().time() + _ASK_S)
+                await self._refresh(asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_S)
             except OffsetMgrError as error:
-                _log.info("the cluster's brokers could not be asked for: %s", error)
+                _log.info("could not refresh the list of brokers, trying again: %s", error)
             except Exception:
-                _log.exception("looking after the brokers failed: a defect; it goes on")
+                _log.exception("refreshing the brokers raised an unexpected exception (a defect); it is repeated")
 
     async def _refresh(self, deadline: float) -> None:
         connection = await self._client.any_connection(deadline)
-        answer = await send_request(connection, *_METADATA, {"topics": [], **_NO_EXTRAS}, remaining(deadline))
+        answer = await send_request(connection, *_METADATA, {"topics": [], **_NO_OPTIONS}, remaining(deadline))
         brokers = [NamedBroker(b["node_id"], b["host"], b["port"], b["rack"]) for b in answer["brokers"]]
-        await self.seen(brokers)
+        await self.record(brokers)
         alive = {broker.node_id for broker in brokers}
         for node_id in self._versions.keys() - alive:
             del self._versions[node_id]

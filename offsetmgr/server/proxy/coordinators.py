@@ -1,4 +1,4 @@
-"""`Coordinators`: the real broker that coordinates a group, and its answers about the group's members."""
+"""`Coordinators`: finds the real broker that coordinates a group, and asks it about the group's members."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ _HEARTBEAT: Final = (ApiKey.HEARTBEAT, 3)
 _OFFSET_DELETE: Final = (ApiKey.OFFSET_DELETE, 0)
 _DELETE_GROUPS: Final = (ApiKey.DELETE_GROUPS, 1)
 
-_MOST_REMEMBERED: Final = 50_000
-_SECOND_OPINION_S: Final = 1.0
+_MAX_KNOWN_COORDINATORS: Final = 50_000
+_CONFIRM_TIMEOUT_S: Final = 1.0
 
 
 class Coordinators:
-    """Uses the manager's own connections, never a client's. Deadlines are times of the event loop's clock."""
+    """A client of the real coordinators. It uses the manager's own connections. Deadlines are times of the event loop's
+    clock."""
 
     def __init__(self, client: Client, brokers: Brokers) -> None:
         self._client = client
@@ -38,25 +39,25 @@ class Coordinators:
         self._known: dict[str, Address] = {}
 
     async def find(self, group: str, deadline: float) -> Address:
-        """The group's coordinator, as far as known. Raises `OffsetMgrError`."""
+        """Returns the group's coordinator, from the cache if possible. Raises `OffsetMgrError`."""
         known = self._known.get(group)
         if known is None:
             found = (await self._client.find_coordinators([group], deadline))[group]
             if isinstance(found, OffsetMgrError):
                 raise found
-            if len(self._known) >= _MOST_REMEMBERED:
+            if len(self._known) >= _MAX_KNOWN_COORDINATORS:
                 self._known.clear()
             known = self._known[group] = found
         return known
 
     def forget(self, group: str) -> None:
-        """Discards the group's coordinator after it has proved wrong or unreachable."""
+        """Removes the group's coordinator from the cache, because it was wrong or unreachable."""
         self._known.pop(group, None)
 
     async def heartbeat(
         self, group: str, generation: int, member_id: str, instance_id: str | None, deadline: float
     ) -> int:
-        """The coordinator's response to a member's Heartbeat. Raises `OffsetMgrError`."""
+        """Sends a member's Heartbeat; returns the coordinator's error code. Raises `OffsetMgrError`."""
         return await self._heartbeat(
             await self.find(group, deadline), group, generation, member_id, instance_id, deadline
         )
@@ -64,23 +65,24 @@ class Coordinators:
     async def prove_member(
         self, group: str, generation: int, member_id: str, instance_id: str | None, deadline: float
     ) -> int:
-        """Like `heartbeat`, but the response is certain to come from a coordinator that has loaded the group and still
-        is its coordinator.
+        """Like `heartbeat`, but only a broker that has loaded the group and is still its coordinator can have answered.
 
         `member_fence` explains why a Heartbeat alone does not prove that. Raises `OffsetMgrError`.
         """
         where = await self.find(group, deadline)
-        described = await self._ask_about(where, group, deadline)
+        described = await self._describe(where, group, deadline)
         if described["error_code"]:
             raise kafka_error(described["error_code"], f"group {group}")
         code = await self._heartbeat(where, group, generation, member_id, instance_id, deadline)
-        if not await self._confirmed([group], where, deadline):
-            raise NotCoordinator(f"group {group}", f"another broker names another coordinator than {where}")
+        if not await self._confirmed_by_another_broker([group], where, deadline):
+            raise NotCoordinator(
+                f"group {group}", f"{where} is not its coordinator any more, according to another broker"
+            )
         return code
 
     async def prove_idle(self, groups: Sequence[str], deadline: float) -> dict[str, bool]:
-        """Whether each group certainly has no members (see `prove_member`); unknown groups are omitted. Raises
-        `OffsetMgrError` if no broker could be reached."""
+        """Returns for each group whether it has no members, proved as in `prove_member`; omits groups without proof.
+        Raises `OffsetMgrError` if no broker could be reached."""
         found = await self._client.describe(groups, deadline)
         described = {group: d for group, d in found.items() if not isinstance(d, OffsetMgrError)}
         by_coordinator: dict[str, list[str]] = {}
@@ -88,12 +90,12 @@ class Coordinators:
             by_coordinator.setdefault(description.coordinator, []).append(group)
         certain: set[str] = set()
         for where, names in by_coordinator.items():
-            certain |= await self._confirmed(names, Address.parse(where), deadline)
+            certain |= await self._confirmed_by_another_broker(names, Address.parse(where), deadline)
         return {group: d.idle for group, d in described.items() if group in certain}
 
     async def held_offsets(self, groups: Sequence[str], deadline: float) -> dict[str, int | OffsetMgrError]:
-        """The number of partitions of each group for which the real coordinator holds offsets, or the error. Raises
-        `OffsetMgrError` if no broker could be reached."""
+        """Returns for each group the number of partitions whose offsets the real coordinator holds, or the error.
+        Raises `OffsetMgrError` if no broker could be reached."""
         found = await self._client.fetch(dict.fromkeys(groups), deadline)
         return {
             group: answer if isinstance(answer, OffsetMgrError) else len(answer.offsets) + len(answer.errors)
@@ -101,13 +103,13 @@ class Coordinators:
         }
 
     async def describe(self, group: str, operations: bool, deadline: float) -> Message:
-        """The group as in a DescribeGroups response (version 4). Raises `OffsetMgrError`."""
+        """Returns the group as in a DescribeGroups response (version 4). Raises `OffsetMgrError`."""
         where = await self.find(group, deadline)
-        return await self._ask_about(where, group, deadline, operations=operations)
+        return await self._describe(where, group, deadline, operations=operations)
 
     async def groups(self, deadline: float) -> dict[str, Message]:
-        """All groups that brokers coordinate, as in a ListGroups response (version 4). Raises `OffsetMgrError` if a
-        live broker could not be reached."""
+        """Returns the groups of all brokers, by name, as in a ListGroups response (version 4). Raises `OffsetMgrError`
+        if a live broker could not be reached."""
         _, brokers = await self._client.cluster(deadline)
         answers = await asyncio.gather(*(self._list(broker, deadline) for broker in brokers))
         return {group["group_id"]: group for groups in answers for group in groups}
@@ -123,14 +125,14 @@ class Coordinators:
         return groups
 
     async def delete_group(self, group: str, deadline: float) -> int:
-        """The coordinator's response to DeleteGroups. Raises `OffsetMgrError`."""
+        """Deletes a group; returns the coordinator's error code. Raises `OffsetMgrError`."""
         connection = await self._client.node(await self.find(group, deadline)).connection(deadline)
         answer = await send_request(connection, *_DELETE_GROUPS, {"groups_names": [group]}, remaining(deadline))
         code: int = answer["results"][0]["error_code"]
         return code
 
     async def delete_offsets(self, group: str, topics: list[Message], deadline: float) -> Message:
-        """The coordinator's response to OffsetDelete, with topics as in its request. Raises `OffsetMgrError`."""
+        """Sends an OffsetDelete with these topics; returns the coordinator's response. Raises `OffsetMgrError`."""
         connection = await self._client.node(await self.find(group, deadline)).connection(deadline)
         return await send_request(
             connection, *_OFFSET_DELETE, {"group_id": group, "topics": topics}, remaining(deadline)
@@ -151,23 +153,21 @@ class Coordinators:
         code: int = (await send_request(connection, *_HEARTBEAT, message, remaining(deadline)))["error_code"]
         return code
 
-    async def _ask_about(self, where: Address, group: str, deadline: float, *, operations: bool = False) -> Message:
+    async def _describe(self, where: Address, group: str, deadline: float, *, operations: bool = False) -> Message:
         connection = await self._client.node(where).connection(deadline)
         message = {"groups": [group], "include_authorized_operations": operations}
         answer = await send_request(connection, *_DESCRIBE, message, remaining(deadline), use_codec_thread=True)
         found: Message = answer["groups"][0]
         return found
 
-    async def _confirmed(self, groups: Sequence[str], where: Address, deadline: float) -> set[str]:
-        """Asks another broker for which of the groups ``where`` is the coordinator: a broker that was frozen believes
-        that it is for a while after it has been replaced.
-
-        If no other broker responds, none that we could reach has replaced it either.
+    async def _confirmed_by_another_broker(self, groups: Sequence[str], where: Address, deadline: float) -> set[str]:
+        """Asks another broker for which of the groups ``where`` is the coordinator. A broker that was frozen may not
+        know yet that it has been replaced. If no other broker responds, all groups are returned.
         """
         others = [address for address in self._brokers.addresses() if address != where]
         random.shuffle(others)
         for other in others:
-            end = min(deadline, asyncio.get_running_loop().time() + _SECOND_OPINION_S)
+            end = min(deadline, asyncio.get_running_loop().time() + _CONFIRM_TIMEOUT_S)
             try:
                 connection = await self._client.node(other).connection(end)
                 message = {"key_type": 0, "coordinator_keys": groups}

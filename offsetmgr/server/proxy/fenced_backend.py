@@ -1,8 +1,8 @@
-"""`MemberFencingBackend`: the manager's backend behind the `MemberFence`. Only current group members may commit or
-delete.
+"""`MemberFencingBackend`: wraps a backend so that it accepts commits only from current members of a group.
 
-A commit that the fence can judge proceeds at once. Otherwise the backend asks the real coordinator, and the commits of
-that member wait in their order; they are judged, and passed on, in one step.
+If the `MemberFence` can decide about a commit, the commit proceeds or fails at once. Otherwise the backend asks the
+real coordinator, and the commits of that member wait in their order. Then they are checked and passed on in one step.
+Deletions are first sent to the real coordinator, which rejects them while the group has members.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from offsetmgr.server.proxy.member_fence import MemberFence
 
 _Waiting = deque[tuple[CommitRequest, asyncio.Future[CommitResponse]]]
 
-ASK_S: Final = 4.0
-"""How long a commit may wait for the real coordinator, before it fails with COORDINATOR_NOT_AVAILABLE."""
+COORDINATOR_TIMEOUT_S: Final = 4.0
+"""How long a commit may wait for the real coordinator before it fails with COORDINATOR_NOT_AVAILABLE."""
 
-VALID: Final = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS})
-"""The coordinator's responses to the Heartbeat of a valid member (27: the group is about to rebalance)."""
-_FINAL: Final = frozenset(
+VALID_MEMBER_CODES: Final = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS})
+"""The coordinator's responses to the Heartbeat of a valid member; during a rebalance it is REBALANCE_IN_PROGRESS."""
+_FINAL_CODES: Final = frozenset(
     {
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.INVALID_GROUP_ID,
@@ -37,12 +37,12 @@ _FINAL: Final = frozenset(
         ErrorCode.FENCED_INSTANCE_ID,
     }
 )
-"""Errors of the coordinator about the client or its group. All others concern only the coordinator and the manager: the
-client gets a retriable error."""
+"""Errors about the client or its group, which the client receives. All other errors of the coordinator concern only the
+manager; the client gets a retriable error instead."""
 
 
-class _Key(NamedTuple):
-    """The member whose commits keep their order."""
+class _MemberKey(NamedTuple):
+    """A member in one generation; its waiting commits keep their order."""
 
     group: str
     generation: int
@@ -50,107 +50,111 @@ class _Key(NamedTuple):
 
 
 class MemberFencingBackend:
-    """See the module's docstring, and `Backend`."""
+    """Implements `Backend`; see the module's docstring."""
 
     def __init__(
-        self, inner: Backend, gate: MemberFence, coordinators: Coordinators, clock: Callable[[], float]
+        self, inner: Backend, fence: MemberFence, coordinators: Coordinators, clock: Callable[[], float]
     ) -> None:
         self._inner = inner
-        self._gate = gate
+        self._fence = fence
         self._coordinators = coordinators
         self._clock = clock
-        self._waiting: dict[_Key, _Waiting] = {}
+        self._waiting: dict[_MemberKey, _Waiting] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._deleting: Counter[str] = Counter()
         self._deleted: dict[str, asyncio.Future[None]] = {}
-        self._figures: Counter[str] = Counter()
+        self._counters: Counter[str] = Counter()
 
     # --- commits ------------------------------------------------------------------------------------
 
     def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
         group = request.group
-        if code := self._inner.owns(group):
+        if code := self._inner.ownership_error(group):
             return _done(CommitResponse(code))
-        key = _Key(group, request.generation, request.member_id)
+        key = _MemberKey(group, request.generation, request.member_id)
         waiting = self._waiting.get(key)
         if waiting is None:
-            verdict = self._judge(key)
-            if verdict == ErrorCode.NONE:
+            error = self._check(key)
+            if error == ErrorCode.NONE:
                 return self._inner.commit(request)
-            if verdict is not None:
-                return self._refused(verdict)
+            if error is not None:
+                return self._reject(error)
             waiting = self._waiting[key] = deque()
-            task = asyncio.ensure_future(self._find_out(key, request.instance_id))
+            task = asyncio.ensure_future(self._resolve(key, request.instance_id))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         answer: asyncio.Future[CommitResponse] = asyncio.get_running_loop().create_future()
         waiting.append((request, answer))
         return answer
 
-    def _judge(self, key: _Key) -> int | None:
-        return self._gate.check_commit(
+    def _check(self, key: _MemberKey) -> int | None:
+        return self._fence.check_commit(
             key.group, self._inner.ownership_epoch(key.group), key.generation, key.member_id, self._clock()
         )
 
-    def _refused(self, code: int) -> asyncio.Future[CommitResponse]:
-        self._figures["relay_commits_refused_total"] += 1
+    def _reject(self, code: int) -> asyncio.Future[CommitResponse]:
+        self._counters["relay_commits_refused_total"] += 1
         return _done(CommitResponse(code))
 
-    async def _find_out(self, key: _Key, instance_id: str | None) -> None:
-        """Asks until the fence can judge, then passes the waiting commits on, all in one step."""
-        deadline = asyncio.get_running_loop().time() + ASK_S
-        verdict: int | None = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    async def _resolve(self, key: _MemberKey, instance_id: str | None) -> None:
+        """Asks the coordinator until the fence can decide, then passes on or rejects all waiting commits in one
+        step."""
+        deadline = asyncio.get_running_loop().time() + COORDINATOR_TIMEOUT_S
+        error: int | None = ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
             for pause in backoff():
-                self._gate.sweep(self._clock())
-                verdict = await self._ask(key, instance_id, deadline)
-                if verdict is None:
-                    # The question has been answered, so the fence can judge now, unless the group changed meanwhile.
-                    verdict = self._inner.owns(key.group) or self._judge(key)
-                if verdict is not None:
+                self._fence.sweep(self._clock())
+                error = await self._ask(key, instance_id, deadline)
+                if error is None:
+                    # The coordinator has answered, so the fence can decide, unless the group has changed meanwhile.
+                    error = self._inner.ownership_error(key.group) or self._check(key)
+                if error is not None:
                     return
                 if asyncio.get_running_loop().time() + pause >= deadline:
-                    verdict = ErrorCode.COORDINATOR_NOT_AVAILABLE
+                    error = ErrorCode.COORDINATOR_NOT_AVAILABLE
                     return
                 await asyncio.sleep(pause)
         finally:
             for request, answer in self._waiting.pop(key):
                 if answer.done():
                     continue
-                if verdict == ErrorCode.NONE:
-                    _pass_on(self._inner.commit(request), answer)
+                if error == ErrorCode.NONE:
+                    _forward_result(self._inner.commit(request), answer)
                 else:
-                    _pass_on(self._refused(verdict or ErrorCode.COORDINATOR_NOT_AVAILABLE), answer)
+                    _forward_result(self._reject(error or ErrorCode.COORDINATOR_NOT_AVAILABLE), answer)
 
-    async def _ask(self, key: _Key, instance_id: str | None, deadline: float) -> int | None:
-        """Asks once. Returns a final error code, or None."""
+    async def _ask(self, key: _MemberKey, instance_id: str | None, deadline: float) -> int | None:
+        """Asks the coordinator once, and passes its answer to the fence. Returns an error code of `_FINAL_CODES`, or
+        None."""
         group, generation, member_id = key
-        if code := self._inner.owns(group):
+        if code := self._inner.ownership_error(group):
             return code
-        tenure = self._inner.ownership_epoch(group)
-        serial = self._gate.epoch(group, tenure)
+        ownership_epoch = self._inner.ownership_epoch(group)
+        evidence_epoch = self._fence.evidence_epoch(group, ownership_epoch)
         sent = self._clock()
-        self._figures["relay_members_asked_total"] += 1
+        self._counters["relay_members_asked_total"] += 1
         try:
             if generation < 0:
                 idle = (await self._coordinators.prove_idle([group], deadline)).get(group)
                 if idle is not None:
-                    self._gate.described(group, tenure, serial, empty=idle, sent=sent)
+                    self._fence.on_group_proof(group, ownership_epoch, evidence_epoch, empty=idle, sent=sent)
                 return None
-            if self._gate.prolongs(group, tenure, generation, member_id, sent):
+            if self._fence.heartbeat_suffices(group, ownership_epoch, generation, member_id, sent):
                 code = await self._coordinators.heartbeat(group, generation, member_id, instance_id, deadline)
-                if code in VALID:
-                    self._gate.observe(group, tenure, serial, generation, member_id, sent)
+                if code in VALID_MEMBER_CODES:
+                    self._fence.on_heartbeat_response(
+                        group, ownership_epoch, evidence_epoch, generation, member_id, sent
+                    )
             else:
                 code = await self._coordinators.prove_member(group, generation, member_id, instance_id, deadline)
-                if code in VALID:
-                    self._gate.confirm(group, tenure, serial, generation, member_id, sent)
+                if code in VALID_MEMBER_CODES:
+                    self._fence.on_member_proof(group, ownership_epoch, evidence_epoch, generation, member_id, sent)
         except OffsetMgrError as error:
             self._coordinators.forget(group)
-            return error.code if error.code in _FINAL else None
-        if code in VALID:
+            return error.code if error.code in _FINAL_CODES else None
+        if code in VALID_MEMBER_CODES:
             return None
-        if code in _FINAL:
+        if code in _FINAL_CODES:
             return code
         self._coordinators.forget(group)
         return None
@@ -158,77 +162,78 @@ class MemberFencingBackend:
     # --- deletes ------------------------------------------------------------------------------------
 
     async def delete_group(self, group: str) -> int:
-        """Rejected by the real coordinator if the group has members; members that join meanwhile wait until the
-        deletion ends."""
-        if code := self._inner.owns(group):
+        """Deletes the group at the real coordinator, which rejects it if the group has members, then here. Members that
+        join meanwhile wait until the deletion ends."""
+        if code := self._inner.ownership_error(group):
             return code
-        self._hold(group)
+        self._begin_deletion(group)
         try:
-            theirs = await self._coordinators.delete_group(group, self._deadline())
-            if theirs not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
-                return self._unsettled(group, theirs)
-            self._gate.left(group)
-            ours = await self._inner.delete_group(group)
-            return ErrorCode.NONE if ours == ErrorCode.GROUP_ID_NOT_FOUND and theirs == ErrorCode.NONE else ours
+            coordinator_code = await self._coordinators.delete_group(group, self._deadline())
+            if coordinator_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+                return self._coordinator_error(group, coordinator_code)
+            self._fence.on_leave(group)
+            own = await self._inner.delete_group(group)
+            return ErrorCode.NONE if own == ErrorCode.GROUP_ID_NOT_FOUND and coordinator_code == ErrorCode.NONE else own
         except OffsetMgrError as error:
-            return self._unsettled(group, error.code or ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return self._coordinator_error(group, error.code or ErrorCode.COORDINATOR_NOT_AVAILABLE)
         finally:
-            self._release(group)
+            self._end_deletion(group)
 
     async def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> DeleteResponse:
-        """The real coordinator rejects those topics that members subscribe to; the others are deleted here."""
-        if code := self._inner.owns(group):
+        """Deletes offsets at the real coordinator, which rejects topics that members subscribe to, then the others
+        here."""
+        if code := self._inner.ownership_error(group):
             return DeleteResponse(code)
-        self._hold(group)
+        self._begin_deletion(group)
         try:
-            asked = [
+            requested = [
                 {"name": topic, "partitions": [{"partition_index": number} for number in numbers]}
                 for topic, numbers in topics
             ]
-            answer = await self._coordinators.delete_offsets(group, asked, self._deadline())
+            answer = await self._coordinators.delete_offsets(group, requested, self._deadline())
             if answer["error_code"] not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
-                return DeleteResponse(self._unsettled(group, answer["error_code"]))
-            refused = {
+                return DeleteResponse(self._coordinator_error(group, answer["error_code"]))
+            rejected = {
                 (topic["name"], part["partition_index"]): part["error_code"]
                 for topic in answer["topics"]
                 for part in topic["partitions"]
                 if part["error_code"] == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
             }
-            left = [(topic, [n for n in numbers if (topic, n) not in refused]) for topic, numbers in topics]
-            ours = await self._inner.delete_offsets(group, [(topic, numbers) for topic, numbers in left if numbers])
-            return DeleteResponse(ours.error, {**ours.errors, **refused})
+            remaining = [(topic, [n for n in numbers if (topic, n) not in rejected]) for topic, numbers in topics]
+            own = await self._inner.delete_offsets(group, [(topic, numbers) for topic, numbers in remaining if numbers])
+            return DeleteResponse(own.error, {**own.errors, **rejected})
         except OffsetMgrError as error:
-            return DeleteResponse(self._unsettled(group, error.code or ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            return DeleteResponse(self._coordinator_error(group, error.code or ErrorCode.COORDINATOR_NOT_AVAILABLE))
         finally:
-            self._release(group)
+            self._end_deletion(group)
 
-    def _unsettled(self, group: str, code: int) -> int:
-        """The client's error code if the real coordinator failed: it must not make the client look for another
-        manager."""
-        if code in _FINAL:
+    def _coordinator_error(self, group: str, code: int) -> int:
+        """Returns the client's error code for an error of the real coordinator. It must not make the client look for
+        another manager."""
+        if code in _FINAL_CODES:
             return code
         self._coordinators.forget(group)
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     def _deadline(self) -> float:
-        return asyncio.get_running_loop().time() + ASK_S
+        return asyncio.get_running_loop().time() + COORDINATOR_TIMEOUT_S
 
-    def _hold(self, group: str) -> None:
+    def _begin_deletion(self, group: str) -> None:
         self._deleting[group] += 1
         if group not in self._deleted:
             self._deleted[group] = asyncio.get_running_loop().create_future()
 
-    def _release(self, group: str) -> None:
+    def _end_deletion(self, group: str) -> None:
         self._deleting[group] -= 1
         if not self._deleting[group]:
             del self._deleting[group]
             self._deleted.pop(group).set_result(None)
 
-    async def settled(self, group: str) -> None:
-        """Also waits for running deletions, so that a joining member finds them done."""
+    async def wait_for_commits(self, group: str) -> None:
+        """Waits for running deletions too, so that they have ended when a member joins."""
         while (deleted := self._deleted.get(group)) is not None:
             await asyncio.shield(deleted)
-        await self._inner.settled(group)
+        await self._inner.wait_for_commits(group)
 
     # --- delegated to the inner backend --------------------------------------------------------------
 
@@ -238,8 +243,8 @@ class MemberFencingBackend:
     def coordinator(self, group: str) -> ManagerAddress | None:
         return self._inner.coordinator(group)
 
-    def owns(self, group: str) -> int:
-        return self._inner.owns(group)
+    def ownership_error(self, group: str) -> int:
+        return self._inner.ownership_error(group)
 
     def ownership_epoch(self, group: str) -> int:
         return self._inner.ownership_epoch(group)
@@ -257,10 +262,10 @@ class MemberFencingBackend:
         return self._inner.features()
 
     def metrics(self) -> Mapping[str, float]:
-        return {**self._inner.metrics(), **self._figures, "relay_groups_known": len(self._gate)}
+        return {**self._inner.metrics(), **self._counters, "relay_groups_known": len(self._fence)}
 
     async def close(self) -> None:
-        """Ends the open questions; their commits fail."""
+        """Cancels the requests to the coordinators; the commits that wait for them fail."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -272,7 +277,7 @@ def _done(response: CommitResponse) -> asyncio.Future[CommitResponse]:
     return future
 
 
-def _pass_on(source: Awaitable[CommitResponse], answer: asyncio.Future[CommitResponse]) -> None:
+def _forward_result(source: Awaitable[CommitResponse], answer: asyncio.Future[CommitResponse]) -> None:
     def ended(done: asyncio.Future[CommitResponse]) -> None:
         if answer.done():
             return

@@ -1,8 +1,9 @@
-"""`FetchSessions`: the fetch sessions (KIP-227) that brokers gave to clients of the relay; pure.
+"""`FetchSessions`: the fetch sessions (KIP-227) that clients opened through the relay. Pure.
 
-A broker stores the topics of a session, and reads them for any client that names the session's id. A client that named
-the session of a replica, or of a tool that reads the offsets topic, would receive that topic's records. So the relay
-forwards only ids from responses to its own clients; their sessions contain only topics that the relay has allowed.
+A broker stores the topics of a session, and returns their records to any client that sends the session's id. If a
+client sent the id of a replica's session, or of a tool that reads the offsets topic, it would receive that topic's
+records. So the relay forwards only session ids that a broker returned through the relay: those sessions contain only
+allowed topics.
 """
 
 from __future__ import annotations
@@ -16,44 +17,45 @@ _FIRST: Final = 7
 _FLEXIBLE: Final = 12
 _WITHOUT_REPLICA: Final = 15
 _BEFORE_SESSION: Final = 13
-"""Size of the wait time, minimum and maximum bytes and isolation level; before version 15 the replica's id is in front
-of them."""
+"""Size of the fields in front of the session: wait time, minimum and maximum bytes, isolation level. Before version 15
+the replica's id is in front of them."""
 _RESPONSE_BODY: Final = 8
-_MOST: Final = 100_000
+_MAX_SESSIONS: Final = 100_000
 
 
 class Session(NamedTuple):
-    """The session fields of a Fetch."""
+    """The session id and epoch in a Fetch request."""
 
     id: int
     epoch: int
 
     @property
-    def begins(self) -> bool:
+    def is_new(self) -> bool:
         """Whether the client asks for a new session."""
         return self.epoch == 0
 
 
 class FetchSessions:
-    """The sessions of all brokers, each by its node id (None: the manager's own port)."""
+    """The known sessions. A session is identified by the port's node id (None for the manager's own port) and its
+    id."""
 
     def __init__(self) -> None:
-        self._given: dict[tuple[int | None, int], None] = {}
+        self._known: dict[tuple[int | None, int], None] = {}
 
-    def note(self, node_id: int | None, session_id: int) -> None:
-        """Records an id that a broker returned to a client; beyond a limit the oldest are forgotten."""
+    def record(self, node_id: int | None, session_id: int) -> None:
+        """Records a session id from a broker's response. Beyond a limit the oldest is removed."""
         if session_id:
-            self._given.pop((node_id, session_id), None)
-            self._given[node_id, session_id] = None
-            if len(self._given) > _MOST:
-                del self._given[next(iter(self._given))]
+            self._known.pop((node_id, session_id), None)
+            self._known[node_id, session_id] = None
+            if len(self._known) > _MAX_SESSIONS:
+                del self._known[next(iter(self._known))]
 
-    def given(self, node_id: int | None, session_id: int) -> bool:
-        return (node_id, session_id) in self._given
+    def is_known(self, node_id: int | None, session_id: int) -> bool:
+        return (node_id, session_id) in self._known
 
 
 def session_of(request: ApiRequest) -> Session | None:
-    """None for versions without sessions. Raises `InvalidRequest`."""
+    """Reads the session of a Fetch request; None for versions without sessions. Raises `InvalidRequest`."""
     version = request.version
     if version < _FIRST:
         return None
@@ -64,7 +66,8 @@ def session_of(request: ApiRequest) -> Session | None:
 
 
 def session_in(version: int, frame: bytes) -> int:
-    """The session's id in a whole response (length field first); 0 if there is none. Raises `InvalidRequest`."""
+    """Reads the session id of a whole Fetch response (with its length field); 0 if there is none. Raises
+    `InvalidRequest`."""
     cursor = Cursor(frame, _RESPONSE_BODY, flexible=version >= _FLEXIBLE)
     cursor.tags()
     cursor.int32()  # throttle time

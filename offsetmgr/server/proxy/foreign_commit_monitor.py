@@ -1,7 +1,7 @@
-"""`BrokerCommitMonitor`: checks whether the real coordinators hold offsets of groups that are ours.
+"""`ForeignCommitMonitor`: raises an alarm if the real coordinators hold offsets of groups that the manager serves.
 
-Such offsets cannot come from clients of the relay. Either a client connects to the brokers directly, which splits the
-group's progress between both places; or the group was moved here and its old offsets were never deleted there.
+Such offsets do not come from clients of the relay. Either a client connects to the brokers directly, so that the
+group's offsets are in two places; or the group was migrated to the manager and its old offsets were not deleted.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from offsetmgr.server.proxy.coordinators import Coordinators
 _log = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 30.0
-_ASK_S: Final = 20.0
-_NAMED: Final = 10
-"""Number of groups that an alarm names; the others are counted."""
+_REQUEST_TIMEOUT_S: Final = 20.0
+_MAX_NAMED_GROUPS: Final = 10
+"""Maximum number of groups that an alarm names; it counts the others."""
 
 
-class BrokerCommitMonitor:
-    """Use it in one event loop."""
+class ForeignCommitMonitor:
+    """Checks every 30 seconds. Use it in one event loop."""
 
     def __init__(self, backend: Backend, coordinators: Coordinators) -> None:
         self._backend = backend
         self._coordinators = coordinators
         self._task: asyncio.Task[None] | None = None
-        self.alarms: Sequence[str] = ("whether clients go past the relay: not looked yet",)
-        """The alarms of the last check, in sentences; empty if there are none."""
+        self.alarms: Sequence[str] = ("not checked yet whether clients bypass the relay",)
+        """The alarms of the last check, one sentence each."""
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._watch())
+        self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
         if self._task is not None:
@@ -44,46 +44,46 @@ class BrokerCommitMonitor:
                 await self._task
 
     async def poll(self) -> dict[str, int | OffsetMgrError]:
-        """Groups that this process owns and has offsets of, and for which the real coordinator holds offsets too: the
-        number of partitions, or the error. Raises `OffsetMgrError` if no broker could be reached."""
-        code, ours = await self._backend.list_groups()
-        if code or not ours:
+        """Finds the groups with offsets both in this process and at the real coordinator. Returns for each the number
+        of partitions there, or the error. Raises `OffsetMgrError` if no broker could be reached."""
+        code, own_groups = await self._backend.list_groups()
+        if code or not own_groups:
             return {}
-        deadline = asyncio.get_running_loop().time() + _ASK_S
-        # A coordinator lists every group with offsets, so most of our groups need no further request.
+        deadline = asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_S
+        # A coordinator lists every group with offsets, so a group that it does not list needs no further request.
         known = await self._coordinators.groups(deadline)
-        suspects = [group for group in ours if group in known]
+        suspects = [group for group in own_groups if group in known]
         if not suspects:
             return {}
         held = await self._coordinators.held_offsets(suspects, deadline)
         return {group: found for group, found in held.items() if found != 0}
 
-    async def _watch(self) -> None:
+    async def _run(self) -> None:
         while True:
             try:
-                self.alarms = _sentences(await self.poll())
+                self.alarms = _alarms(await self.poll())
             except OffsetMgrError as error:
-                self.alarms = (f"whether clients go past the relay is not known: {error}",)
+                self.alarms = (f"could not check whether clients bypass the relay: {error}",)
             except Exception as error:
-                _log.exception("looking for offsets that the brokers hold failed: a defect; it goes on")
-                self.alarms = (f"whether clients go past the relay is not known: {type(error).__name__}",)
+                _log.exception("checking for clients that bypass the relay raised an unexpected exception (a defect)")
+                self.alarms = (f"could not check whether clients bypass the relay: {type(error).__name__} (a defect)",)
             await asyncio.sleep(_PAUSE_S)
 
 
-def _sentences(found: dict[str, int | OffsetMgrError]) -> list[str]:
+def _alarms(found: dict[str, int | OffsetMgrError]) -> list[str]:
     held = sorted(group for group, what in found.items() if isinstance(what, int))
     unknown = {group: what for group, what in found.items() if isinstance(what, OffsetMgrError)}
     sentences = []
     if held:
         why = "a client bypasses the relay, or the group's old offsets were not deleted when it was moved here"
-        sentences.append(f"the brokers hold offsets of {_named(held)}: {why}")
+        sentences.append(f"the brokers hold offsets of {_names(held)}: {why}")
     if unknown:
         why = str(next(iter(unknown.values())))
-        sentences.append(f"whether the brokers hold offsets of {_named(sorted(unknown))} is not known: {why}")
+        sentences.append(f"could not check whether the brokers hold offsets of {_names(sorted(unknown))}: {why}")
     return sentences
 
 
-def _named(groups: list[str]) -> str:
-    names = ", ".join(groups[:_NAMED])
-    more = len(groups) - _NAMED
-    return f"{names} and {more} groups more" if more > 0 else names
+def _names(groups: list[str]) -> str:
+    names = ", ".join(groups[:_MAX_NAMED_GROUPS])
+    more = len(groups) - _MAX_NAMED_GROUPS
+    return f"{names} and {more} more groups" if more > 0 else names

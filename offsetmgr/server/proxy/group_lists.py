@@ -1,7 +1,7 @@
-"""ListGroups and DescribeGroups through the relay: combines offsets from here with members from the real coordinator.
+"""`GroupLists`: ListGroups and DescribeGroups through the relay.
 
-The managers list the groups that they own; the ports that represent brokers list none. Clients that ask every node
-would otherwise see each group twice, in two states.
+It combines the manager's groups with the members that the real coordinator knows. A manager lists the groups that it
+owns. The ports that represent brokers list none; otherwise a client that asks every node would see each group twice.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import EncodedItems, Message, encode_items
 from offsetmgr.manager.protocol_values import FetchRequest
 from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, encoded_by_size, portions, too_many
-from offsetmgr.server.apis.groups import CLASSIC, DEAD, EMPTY, LIST_FLEXIBLE, NOBODY, too_many_described
+from offsetmgr.server.apis.groups import CLASSIC, DEAD, EMPTY, EMPTY_DESCRIPTION, LIST_FLEXIBLE, too_many_described
 from offsetmgr.server.network.api import Answer, Api, ApiRequest
 from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.security.authorization import Operation
 
 _DESCRIBE_FLEXIBLE: Final = 5
 _ERRORS_FOR_UNKNOWN: Final = 6
-_ASK_S: Final = 4.0
-_AT_ONCE: Final = 100
-_LISTED_AT_ONCE: Final = 1_000
+_REQUEST_TIMEOUT_S: Final = 4.0
+_DESCRIBE_BATCH: Final = 100
+_LIST_BATCH: Final = 1_000
 """Number of groups described or listed before the handler yields to other clients."""
 
 
 class GroupLists:
-    """See the module's docstring."""
+    """The handlers of both APIs."""
 
-    def __init__(self, endpoint: ApiContext, coordinators: Coordinators) -> None:
-        self._endpoint = endpoint
-        self._backend = endpoint.backend
+    def __init__(self, context: ApiContext, coordinators: Coordinators) -> None:
+        self._context = context
+        self._backend = context.backend
         self._coordinators = coordinators
 
     def apis(self) -> list[Api]:
-        """The APIs that replace the listener's own."""
+        """The entries that replace the listener's own in the table of APIs."""
         return [
             Api(ApiKey.LIST_GROUPS, "ListGroups", 0, 5, LIST_FLEXIBLE, self._list, prepare=decoded),
             Api(ApiKey.DESCRIBE_GROUPS, "DescribeGroups", 0, 6, _DESCRIBE_FLEXIBLE, self._describe, prepare=decoded),
@@ -47,7 +47,7 @@ class GroupLists:
         message = decoded(request)
         if request.connection.listener.node_id is not None:
             return encoded(request, {"error_code": ErrorCode.NONE, "groups": []})
-        error, ours = await self._backend.list_groups()
+        error, own_groups = await self._backend.list_groups()
         if error:
             return encoded(request, {"error_code": error, "groups": []})
         try:
@@ -56,28 +56,28 @@ class GroupLists:
             return encoded(request, {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE, "groups": []})
         states = {state.lower() for state in message.get("states_filter", ())}
         types = {kind.lower() for kind in message.get("types_filter", ())}
-        nobody: Message = {"protocol_type": "", "group_state": EMPTY}
+        empty_group: Message = {"protocol_type": "", "group_state": EMPTY}
         number, data = 0, bytearray()
 
-        def tell(group: str, about: Message) -> None:
+        def append(group: str, about: Message) -> None:
             nonlocal number, data
             if (
                 (not states or about["group_state"].lower() in states)
                 and (not types or CLASSIC in types)
-                and self._endpoint.group_allowed(request, Operation.DESCRIBE, group)
+                and self._context.group_allowed(request, Operation.DESCRIBE, group)
             ):
-                told = {**about, "group_id": group, "group_type": CLASSIC}
-                data += encode_items(request.api_key, request.version, "groups", [told])
+                item = {**about, "group_id": group, "group_type": CLASSIC}
+                data += encode_items(request.api_key, request.version, "groups", [item])
                 number += 1
 
-        for part in portions(ours, _LISTED_AT_ONCE):
+        for part in portions(own_groups, _LIST_BATCH):
             for group in part:
-                tell(group, real.pop(group, nobody))
+                append(group, real.pop(group, empty_group))
             await asyncio.sleep(0)
-        for part in portions(list(real), _LISTED_AT_ONCE):
+        for part in portions(list(real), _LIST_BATCH):
             for group in part:
-                if self._backend.owns(group) == ErrorCode.NONE:
-                    tell(group, real[group])
+                if self._backend.ownership_error(group) == ErrorCode.NONE:
+                    append(group, real[group])
             await asyncio.sleep(0)
         return encoded(request, {"error_code": ErrorCode.NONE, "groups": EncodedItems(number, data)})
 
@@ -93,15 +93,15 @@ class GroupLists:
             return encode_items(request.api_key, request.version, "groups", [found])
 
         data = bytearray()
-        for part in portions(groups, _AT_ONCE):
+        for part in portions(groups, _DESCRIBE_BATCH):
             data += b"".join(await asyncio.gather(*map(described, part)))
         return await encoded_by_size(request, {"groups": EncodedItems(len(groups), data)})
 
     async def _described(self, request: ApiRequest, group: str, operations: bool) -> Message:
-        failed = {**NOBODY, "group_id": group}
-        if not self._endpoint.group_allowed(request, Operation.DESCRIBE, group):
+        failed = {**EMPTY_DESCRIPTION, "group_id": group}
+        if not self._context.group_allowed(request, Operation.DESCRIBE, group):
             return {**failed, "error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED}
-        if code := self._backend.owns(group):
+        if code := self._backend.ownership_error(group):
             return {**failed, "error_code": code}
         try:
             found = await self._coordinators.describe(group, operations, self._deadline())
@@ -112,7 +112,7 @@ class GroupLists:
             return {**failed, "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
         if found["group_state"] != DEAD:
             return found
-        # The real coordinator does not have this group, but it exists if it has offsets here.
+        # The real coordinator does not know this group, but it exists if the manager has offsets of it.
         offsets = await self._backend.fetch(FetchRequest(group))
         if offsets.error and offsets.error != ErrorCode.GROUP_ID_NOT_FOUND:
             return {**failed, "error_code": offsets.error}
@@ -123,4 +123,4 @@ class GroupLists:
         return found
 
     def _deadline(self) -> float:
-        return asyncio.get_running_loop().time() + _ASK_S
+        return asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_S

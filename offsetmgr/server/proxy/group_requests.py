@@ -1,9 +1,9 @@
-"""Parses JoinGroup, SyncGroup, Heartbeat and LeaveGroup as the relay forwards them, and builds their error responses;
-pure.
+"""Parses JoinGroup, SyncGroup, Heartbeat and LeaveGroup, which the relay forwards, and builds their error responses.
+Pure.
 
-Only the beginning of a frame is parsed; subscriptions and assignments are forwarded unchanged.
+Only the beginning of a frame is parsed, not the subscriptions and assignments.
 
-Source: the JSON schemas of these requests and responses, versions 0 to `HIGHEST`.
+Source: the JSON schemas of these requests and responses, versions 0 to `MAX_VERSIONS`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from offsetmgr.kafka.protocol.primitives import INT16, Cursor
 from offsetmgr.kafka.protocol.schema_codec import encode_response
 from offsetmgr.server.network.api import ApiRequest
 
-HIGHEST: Final[dict[int, int]] = {
+MAX_VERSIONS: Final[dict[int, int]] = {
     ApiKey.JOIN_GROUP: 9,
     ApiKey.HEARTBEAT: 4,
     ApiKey.LEAVE_GROUP: 5,
@@ -40,25 +40,25 @@ _BODY: Final = 8
 
 
 class GroupRequest(NamedTuple):
-    """The member and its group. LeaveGroup may concern many members: only its group is parsed."""
+    """The group and the member in a request. A LeaveGroup may name many members, so only its group is parsed."""
 
     group: str
     generation: int = _NO_GENERATION
     member_id: str = ""
     instance_id: str | None = None
     session_seconds: float | None = None
-    """JoinGroup only."""
+    """The session timeout; only in a JoinGroup."""
 
 
 class JoinGroupResult(NamedTuple):
-    """The beginning of a JoinGroup response."""
+    """The error code and the generation of a JoinGroup response."""
 
     error: int
     generation: int
 
 
 def read_request(request: ApiRequest) -> GroupRequest:
-    """Raises `InvalidRequest`."""
+    """Parses a request. Raises `InvalidRequest`."""
     key, version = request.api_key, request.version
     flexible = version >= FLEXIBLE[key]
     cursor = Cursor(request.frame, request.body(flexible=flexible), flexible=flexible)
@@ -78,18 +78,18 @@ def read_request(request: ApiRequest) -> GroupRequest:
 
 
 def read_error(api_key: int, version: int, frame: bytes) -> int:
-    """The error code of a whole response (length field first). Raises `InvalidRequest`."""
-    return _behind_throttle(api_key, version, frame).number(INT16)
+    """Reads the error code of a whole response (with its length field). Raises `InvalidRequest`."""
+    return _after_throttle(api_key, version, frame).number(INT16)
 
 
 def read_joined(version: int, frame: bytes) -> JoinGroupResult:
-    """The beginning of a whole JoinGroup response. Raises `InvalidRequest`."""
-    cursor = _behind_throttle(ApiKey.JOIN_GROUP, version, frame)
+    """Parses the beginning of a whole JoinGroup response. Raises `InvalidRequest`."""
+    cursor = _after_throttle(ApiKey.JOIN_GROUP, version, frame)
     return JoinGroupResult(cursor.number(INT16), cursor.int32())
 
 
-def refusal(request: ApiRequest, code: int, member_id: str = "") -> bytes:
-    """The body of a response that contains only ``code``."""
+def error_response(request: ApiRequest, code: int, member_id: str = "") -> bytes:
+    """Builds the body of a response with this error code."""
     message = {
         "error_code": code,
         "generation_id": _NO_GENERATION,
@@ -102,7 +102,7 @@ def refusal(request: ApiRequest, code: int, member_id: str = "") -> bytes:
     return encode_response(request.api_key, request.version, message)
 
 
-def _behind_throttle(api_key: int, version: int, frame: bytes) -> Cursor:
+def _after_throttle(api_key: int, version: int, frame: bytes) -> Cursor:
     cursor = Cursor(frame, _BODY, flexible=version >= FLEXIBLE[api_key])
     cursor.tags()
     if version >= _THROTTLE_SINCE[api_key]:

@@ -1,44 +1,45 @@
-"""`MemberFence`: who may commit to which group, by what passed between clients and the real coordinator; pure.
+"""`MemberFence`: decides which commits come from current members, from the real coordinator's responses. Pure.
 
-The real coordinator C knows the members; this process M keeps the offsets.  Kafka's rule to be kept: *once any client
-has been given generation g, no commit of an older generation, of a replaced member, or of no member at all takes
-effect.*  A client that was given a generation fetches offsets next, and the fetched offset must not change afterwards.
+The real coordinator C manages the members; this manager M stores the offsets. The fence keeps Kafka's guarantee: *once
+any client has received generation g, no commit of an older generation, of a replaced member, or without a member takes
+effect.* A client that has received a generation fetches the offsets next, and they must not change afterwards.
 
-M's guarantees.  While M owns a group's shard (one *tenure*), every JoinGroup of the group passes through M,
-since its clients find no other coordinator; and C answers a request after it was sent.
+Assumptions. While M owns a group's shard (one *ownership epoch*), every JoinGroup of the group passes through M, since
+its clients find no other coordinator. And C answers a request after it was sent.
 
-Evidence.  C said "valid" (Heartbeat answered 0 or 27, SyncGroup answered 0) or "no members" (DescribeGroups) to a
-request that M sent at time s.  It is used at a time u to accept a commit, in the same step in which the commit is
-handed to the backend, and only if
+Evidence. C has answered "valid" (Heartbeat with NONE or REBALANCE_IN_PROGRESS, SyncGroup with NONE) or "no members"
+(DescribeGroups) to a request that M sent at time s. At a time u, M accepts a commit on this evidence, in the same step
+in which it passes the commit to the backend, only if
 
-1. M has owned the group since before s (same tenure), and no JoinGroup answer that ends earlier memberships has
-   reached M between s and u (same *serial*): a newer generation, or one for a static member, whose predecessor is
-   fenced without a new generation;
-2. u - s is shorter than the session timeout, within which C throws no member out that it has just heard.
+1. M has owned the group since before s (the same ownership epoch), and between s and u M has received no JoinGroup
+   response that ends earlier memberships (the same *evidence epoch*). A response ends them if it has a newer
+   generation, or if it is for a static member, whose predecessor is fenced without a new generation;
+2. u - s is shorter than the session timeout: C does not remove a member within that time after it has responded to it.
 
-Commits between two steps.  Let C create generation g+1 and answer a JoinGroup with it:
+Commits during a rebalance. Let C create generation g+1 and answer a JoinGroup with it:
 
-- Before M reads that answer no client knows g+1; commits of g are accepted, as if they had come before it.
-- When M reads it, `joined` drops all evidence, in one step: from now on g is refused (ILLEGAL_GENERATION).  A
-  Heartbeat of g that is still on its way back may say "valid" and is not believed (the serial has changed).
-- Then the relay waits until the commits begun before have ended (`Backend.settled`), asks once more whether M owns
-  the group, and only then passes the answer on.  So a client that knows g+1 fetches after the last commit of g.  (After
-  a commit that was answered as failed while the outcome was unknown: it may still take effect, before any later one.
-  Its member was valid, and gets the same error as from Kafka.)
-- If M has lost the group by then, the client gets NOT_COORDINATOR instead, knows no g+1, and joins again through
-  the new owner.  If M is frozen between that question and the answer's way out, g+1 was C's generation before M
-  lost the group: the new owner M' begins with no evidence, and to whatever it asks in its tenure C answers that g
-  is over.
-- A commit that M accepted by evidence of its own while it was already losing the group is fenced at the log.
+- Before M reads that response, no client knows g+1. M accepts commits of g, as if they had come before it.
+- When M reads it, `on_join_response` drops all evidence in one step: from now on M rejects g with ILLEGAL_GENERATION. A
+  response "valid" to a Heartbeat of g that is still in flight does not count, since the evidence epoch has changed.
+- Then the relay waits until all commits that started before have ended (`Backend.wait_for_commits`), checks again
+  whether M owns the group, and only then passes the response on. So a client that knows g+1 fetches after the last
+  commit of g.
+  (Exception: a commit that failed with an unknown outcome may still take effect, before any later one. Its member was
+  valid, and gets the same error as from Kafka.)
+- If M has lost the group by then, the client gets NOT_COORDINATOR instead, does not know g+1, and joins again through
+  the new owner M'. If M freezes between the check and sending the response, g+1 was C's generation before M lost the
+  group: M' starts without evidence, and C answers every request of M' that g has ended.
+- If M accepts a commit on its own evidence while it is losing the group, the log fences that commit.
 
-The evidence of a Heartbeat.  A coordinator that is still loading its groups answers every Heartbeat 0 without looking,
-and a broker that was frozen, and no longer coordinates the group, answers from outdated state.  So a Heartbeat only
-*prolongs* what is known of a member, without a gap as long as a session.  It begins with a SyncGroup answered 0, which
-C has written to its log, or a *proof* (see `proof`): DescribeGroups, which a loading coordinator refuses, then a
-Heartbeat on the same connection, then another broker's word that C is still the coordinator.
+Heartbeats as evidence. A coordinator that is still loading its groups answers every Heartbeat with NONE, without a
+check. A broker that was frozen, and is not the group's coordinator any more, answers from outdated state. So a
+Heartbeat only *prolongs* evidence about a member, without a gap as long as a session. The evidence begins with a
+SyncGroup that was answered with NONE, which C has written to its log, or with a *proof* (`Coordinators.prove_member`):
+DescribeGroups, which a loading coordinator rejects; then a Heartbeat on the same connection; then another broker's
+confirmation that C is still the coordinator.
 
-Between a new generation and its first SyncGroup answered 0 its commits get REBALANCE_IN_PROGRESS, as from C itself:
-until then C has not written the generation to its log.
+Between a new generation and its first SyncGroup that was answered with NONE, its commits get REBALANCE_IN_PROGRESS, as
+from C itself: until then C has not written the generation to its log.
 """
 
 from __future__ import annotations
@@ -48,168 +49,204 @@ from typing import Final
 
 from offsetmgr.core.error_code import ErrorCode
 
-FRESH_S: Final = 2.0
-"""How long evidence of a member lasts: less than half of Kafka's shortest session (group.min.session.timeout.ms, 6 s);
-half of the session if a shorter one is seen."""
-EMPTY_S: Final = 1.0
-"""How long "no members", or "members", is believed. Joins pass through the relay, so longer would be safe, but not for
-clients that bypass it."""
+EVIDENCE_LIFETIME_S: Final = 2.0
+"""How long evidence about a member is valid: less than half of Kafka's shortest session timeout
+(group.min.session.timeout.ms, 6 s). If a member joins with a shorter timeout, half of that."""
+EMPTY_GROUP_LIFETIME_S: Final = 1.0
+"""How long evidence about whether the group has members is valid. A longer time would be safe for clients of the relay,
+but not for clients that bypass it."""
 
-_FIRST_SWEEP: Final = 10_000
+_MIN_GROUPS_TO_SWEEP: Final = 10_000
 _NEVER: Final = float("-inf")
 
 
-class _Group:
-    """The known facts about one group in one tenure."""
+class _GroupEvidence:
+    """The evidence about one group in one ownership epoch."""
 
-    __slots__ = ("empty", "fresh", "members", "newest", "occupied", "ownership_epoch", "serial", "syncing")
+    __slots__ = (
+        "empty_at",
+        "evidence_epoch",
+        "evidence_lifetime_s",
+        "latest_generation",
+        "members",
+        "occupied_at",
+        "ownership_epoch",
+        "syncing",
+    )
 
-    def __init__(self, tenure: int, serial: int) -> None:
-        self.ownership_epoch = tenure
-        self.serial = serial
-        self.newest: int | None = None
+    def __init__(self, ownership_epoch: int, evidence_epoch: int) -> None:
+        self.ownership_epoch = ownership_epoch
+        self.evidence_epoch = evidence_epoch
+        self.latest_generation: int | None = None
         self.syncing = False
         self.members: dict[str, float] = {}
-        """When members of the newest generation were last confirmed."""
-        self.empty = _NEVER
-        self.occupied = _NEVER
-        self.fresh = FRESH_S
+        """When each member of the latest generation was last confirmed."""
+        self.empty_at = _NEVER
+        self.occupied_at = _NEVER
+        self.evidence_lifetime_s = EVIDENCE_LIFETIME_S
 
-    def prolongs(self, generation: int, member_id: str, sent: float) -> bool:
-        return generation == self.newest and sent - self.members.get(member_id, _NEVER) < 2 * self.fresh
+    def heartbeat_suffices(self, generation: int, member_id: str, sent: float) -> bool:
+        return (
+            generation == self.latest_generation
+            and sent - self.members.get(member_id, _NEVER) < 2 * self.evidence_lifetime_s
+        )
 
-    def drop_evidence(self, serial: int) -> None:
-        self.serial = serial
+    def drop_evidence(self, evidence_epoch: int) -> None:
+        self.evidence_epoch = evidence_epoch
         self.members.clear()
-        self.empty = self.occupied = _NEVER
+        self.empty_at = self.occupied_at = _NEVER
 
 
 class MemberFence:
-    """See the module's docstring. Times are seconds of one clock that continues while the process is frozen."""
+    """The evidence about all groups. Times are in seconds, of a clock that continues while the process is frozen."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, _Group] = {}
-        self._serials = itertools.count(1)
-        self._sweep_at = _FIRST_SWEEP
+        self._groups: dict[str, _GroupEvidence] = {}
+        self._evidence_epochs = itertools.count(1)
+        self._sweep_size = _MIN_GROUPS_TO_SWEEP
 
     def __len__(self) -> int:
         return len(self._groups)
 
-    # --- judgements ----------------------------------------------------------------------------------
+    # --- decisions -----------------------------------------------------------------------------------
 
-    def check_commit(self, group: str, tenure: int, generation: int, member_id: str, now: float) -> int | None:
-        """Judges a commit: 0 if it is allowed, an error code, or None: C must be asked."""
+    def check_commit(self, group: str, ownership_epoch: int, generation: int, member_id: str, now: float) -> int | None:
+        """Returns NONE if the commit is allowed, or the error code; Python's None if C must be asked first."""
         known = self._groups.get(group)
-        if known is None or known.ownership_epoch != tenure:
+        if known is None or known.ownership_epoch != ownership_epoch:
             return None
         if generation < 0:
-            if now - known.empty < EMPTY_S:
+            if now - known.empty_at < EMPTY_GROUP_LIFETIME_S:
                 return 0
-            return ErrorCode.UNKNOWN_MEMBER_ID if not member_id and now - known.occupied < EMPTY_S else None
-        if known.newest is None or generation > known.newest:
+            return (
+                ErrorCode.UNKNOWN_MEMBER_ID
+                if not member_id and now - known.occupied_at < EMPTY_GROUP_LIFETIME_S
+                else None
+            )
+        if known.latest_generation is None or generation > known.latest_generation:
             return None
-        if generation < known.newest:
+        if generation < known.latest_generation:
             return ErrorCode.ILLEGAL_GENERATION
         if known.syncing:
             return ErrorCode.REBALANCE_IN_PROGRESS
-        return 0 if now - known.members.get(member_id, _NEVER) < known.fresh else None
+        return 0 if now - known.members.get(member_id, _NEVER) < known.evidence_lifetime_s else None
 
-    def epoch(self, group: str, tenure: int) -> int:
-        """Read it before C is asked, and pass it with C's answer."""
-        return self._group(group, tenure).serial
+    def evidence_epoch(self, group: str, ownership_epoch: int) -> int:
+        """Returns the group's evidence epoch. Read it before asking C, and pass it on with C's response."""
+        return self._group(group, ownership_epoch).evidence_epoch
 
-    def prolongs(self, group: str, tenure: int, generation: int, member_id: str, sent: float) -> bool:
-        """Whether a Heartbeat sent at that time is enough for this member; otherwise a proof is needed."""
+    def heartbeat_suffices(
+        self, group: str, ownership_epoch: int, generation: int, member_id: str, sent: float
+    ) -> bool:
+        """Whether a Heartbeat that is sent at ``sent`` is sufficient evidence for this member; otherwise a proof is
+        needed."""
         known = self._groups.get(group)
-        return known is not None and known.ownership_epoch == tenure and known.prolongs(generation, member_id, sent)
+        return (
+            known is not None
+            and known.ownership_epoch == ownership_epoch
+            and known.heartbeat_suffices(generation, member_id, sent)
+        )
 
-    # --- observations --------------------------------------------------------------------------------
+    # --- forwarded requests and responses ------------------------------------------------------------
 
-    def session(self, group: str, tenure: int, seconds: float) -> None:
-        """A member joins with this session timeout."""
-        known = self._group(group, tenure)
-        known.fresh = min(known.fresh, max(seconds / 2, 0.0))
+    def on_join_request(self, group: str, ownership_epoch: int, seconds: float) -> None:
+        """Records a member's session timeout, in seconds."""
+        known = self._group(group, ownership_epoch)
+        known.evidence_lifetime_s = min(known.evidence_lifetime_s, max(seconds / 2, 0.0))
 
-    def joined(self, group: str, tenure: int, generation: int, *, static: bool) -> None:
-        """C answered a JoinGroup without error; call it before the response is passed on."""
-        known = self._group(group, tenure)
-        if known.newest is None or generation > known.newest:
-            known.drop_evidence(next(self._serials))
-            known.newest, known.syncing = generation, True
+    def on_join_response(self, group: str, ownership_epoch: int, generation: int, *, static: bool) -> None:
+        """Records a JoinGroup response without error. Call it before passing the response on."""
+        known = self._group(group, ownership_epoch)
+        if known.latest_generation is None or generation > known.latest_generation:
+            known.drop_evidence(next(self._evidence_epochs))
+            known.latest_generation, known.syncing = generation, True
         elif static:
-            known.drop_evidence(next(self._serials))
+            known.drop_evidence(next(self._evidence_epochs))
 
-    def synced(self, group: str, tenure: int, serial: int, generation: int, member_id: str, sent: float) -> None:
-        """C answered a SyncGroup without error."""
+    def on_sync_response(
+        self, group: str, ownership_epoch: int, evidence_epoch: int, generation: int, member_id: str, sent: float
+    ) -> None:
+        """Records a SyncGroup response without error."""
         known = self._groups.get(group)
-        if known is not None and known.ownership_epoch == tenure and known.newest == generation:
+        if known is not None and known.ownership_epoch == ownership_epoch and known.latest_generation == generation:
             known.syncing = False
-            if known.serial == serial:
-                self._valid(known, member_id, sent)
+            if known.evidence_epoch == evidence_epoch:
+                self._confirm(known, member_id, sent)
 
-    def observe(self, group: str, tenure: int, serial: int, generation: int, member_id: str, sent: float) -> None:
-        """C answered a Heartbeat, of a client or of ours, with 0 or 27."""
+    def on_heartbeat_response(
+        self, group: str, ownership_epoch: int, evidence_epoch: int, generation: int, member_id: str, sent: float
+    ) -> None:
+        """Records a Heartbeat response with NONE or REBALANCE_IN_PROGRESS, to a client or to the manager."""
         known = self._groups.get(group)
-        current = known is not None and known.ownership_epoch == tenure and known.serial == serial
-        if known is not None and current and known.prolongs(generation, member_id, sent):
-            self._valid(known, member_id, sent)
+        current = (
+            known is not None and known.ownership_epoch == ownership_epoch and known.evidence_epoch == evidence_epoch
+        )
+        if known is not None and current and known.heartbeat_suffices(generation, member_id, sent):
+            self._confirm(known, member_id, sent)
 
-    def left(self, group: str) -> None:
-        """Members leave, or are removed, so all must be confirmed again. Called before the request is forwarded and
-        after."""
+    def on_leave(self, group: str) -> None:
+        """Drops the evidence about all members, because some leave or are removed. Call it before and after forwarding
+        the request."""
         known = self._groups.get(group)
         if known is not None:
-            known.drop_evidence(next(self._serials))
+            known.drop_evidence(next(self._evidence_epochs))
 
-    # --- answers to our requests ---------------------------------------------------------------------
+    # --- responses to the manager's requests ---------------------------------------------------------
 
-    def confirm(self, group: str, tenure: int, serial: int, generation: int, member_id: str, sent: float) -> bool:
-        """A proof, begun at ``sent``, shows that a member is valid. Returns False if it is too late to count."""
+    def on_member_proof(
+        self, group: str, ownership_epoch: int, evidence_epoch: int, generation: int, member_id: str, sent: float
+    ) -> bool:
+        """Records a proof, started at ``sent``, that a member is valid. Returns False if the proof is outdated."""
         known = self._groups.get(group)
-        if known is None or known.ownership_epoch != tenure or known.serial != serial:
+        if known is None or known.ownership_epoch != ownership_epoch or known.evidence_epoch != evidence_epoch:
             return False
-        if known.newest is None or generation > known.newest:
-            # Newer than the joins seen here: a client bypassed the relay, or joined in an earlier tenure.
-            known.drop_evidence(next(self._serials))
-            known.newest, known.syncing = generation, False
-        if generation == known.newest:
-            self._valid(known, member_id, sent)
+        if known.latest_generation is None or generation > known.latest_generation:
+            # No such JoinGroup was forwarded here: a client bypassed the relay, or joined in an earlier ownership
+            # epoch.
+            known.drop_evidence(next(self._evidence_epochs))
+            known.latest_generation, known.syncing = generation, False
+        if generation == known.latest_generation:
+            self._confirm(known, member_id, sent)
         return True
 
-    def described(self, group: str, tenure: int, serial: int, *, empty: bool, sent: float) -> bool:
-        """A proof, begun at ``sent``, shows whether the group has members. Returns False if it is too late to count."""
+    def on_group_proof(
+        self, group: str, ownership_epoch: int, evidence_epoch: int, *, empty: bool, sent: float
+    ) -> bool:
+        """Records a proof, started at ``sent``, whether the group has members. Returns False if the proof is
+        outdated."""
         known = self._groups.get(group)
-        if known is None or known.ownership_epoch != tenure or known.serial != serial:
+        if known is None or known.ownership_epoch != ownership_epoch or known.evidence_epoch != evidence_epoch:
             return False
         if empty:
             known.members.clear()
-            known.empty, known.occupied = sent, _NEVER
+            known.empty_at, known.occupied_at = sent, _NEVER
         else:
-            known.empty, known.occupied = _NEVER, sent
+            known.empty_at, known.occupied_at = _NEVER, sent
         return True
 
     # --- memory --------------------------------------------------------------------------------------
 
     def sweep(self, now: float) -> None:
-        """Beyond a limit, forgets groups without fresh evidence: asking C again is always correct."""
-        if len(self._groups) < self._sweep_at:
+        """If many groups are held, removes those without recent evidence. That is safe: the next commit asks C
+        again."""
+        if len(self._groups) < self._sweep_size:
             return
-        for name in [name for name, known in self._groups.items() if _stale(known, now)]:
+        for name in [name for name, known in self._groups.items() if _is_stale(known, now)]:
             del self._groups[name]
-        self._sweep_at = max(_FIRST_SWEEP, 2 * len(self._groups))
+        self._sweep_size = max(_MIN_GROUPS_TO_SWEEP, 2 * len(self._groups))
 
-    def _group(self, group: str, tenure: int) -> _Group:
+    def _group(self, group: str, ownership_epoch: int) -> _GroupEvidence:
         known = self._groups.get(group)
-        if known is None or known.ownership_epoch != tenure:
-            known = self._groups[group] = _Group(tenure, next(self._serials))
+        if known is None or known.ownership_epoch != ownership_epoch:
+            known = self._groups[group] = _GroupEvidence(ownership_epoch, next(self._evidence_epochs))
         return known
 
     @staticmethod
-    def _valid(known: _Group, member_id: str, sent: float) -> None:
+    def _confirm(known: _GroupEvidence, member_id: str, sent: float) -> None:
         known.members[member_id] = max(sent, known.members.get(member_id, _NEVER))
-        known.empty = _NEVER
+        known.empty_at = _NEVER
 
 
-def _stale(known: _Group, now: float) -> bool:
-    newest = max(known.empty, known.occupied, max(known.members.values(), default=_NEVER))
-    return now - newest > 60.0
+def _is_stale(known: _GroupEvidence, now: float) -> bool:
+    latest_generation = max(known.empty_at, known.occupied_at, max(known.members.values(), default=_NEVER))
+    return now - latest_generation > 60.0

@@ -1,9 +1,10 @@
-"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: the manager that owns the group forwards them to the group's real
-coordinator, and parses them for the `MemberFence`.
+"""`ProxiedMembership`: forwards JoinGroup, SyncGroup, Heartbeat and LeaveGroup to the group's real coordinator.
 
-They use a connection of the client's own, since a JoinGroup may wait there for a whole rebalance. A manager that is
-still loading the group forwards them too: most of these responses have no error for "loading", and members must not
-lose their sessions meanwhile. But it returns no generation before the load is complete.
+Only the manager that owns the group forwards them, and parses them for the `MemberFence`. Each client has its own
+connection to the coordinator, because a JoinGroup may wait there for a whole rebalance.
+
+A manager that is still loading the group forwards them too: most of these responses have no error code for "loading",
+and the members must not lose their sessions meanwhile. But it passes no generation on before the load is complete.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.server.apis.api_context import ApiContext
-from offsetmgr.server.network.api import HANG_UP, Answer, Api, ApiRequest, Frame
-from offsetmgr.server.proxy.broker_connections import ProxyLinks
+from offsetmgr.server.network.api import CLOSE_CONNECTION, Answer, Api, ApiRequest, Frame
+from offsetmgr.server.proxy.client_upstreams import UpstreamRegistry
 from offsetmgr.server.proxy.coordinators import Coordinators
-from offsetmgr.server.proxy.fenced_backend import VALID
+from offsetmgr.server.proxy.fenced_backend import VALID_MEMBER_CODES
 from offsetmgr.server.proxy.group_requests import (
     FLEXIBLE,
-    HIGHEST,
+    MAX_VERSIONS,
     GroupRequest,
+    error_response,
     read_error,
     read_joined,
     read_request,
-    refusal,
 )
 from offsetmgr.server.proxy.member_fence import MemberFence
 from offsetmgr.server.security.authorization import Operation
@@ -38,82 +39,90 @@ _NAMES: Final = {
     ApiKey.LEAVE_GROUP: "LeaveGroup",
     ApiKey.SYNC_GROUP: "SyncGroup",
 }
-_FIND_S: Final = 3.0
-_OURS: Final = frozenset({ErrorCode.NONE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
-_ELSEWHERE: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
+_FIND_TIMEOUT_S: Final = 3.0
+_OWNED_CODES: Final = frozenset({ErrorCode.NONE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
+_MOVED_CODES: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 
 
 class ProxiedMembership:
-    """See the module's docstring."""
+    """The handlers of the four APIs."""
 
     def __init__(
         self,
-        endpoint: ApiContext,
-        links: ProxyLinks,
-        gate: MemberFence,
+        context: ApiContext,
+        upstreams: UpstreamRegistry,
+        fence: MemberFence,
         coordinators: Coordinators,
         clock: Callable[[], float],
     ) -> None:
-        self._endpoint = endpoint
-        self._backend = endpoint.backend
-        self._links = links
-        self._gate = gate
+        self._context = context
+        self._backend = context.backend
+        self._upstreams = upstreams
+        self._fence = fence
         self._coordinators = coordinators
         self._clock = clock
 
     def apis(self) -> list[Api]:
-        return [Api(key, name, 0, HIGHEST[key], FLEXIBLE[key], self._handle) for key, name in _NAMES.items()]
+        return [Api(key, name, 0, MAX_VERSIONS[key], FLEXIBLE[key], self._handle) for key, name in _NAMES.items()]
 
     async def _handle(self, request: ApiRequest) -> Answer:
-        asked = read_request(request)
-        group = asked.group
-        if not self._endpoint.group_allowed(request, Operation.READ, group):
-            return refusal(request, ErrorCode.GROUP_AUTHORIZATION_FAILED, asked.member_id)
-        if (code := self._backend.owns(group)) not in _OURS:
-            return refusal(request, code, asked.member_id)
-        tenure = self._backend.ownership_epoch(group)
-        if asked.session_seconds is not None:
-            self._gate.session(group, tenure, asked.session_seconds)
+        member = read_request(request)
+        group = member.group
+        if not self._context.group_allowed(request, Operation.READ, group):
+            return error_response(request, ErrorCode.GROUP_AUTHORIZATION_FAILED, member.member_id)
+        if (code := self._backend.ownership_error(group)) not in _OWNED_CODES:
+            return error_response(request, code, member.member_id)
+        ownership_epoch = self._backend.ownership_epoch(group)
+        if member.session_seconds is not None:
+            self._fence.on_join_request(group, ownership_epoch, member.session_seconds)
         if request.api_key == ApiKey.LEAVE_GROUP:
-            self._gate.left(group)
-        serial, sent = self._gate.epoch(group, tenure), self._clock()
+            self._fence.on_leave(group)
+        evidence_epoch, sent = self._fence.evidence_epoch(group, ownership_epoch), self._clock()
         try:
-            deadline = asyncio.get_running_loop().time() + _FIND_S
+            deadline = asyncio.get_running_loop().time() + _FIND_TIMEOUT_S
             coordinator = await self._coordinators.find(group, deadline)
         except OffsetMgrError:
-            return refusal(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, asked.member_id)
+            return error_response(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, member.member_id)
         try:
-            frame = await self._links.of(request.connection).to(coordinator).ask(request)
+            frame = await self._upstreams.of(request.connection).for_broker(coordinator).ask(request)
         except OffsetMgrError:
             self._coordinators.forget(group)
-            return HANG_UP
+            return CLOSE_CONNECTION
         code = read_error(request.api_key, request.version, frame)
-        if code in _ELSEWHERE:
+        if code in _MOVED_CODES:
             self._coordinators.forget(group)
         elif request.api_key == ApiKey.JOIN_GROUP and code == ErrorCode.NONE:
-            return await self._joined(request, asked, tenure, frame)
+            return await self._joined(request, member, ownership_epoch, frame)
         elif request.api_key == ApiKey.SYNC_GROUP and code == ErrorCode.NONE:
-            self._gate.synced(group, tenure, serial, asked.generation, asked.member_id, sent)
-        elif request.api_key == ApiKey.HEARTBEAT and code in VALID:
-            self._gate.observe(group, tenure, serial, asked.generation, asked.member_id, sent)
+            self._fence.on_sync_response(
+                group, ownership_epoch, evidence_epoch, member.generation, member.member_id, sent
+            )
+        elif request.api_key == ApiKey.HEARTBEAT and code in VALID_MEMBER_CODES:
+            self._fence.on_heartbeat_response(
+                group, ownership_epoch, evidence_epoch, member.generation, member.member_id, sent
+            )
         elif request.api_key == ApiKey.LEAVE_GROUP:
-            self._gate.left(group)
+            self._fence.on_leave(group)
         return Frame(frame)
 
-    async def _joined(self, request: ApiRequest, asked: GroupRequest, tenure: int, frame: bytes) -> Answer:
-        """Holds the response back until no commit of an earlier generation can take effect any more."""
-        if not self._still_ours(asked.group, tenure):
-            return refusal(request, ErrorCode.NOT_COORDINATOR, asked.member_id)
+    async def _joined(self, request: ApiRequest, member: GroupRequest, ownership_epoch: int, frame: bytes) -> Answer:
+        """Delays the response until no commit of an earlier generation can take effect any more."""
+        if not self._still_owned(member.group, ownership_epoch):
+            return error_response(request, ErrorCode.NOT_COORDINATOR, member.member_id)
         generation = read_joined(request.version, frame).generation
-        self._gate.joined(asked.group, tenure, generation, static=asked.instance_id is not None)
+        self._fence.on_join_response(member.group, ownership_epoch, generation, static=member.instance_id is not None)
         try:
-            await self._backend.settled(asked.group)
+            await self._backend.wait_for_commits(member.group)
         except OffsetMgrError:
-            return refusal(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, asked.member_id)
-        if not self._still_ours(asked.group, tenure):
-            return refusal(request, ErrorCode.NOT_COORDINATOR, asked.member_id)
+            return error_response(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, member.member_id)
+        if not self._still_owned(member.group, ownership_epoch):
+            return error_response(request, ErrorCode.NOT_COORDINATOR, member.member_id)
         return Frame(frame)
 
-    def _still_ours(self, group: str, tenure: int) -> bool:
-        """While the shard is loading, it is unknown whether the group is ours at this moment."""
-        return self._backend.owns(group) == ErrorCode.NONE and self._backend.ownership_epoch(group) == tenure
+    def _still_owned(self, group: str, ownership_epoch: int) -> bool:
+        """Whether this manager still owns the group. False while its shard is loading, since ownership is not certain
+        then."""
+        return (
+            self._backend.ownership_error(group) == ErrorCode.NONE
+            and self._backend.ownership_epoch(group) == ownership_epoch
+        )

@@ -1,4 +1,4 @@
-"""`Proxy`: assembles the relay."""
+"""`Proxy`: creates and connects the parts of the relay."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.backend import Backend
 from offsetmgr.server.network.api import Api
 from offsetmgr.server.network.socket_server import SocketServer
-from offsetmgr.server.proxy.broker_connections import ProxyLinks
 from offsetmgr.server.proxy.brokers import Brokers, ProxyPorts
+from offsetmgr.server.proxy.client_upstreams import UpstreamRegistry
 from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.proxy.fenced_backend import MemberFencingBackend
-from offsetmgr.server.proxy.foreign_commit_monitor import BrokerCommitMonitor
+from offsetmgr.server.proxy.foreign_commit_monitor import ForeignCommitMonitor
 from offsetmgr.server.proxy.forwarder import FORWARDED, Forwarder
 from offsetmgr.server.proxy.group_lists import GroupLists
 from offsetmgr.server.proxy.member_fence import MemberFence
 from offsetmgr.server.proxy.membership import ProxiedMembership
 from offsetmgr.server.proxy.metadata_rewrite import MetadataRewriter
-from offsetmgr.server.proxy.request_screen import RequestScreen
+from offsetmgr.server.proxy.request_filter import RequestFilter
 from offsetmgr.server.proxy.topic_ids import TopicIds
 from offsetmgr.server.security.authorization import (
     AllowAllAuthorizer,
@@ -34,13 +34,13 @@ from offsetmgr.server.security.authorization import (
     ReservedGroupsAuthorizer,
 )
 
-_ASK_S: Final = 10.0
+_REQUEST_TIMEOUT_S: Final = 10.0
 _NOTHING: Final = ReservedGroups()
 
 
 class Proxy:
-    """In the order of a start: `fallback` for the `SocketServer`, `open_ports`, `guard` for the backend of its
-    handlers, `apis`, `start`."""
+    """The relay of one manager. Use it in this order: pass `fallback` to the `SocketServer`; call `open_ports`, `guard`
+    with the backend, `apis`, `start`; finally `close`."""
 
     def __init__(
         self,
@@ -49,9 +49,8 @@ class Proxy:
         authorizer: Authorizer | None = None,
         reserved: ReservedGroups = _NOTHING,
     ) -> None:
-        """``bootstrap`` and ``security`` connect to the real cluster; the brokers see this principal.
-
-        ``authorizer`` decides about admin APIs; no client may touch ``reserved`` names, see `RequestScreen`.
+        """``bootstrap`` and ``security``: the connection to the real cluster, whose principal the brokers see.
+        ``authorizer``: decides about admin APIs. ``reserved``: names that no client may use, see `RequestFilter`.
         """
         allowed = authorizer or AllowAllAuthorizer()
         self.authorizer: Authorizer = ReservedGroupsAuthorizer(allowed, reserved) if reserved.topic else allowed
@@ -59,79 +58,80 @@ class Proxy:
         self._client = Client(bootstrap, security)
         self._brokers = Brokers(self._client, security)
         self._coordinators = Coordinators(self._client, self._brokers)
-        self._gate = MemberFence()
-        self._links = ProxyLinks(self._brokers, security)
+        self._fence = MemberFence()
+        self._upstreams = UpstreamRegistry(self._brokers, security)
         self._backend: Backend | None = None
-        self._guarded: MemberFencingBackend | None = None
-        self._watch: BrokerCommitMonitor | None = None
-        self._screen = RequestScreen(self._links, TopicIds(self._client), allowed, reserved)
-        self.fallback = Forwarder(self._screen)
+        self._fenced_backend: MemberFencingBackend | None = None
+        self._monitor: ForeignCommitMonitor | None = None
+        self._filter = RequestFilter(self._upstreams, TopicIds(self._client), allowed, reserved)
+        self.fallback = Forwarder(self._filter)
 
     def guard(self, backend: Backend, *, watch: bool = True) -> MemberFencingBackend:
-        """The manager's backend, which rejects all clients that may not commit or delete.
+        """Wraps the backend, so that it rejects commits and deletions that the group's membership does not allow.
 
-        ``watch``: whether offsets at the real coordinators raise an alarm. False if the backend stores its own there.
+        ``watch``: whether offsets at the real coordinators raise an alarm; False if the backend stores its own offsets
+        there.
         """
         self._backend = backend
-        self._guarded = MemberFencingBackend(backend, self._gate, self._coordinators, boottime)
-        self._watch = BrokerCommitMonitor(backend, self._coordinators) if watch else None
-        return self._guarded
+        self._fenced_backend = MemberFencingBackend(backend, self._fence, self._coordinators, boottime)
+        self._monitor = ForeignCommitMonitor(backend, self._coordinators) if watch else None
+        return self._fenced_backend
 
-    def apis(self, endpoint: ApiContext, of_endpoint: Sequence[Api], advertised_host: str) -> list[Api]:
-        """The listener's table with the relay's replacements; ``endpoint`` must use the guarded backend."""
-        ours = [
-            *MetadataRewriter(endpoint, self._links, self._screen, advertised_host).apis(),
-            *GroupLists(endpoint, self._coordinators).apis(),
-            *ProxiedMembership(endpoint, self._links, self._gate, self._coordinators, boottime).apis(),
+    def apis(self, context: ApiContext, listener_apis: Sequence[Api], advertised_host: str) -> list[Api]:
+        """Returns the listener's table of APIs with the relay's replacements. The backend of ``context`` must be that
+        of `guard`."""
+        replacements = [
+            *MetadataRewriter(context, self._upstreams, self._filter, advertised_host).apis(),
+            *GroupLists(context, self._coordinators).apis(),
+            *ProxiedMembership(context, self._upstreams, self._fence, self._coordinators, boottime).apis(),
         ]
-        replaced = {api.key for api in ours} | FORWARDED.keys()
-        return [api for api in of_endpoint if api.key not in replaced] + ours
+        replaced = {api.key for api in replacements} | FORWARDED.keys()
+        return [api for api in listener_apis if api.key not in replaced] + replacements
 
     async def open_ports(
         self, service: SocketServer, host: str, ports: ProxyPorts, tls: ssl.SSLContext | None, timeout: float
     ) -> None:
-        """Opens a port for each broker, on the manager's own ``host`` and with its ``tls``; it serves as soon as the
-        server does. Raises `OffsetMgrError`."""
+        """Opens a port for each broker, on the manager's ``host`` and with its ``tls``. Raises `OffsetMgrError`."""
         await self._brokers.start(service, host, ports, tls, timeout)
 
     def start(self) -> None:
-        """Starts the background tasks."""
-        if self._watch is not None:
-            self._watch.start()
+        """Starts to watch for clients that bypass the relay."""
+        if self._monitor is not None:
+            self._monitor.start()
 
     async def close(self) -> None:
-        """Call it after the server has been closed."""
-        if self._watch is not None:
-            await self._watch.close()
-        if self._guarded is not None:
-            await self._guarded.close()
+        """Closes the connections to the brokers. Call it after the server has been closed."""
+        if self._monitor is not None:
+            await self._monitor.close()
+        if self._fenced_backend is not None:
+            await self._fenced_backend.close()
         await self._brokers.close()
         await self._client.close()
 
     def ports(self) -> Mapping[int, int]:
-        """Our ports by the node id of the broker that each represents."""
+        """The manager's port for each broker, by node id."""
         return self._brokers.ports()
 
     def alarms(self) -> Sequence[str]:
-        """Alarms for `manager status`: see `BrokerCommitMonitor`."""
-        return () if self._watch is None else self._watch.alarms
+        """The alarms of `ForeignCommitMonitor`, for `manager status`."""
+        return () if self._monitor is None else self._monitor.alarms
 
     async def members(self, groups: Sequence[str]) -> Mapping[str, bool]:
-        """Whether groups have members; groups for which that is unknown are omitted.
+        """Returns for each group whether it has members; omits groups for which that is unknown.
 
-        The result stays valid until the caller yields control: no generation has been returned since the real
-        coordinator was asked, and a joining member waits for everything that has begun by then (`Backend.settled`).
+        The result is valid until the caller yields control: the relay has passed on no new generation since it asked
+        the real coordinator, and a joining member waits for running commits and deletions (`Backend.wait_for_commits`).
         """
         backend = self._backend
         if backend is None:
             return {}
-        before = {group: self._gate.epoch(group, backend.ownership_epoch(group)) for group in groups}
+        before = {group: self._fence.evidence_epoch(group, backend.ownership_epoch(group)) for group in groups}
         try:
-            idle = await self._coordinators.prove_idle(groups, asyncio.get_running_loop().time() + _ASK_S)
+            idle = await self._coordinators.prove_idle(groups, asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_S)
         except OffsetMgrError:
             return {}
         return {
             group: not is_idle
             for group, is_idle in idle.items()
-            if self._gate.epoch(group, backend.ownership_epoch(group)) == before[group]
+            if self._fence.evidence_epoch(group, backend.ownership_epoch(group)) == before[group]
         }

@@ -1,7 +1,7 @@
-"""The brokers in a Metadata response, and the same response with other brokers or without one topic; pure.
+"""Replaces the brokers in an encoded Metadata response, or removes a topic from it. Pure.
 
-The brokers are near the beginning, so everything after them is kept byte for byte: the topics, which may be many, are
-neither decoded nor encoded again. A topic to be removed is found by its name; only the removed part is decoded.
+The brokers are near the beginning; all bytes after them are copied. So the topics, which may be many, are neither
+decoded nor encoded again. A topic to remove is found by the bytes of its name; only its own part is decoded.
 
 Source: MetadataResponse.json, versions 0 to 13.
 """
@@ -14,16 +14,16 @@ from typing import Final, NamedTuple
 from offsetmgr.core.errors import InvalidRequest
 from offsetmgr.kafka.protocol.primitives import INT16, INT32, NO_TAGS, Cursor, count, string
 
-HIGHEST: Final = 13
+MAX_VERSION: Final = 13
 FLEXIBLE: Final = 9
 
-_CERTAIN: Final = 6
-"""Length of a name from which other bytes of a response are unlikely to look the same."""
-_MOST_ERRORS: Final = 256
-_SMALLEST_TOPIC: Final = 4
-_SMALLEST_PARTITION: Final = 10
+_MIN_NAME_BYTES: Final = 6
+"""Length of a name from which on other bytes of a response are unlikely to be equal to it."""
+_MAX_ERROR_CODE: Final = 256
+_MIN_TOPIC_BYTES: Final = 4
+_MIN_PARTITION_BYTES: Final = 10
 _BODY: Final = 8
-"""After the length field and the correlation id."""
+"""Position of the body, after the length field and the correlation id."""
 
 
 class NamedBroker(NamedTuple):
@@ -36,7 +36,7 @@ class NamedBroker(NamedTuple):
 
 
 class BrokersPart(NamedTuple):
-    """The array of brokers in a response: its position in the frame, and its content."""
+    """The array of brokers in a response: its position in the frame, and its items."""
 
     start: int
     end: int
@@ -44,7 +44,7 @@ class BrokersPart(NamedTuple):
 
 
 def find_brokers(frame: bytes, version: int) -> BrokersPart:
-    """The brokers in a whole Metadata response (length field first). Raises `InvalidRequest` if it cannot be parsed."""
+    """Reads the brokers of a whole Metadata response (with its length field). Raises `InvalidRequest`."""
     cursor = Cursor(frame, _BODY, flexible=version >= FLEXIBLE)
     cursor.tags()
     if version >= 3:
@@ -60,7 +60,7 @@ def find_brokers(frame: bytes, version: int) -> BrokersPart:
 
 
 def replace_brokers(frame: bytes, version: int, part: BrokersPart, brokers: Sequence[NamedBroker]) -> bytes:
-    """The same response with ``brokers`` instead of ``part``."""
+    """Returns the same response with ``brokers`` instead of those in ``part``."""
     flexible = version >= FLEXIBLE
     out = bytearray(count(len(brokers), flexible=flexible))
     for broker in brokers:
@@ -74,37 +74,37 @@ def replace_brokers(frame: bytes, version: int, part: BrokersPart, brokers: Sequ
 
 
 def without_topic(frame: bytes, version: int, name: str) -> bytes | None:
-    """The same response without the topic of this name; None if it cannot be found with certainty.
+    """Returns the same response without the topic of this name; None if the topic cannot be found with certainty.
 
-    An occurrence of the name is the topic's own only if a known error code and the name's length are in front of it,
-    which no name's characters can look like, and a whole topic begins there.
+    The name's bytes count as the topic only if the name's length and a known error code are in front of them and a
+    whole topic can be parsed there.
     """
     flexible = version >= FLEXIBLE
     needle = string(name, flexible=flexible)
-    if len(name) < _CERTAIN:
+    if len(name) < _MIN_NAME_BYTES:
         return None
-    counted = _behind_cluster(frame, version)
-    cursor = Cursor(frame, counted, flexible=flexible)
-    number = cursor.count(_SMALLEST_TOPIC)
+    topics_at = _topics_position(frame, version)
+    cursor = Cursor(frame, topics_at, flexible=flexible)
+    number = cursor.count(_MIN_TOPIC_BYTES)
     first = cursor.at
     at = frame.find(needle, first)
     while at >= 0:
         start = at - INT16.size
-        if start >= first and -1 <= INT16.unpack_from(frame, start)[0] < _MOST_ERRORS:
+        if start >= first and -1 <= INT16.unpack_from(frame, start)[0] < _MAX_ERROR_CODE:
             try:
-                end = _behind_topic(frame, start, version)
+                end = _topic_end(frame, start, version)
             except InvalidRequest:
                 end = -1
             if end > 0:
                 out = b"".join(
-                    (frame[4:counted], count(number - 1, flexible=flexible), frame[first:start], frame[end:])
+                    (frame[4:topics_at], count(number - 1, flexible=flexible), frame[first:start], frame[end:])
                 )
                 return INT32.pack(len(out)) + out
         at = frame.find(needle, at + 1)
     return None
 
 
-def _behind_cluster(frame: bytes, version: int) -> int:
+def _topics_position(frame: bytes, version: int) -> int:
     """The position of the array of topics."""
     cursor = Cursor(frame, find_brokers(frame, version).end, flexible=version >= FLEXIBLE)
     if version >= 2:
@@ -114,7 +114,7 @@ def _behind_cluster(frame: bytes, version: int) -> int:
     return cursor.at
 
 
-def _behind_topic(frame: bytes, start: int, version: int) -> int:
+def _topic_end(frame: bytes, start: int, version: int) -> int:
     cursor = Cursor(frame, start, flexible=version >= FLEXIBLE)
     cursor.number(INT16)
     cursor.string()
@@ -122,7 +122,7 @@ def _behind_topic(frame: bytes, start: int, version: int) -> int:
         cursor.take(16)  # the topic's id
     if version >= 1:
         cursor.boolean()
-    for _ in range(cursor.count(_SMALLEST_PARTITION)):
+    for _ in range(cursor.count(_MIN_PARTITION_BYTES)):
         cursor.take(10 if version < 7 else 14)  # error, index, leader, the leader's epoch
         for _ in range(2 if version < 5 else 3):  # replicas, those in sync, those offline
             cursor.take(4 * cursor.count(4))

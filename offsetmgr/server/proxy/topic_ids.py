@@ -1,4 +1,4 @@
-"""The names of topic ids, and the ids in a Fetch."""
+"""`TopicIds`: finds the names of topic ids; `fetched_ids` reads the ids in a Fetch request."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.primitives import Cursor
 from offsetmgr.kafka.protocol.request_sender import send_request
 
-_BY_ID: Final = 12
+_FIRST_BY_ID: Final = 12
 """The first version of Metadata that names topics by id (KIP-516)."""
-_ASK_S: Final = 10.0
-_MOST: Final = 100_000
-_AT_ONCE: Final = 1_000
+_REQUEST_TIMEOUT_S: Final = 10.0
+_MAX_NAMES: Final = 100_000
+_IDS_PER_REQUEST: Final = 1_000
 _FETCH_HEAD: Final = {13: 25, 14: 25, 15: 21}
 """Size of the fields in front of the array of topics in a Fetch, by version: replica (before 15), wait, bytes,
 isolation, session."""
@@ -33,32 +33,33 @@ class TopicIds:
         self._names: dict[uuid.UUID, str] = {}
 
     def name(self, topic_id: uuid.UUID | None) -> str | None:
-        """None if unknown."""
+        """Returns the topic's name from the cache; None if it is not there."""
         return None if topic_id is None else self._names.get(topic_id)
 
     def unknown(self, ids: Iterable[uuid.UUID]) -> Collection[uuid.UUID]:
         return {topic_id for topic_id in ids if topic_id not in self._names}
 
-    async def learn(self, ids: Collection[uuid.UUID]) -> None:
-        """Asks a broker for the names of these ids; ids that it does not know stay unknown. Raises `OffsetMgrError`."""
+    async def resolve(self, ids: Collection[uuid.UUID]) -> None:
+        """Asks a broker for the names of these ids and caches them. Ids that it does not know stay unknown. Raises
+        `OffsetMgrError`."""
         if not ids:
             return
-        deadline = asyncio.get_running_loop().time() + _ASK_S
+        deadline = asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_S
         connection = await self._client.any_connection(deadline)
-        if connection.versions.get(ApiKey.METADATA, (0, 0))[1] < _BY_ID:
+        if connection.versions.get(ApiKey.METADATA, (0, 0))[1] < _FIRST_BY_ID:
             return
-        wanted = list(ids)
-        for at in range(0, len(wanted), _AT_ONCE):
-            topics = [{"topic_id": topic_id, "name": None} for topic_id in wanted[at : at + _AT_ONCE]]
+        unresolved = list(ids)
+        for at in range(0, len(unresolved), _IDS_PER_REQUEST):
+            topics = [{"topic_id": topic_id, "name": None} for topic_id in unresolved[at : at + _IDS_PER_REQUEST]]
             question = {
                 "topics": topics,
                 "allow_auto_topic_creation": False,
                 "include_topic_authorized_operations": False,
             }
             answer = await send_request(
-                connection, ApiKey.METADATA, _BY_ID, question, remaining(deadline), use_codec_thread=True
+                connection, ApiKey.METADATA, _FIRST_BY_ID, question, remaining(deadline), use_codec_thread=True
             )
-            if len(self._names) > _MOST:
+            if len(self._names) > _MAX_NAMES:
                 self._names.clear()
             for topic in answer["topics"]:
                 if topic["name"] and topic["topic_id"]:
@@ -66,8 +67,8 @@ class TopicIds:
 
 
 def fetched_ids(frame: bytes, body: int, version: int) -> list[uuid.UUID | None] | None:
-    """The ids in a Fetch of version 13 to 15, which clients send often; None if its partitions have tagged fields, so
-    that it must be decoded. Raises `InvalidRequest`."""
+    """Reads the topic ids of a Fetch request of version 13 to 15 without decoding it, since clients send it often.
+    Returns None if its partitions have tagged fields, so that it must be decoded. Raises `InvalidRequest`."""
     cursor = Cursor(frame, body, flexible=True)
     cursor.take(_FETCH_HEAD[version])
     ids: list[uuid.UUID | None] = []

@@ -1,13 +1,14 @@
-"""`UpstreamConnection`: one connection to one broker, opened for one client's connection, which carries its requests
-unread.
+"""`UpstreamConnection`: a connection to one broker that forwards the requests of one client's connection unread.
 
-Frames are forwarded unchanged, so the broker sees the client's own correlation ids, and responds in the order of the
-requests. A response is either streamed to the client as it arrives (`forward`) or collected whole (`ask`). All upstream
-connections read into one shared buffer and write from there: no bytes object is created for a fetched record.
+Frames are forwarded unchanged, so the broker sees the client's correlation ids. It responds in the order of the
+requests. A response is streamed to the client as it arrives (`forward`) or collected whole (`ask`). All upstream
+connections read into one shared buffer and write to clients from it, so that fetched records are not copied into new
+objects.
 
-If the connection to the broker breaks, the client's connection is closed, as the broker's own would be: its requests
-may or may not have been carried out, and clients handle that. Only a connection to the manager itself survives the loss
-of an unused upstream connection (which the broker closed as idle): the next request opens another.
+If the connection to the broker breaks, the client's connection is closed too, as if the broker had closed it: its
+requests may or may not have been executed, and clients handle that. There is one exception: if the client is connected
+to the manager's own port and no request is in flight (the broker closes idle connections), the client's connection
+stays open, and the next request opens another upstream connection.
 """
 
 from __future__ import annotations
@@ -26,31 +27,31 @@ from offsetmgr.server.network.api import ApiRequest, Sink
 if TYPE_CHECKING:
     from offsetmgr.server.network.api import ClientConnection
 
-DIAL_S: Final = 10.0
-PARTING_S: Final = 10.0
-"""How long a broker may take to receive the requests of a disconnected client."""
-LARGEST_ANSWER: Final = 256 * 1024 * 1024
+CONNECT_TIMEOUT_S: Final = 10.0
+CLOSE_TIMEOUT_S: Final = 10.0
+"""How long the broker may take to read the last requests of a disconnected client."""
+MAX_COLLECTED_BYTES: Final = 256 * 1024 * 1024
 """Maximum size of a response that is collected whole. Streamed responses may have any size."""
 
 _START: Final = struct.Struct(">ii")
 _BUFFER_BYTES: Final = 512 * 1024
-_MOST_UNSENT: Final = 1024 * 1024
-"""Bytes of requests that the broker has not taken yet, above which reading from the client stops."""
+_MAX_UNSENT_BYTES: Final = 1024 * 1024
+"""Size of unsent requests above which the upstream connection applies backpressure to the client."""
 
 
 class ReadBuffer:
-    """The memory that all upstream connections of one event loop read into, one after the other."""
+    """The buffer into which all upstream connections of one event loop read, one after the other."""
 
     def __init__(self) -> None:
         self.view = memoryview(bytearray(_BUFFER_BYTES))
 
     def renew(self) -> None:
-        """Allocates another buffer, because the transport may still refer to the present one."""
+        """Allocates a new buffer, because the transport may still refer to the present one."""
         self.view = memoryview(bytearray(_BUFFER_BYTES))
 
 
 class ForwardedResponse:
-    """The response to a forwarded request: see `api.Stream`."""
+    """The response to a forwarded request, which is streamed to the client; implements `api.Stream`."""
 
     __slots__ = ("_upstream", "correlation", "sink")
 
@@ -61,7 +62,7 @@ class ForwardedResponse:
 
     def begin(self, sink: Sink) -> None:
         self.sink = sink
-        self._upstream.begun(sink)
+        self._upstream.on_stream_begin(sink)
 
     def pause(self) -> None:
         self._upstream.pause()
@@ -74,7 +75,7 @@ class ForwardedResponse:
 
 
 class _ResponseBuffer:
-    """A response that is collected whole."""
+    """A response that is being collected whole."""
 
     __slots__ = ("correlation", "future", "parts")
 
@@ -85,7 +86,7 @@ class _ResponseBuffer:
 
 
 class UpstreamConnection(asyncio.BufferedProtocol):
-    """Connects when it is created; requests sent before that wait. Use it in one event loop."""
+    """Starts to connect when it is created; requests wait until it is connected. Use it in one event loop."""
 
     def __init__(self, client: ClientConnection, address: Address, security: Security, buffer: ReadBuffer) -> None:
         self.address = address
@@ -96,38 +97,38 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._unsent: list[bytes] = []
         self._expected: deque[ForwardedResponse | _ResponseBuffer] = deque()
         self._head = b""
-        """The first bytes of a frame, while they are too few to contain its length."""
-        self._left = 0
-        """Missing bytes of the present frame."""
-        self._held = b""
-        """Received bytes of a response whose turn has not come yet."""
-        self._taking = False
+        """The first bytes of a frame, while they do not contain its whole length and correlation id."""
+        self._missing_bytes = 0
+        """Number of bytes of the present frame that have not arrived."""
+        self._early_bytes = b""
+        """Received bytes of a response that must wait for earlier responses to the client."""
+        self._processing = False
         self._paused = False
         self._capacity: asyncio.Future[None] | None = None
-        self._posted = False
-        """Whether requests without a response wait for the connection."""
+        self._has_oneway = False
+        """Whether a request without a response was queued before the connection was open."""
         self._closed = False
-        self._dialling = asyncio.ensure_future(self._dial(security))
+        self._connecting = asyncio.ensure_future(self._connect(security))
 
     # --- requests ------------------------------------------------------------------------------------
 
     def forward(self, request: ApiRequest) -> ForwardedResponse:
-        """Forwards the request; its response goes to the client as it arrives."""
+        """Forwards the request; returns its response, which is streamed to the client."""
         answer = ForwardedResponse(self, request.correlation)
         self._expected.append(answer)
         self._send(request.frame)
         return answer
 
-    def post(self, request: ApiRequest) -> None:
+    def send_oneway(self, request: ApiRequest) -> None:
         """Forwards a request to which the broker does not respond (Produce with acks=0)."""
-        self._posted = self._posted or self._transport is None
+        self._has_oneway = self._has_oneway or self._transport is None
         self._send(request.frame)
 
     def ask(self, request: ApiRequest) -> asyncio.Future[bytes]:
         """Forwards the request; returns the whole response, its length field first. Raises `Unreachable`."""
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         if self._closed:
-            future.set_exception(self._gone())
+            future.set_exception(self._connection_lost())
         else:
             self._expected.append(_ResponseBuffer(request.correlation, future))
             self._send(request.frame)
@@ -135,7 +136,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         return future
 
     def backpressure(self) -> asyncio.Future[None] | None:
-        """None while the broker takes requests as fast as they arrive; else a future that completes when it does."""
+        """Returns None while the broker reads requests fast enough; otherwise a future that completes when it does
+        again."""
         return self._capacity
 
     @property
@@ -143,55 +145,55 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         return self._closed
 
     def release(self) -> None:
-        """The client has disconnected. Its requests are still sent, as from its own socket: a producer without
-        acknowledgements disconnects after its last record."""
+        """Closes the connection after the client has disconnected. Queued requests are still sent, because a producer
+        with acks=0 disconnects right after its last record."""
         if not self._closed:
             if self._transport is not None:
-                self._part(self._transport)
-            elif not self._posted:
-                self._dialling.cancel()
-            self._forget()
+                self._close_gracefully(self._transport)
+            elif not self._has_oneway:
+                self._connecting.cancel()
+            self._end()
 
     def close(self) -> None:
-        """Closes the connection at once; open requests fail."""
+        """Closes the connection at once; requests in flight fail."""
         if not self._closed:
-            self._dialling.cancel()
+            self._connecting.cancel()
             if self._transport is not None:
                 self._transport.abort()
-            self._forget()
+            self._end()
 
-    def _part(self, transport: asyncio.Transport) -> None:
+    def _close_gracefully(self, transport: asyncio.Transport) -> None:
         transport.close()
-        asyncio.get_running_loop().call_later(PARTING_S, transport.abort)
+        asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, transport.abort)
 
-    def _forget(self) -> None:
+    def _end(self) -> None:
         self._closed = True
         self.resume_writing()
         expected, self._expected = self._expected, deque()
         for answer in expected:
             if isinstance(answer, _ResponseBuffer) and not answer.future.done():
-                answer.future.set_exception(self._gone())
-                answer.future.exception()  # retrieved: the caller may be gone too
+                answer.future.set_exception(self._connection_lost())
+                answer.future.exception()  # retrieves the exception, since the caller may have stopped waiting
 
     # --- connecting ---------------------------------------------------------------------------------
 
-    async def _dial(self, security: Security) -> None:
+    async def _connect(self, security: Security) -> None:
         try:
-            # The versions are already known; {} avoids the request.
-            self._owner = await BrokerConnection.open(self.address, security, DIAL_S, {})
+            # Passing versions avoids an ApiVersions request, which is not needed here.
+            self._owner = await BrokerConnection.open(self.address, security, CONNECT_TIMEOUT_S, {})
             self._transport = await self._owner.hand_over(self)
         except OffsetMgrError:
-            self._break_off()
+            self._abort()
             return
-        if self._closed and not self._posted:
+        if self._closed and not self._has_oneway:
             self._transport.abort()
             return
-        self._transport.set_write_buffer_limits(_MOST_UNSENT)
+        self._transport.set_write_buffer_limits(_MAX_UNSENT_BYTES)
         unsent, self._unsent = self._unsent, []
         for frame in unsent:
             self._transport.write(frame)
         if self._closed:
-            self._part(self._transport)
+            self._close_gracefully(self._transport)
         elif self._paused:
             self._transport.pause_reading()
 
@@ -201,38 +203,38 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         elif not self._closed:
             self._unsent.append(frame)
 
-    def _gone(self) -> Unreachable:
+    def _connection_lost(self) -> Unreachable:
         return Unreachable(f"broker {self.address}", "the connection broke")
 
-    def _break_off(self) -> None:
+    def _abort(self) -> None:
         self._unsent.clear()
         self.close()
-        self._client.cut()
+        self._client.abort()
 
     # --- called by the transport ---------------------------------------------------------------------
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - as much as there is room for
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - always the whole buffer
         return self._buffer.view
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._closed:
             return
-        if self._held:
-            self._held += bytes(self._buffer.view[:nbytes])
+        if self._early_bytes:
+            self._early_bytes += bytes(self._buffer.view[:nbytes])
             return
-        self._take(self._buffer.view[:nbytes])
+        self._process(self._buffer.view[:nbytes])
         if self._client.unsent:
-            # The transport may keep a reference to bytes that it could not send.
+            # The client's transport may keep a reference to bytes that it could not send.
             self._buffer.renew()
 
     def eof_received(self) -> bool:
         return False
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why makes no difference
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason makes no difference
         if self._closed:
             return
         if self._expected or self._client.listener.node_id is not None:
-            self._break_off()
+            self._abort()
         else:
             self.close()
 
@@ -246,12 +248,12 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     # --- responses -----------------------------------------------------------------------------------
 
-    def begun(self, sink: Sink) -> None:
-        """The first response's turn has come."""
-        if self._held and not self._taking:
-            held, self._held = self._held, b""
-            self._take(memoryview(held))
-        # The previous response may have filled the client's socket, and its resume is not reported here.
+    def on_stream_begin(self, sink: Sink) -> None:
+        """Starts the first response: all earlier responses of the client are sent."""
+        if self._early_bytes and not self._processing:
+            held, self._early_bytes = self._early_bytes, b""
+            self._process(memoryview(held))
+        # The previous response may have filled the client's socket; only that response gets the call of `resume`.
         (self.pause if sink.full else self.resume)()
 
     def pause(self) -> None:
@@ -260,35 +262,35 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        self._paused = bool(self._held)
+        self._paused = bool(self._early_bytes)
         if self._transport is not None and not self._paused:
             self._transport.resume_reading()
 
-    def _take(self, data: memoryview) -> None:
-        """Distributes the received bytes."""
-        self._taking = True
+    def _process(self, data: memoryview) -> None:
+        """Passes received bytes to the responses to which they belong."""
+        self._processing = True
         at, end = 0, len(data)
         try:
             while at < end and not self._closed:
-                if not self._left:
+                if not self._missing_bytes:
                     at = self._begin_frame(data, at)
                     continue
                 answer = self._expected[0]
                 if isinstance(answer, ForwardedResponse) and answer.sink is None:
-                    self._held = bytes(data[at:])
+                    self._early_bytes = bytes(data[at:])
                     self.pause()
                     return
-                piece = data[at : at + self._left]
+                piece = data[at : at + self._missing_bytes]
                 at += len(piece)
-                self._give(answer, piece)
+                self._deliver(answer, piece)
         except ServerError:
-            self._break_off()
+            self._abort()
         finally:
-            self._taking = False
+            self._processing = False
 
     def _begin_frame(self, data: memoryview, at: int) -> int:
-        """Reads the next frame's length; returns the position of its remaining bytes (of its beginning, if all of it is
-        here)."""
+        """Reads the length and the correlation id of the next frame. Returns the position from which its bytes are
+        processed."""
         start = bytes(data[at : at + _START.size - len(self._head)])
         head = self._head + start
         if len(head) < _START.size:
@@ -297,31 +299,31 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         length, correlation = _START.unpack(head)
         answer = self._expected[0] if self._expected else None
         if answer is None or answer.correlation != correlation or length < 4:
-            raise ServerError(f"broker {self.address}", "its response does not belong to the request")
-        if isinstance(answer, _ResponseBuffer) and length > LARGEST_ANSWER:
-            raise ServerError(f"broker {self.address}", f"an answer of {length} bytes")
-        self._left = 4 + length
+            raise ServerError(f"broker {self.address}", "its response has the correlation id of another request")
+        if isinstance(answer, _ResponseBuffer) and length > MAX_COLLECTED_BYTES:
+            raise ServerError(f"broker {self.address}", f"its response of {length} bytes is too large")
+        self._missing_bytes = 4 + length
         if not self._head:
             return at
         self._head = b""
         if isinstance(answer, ForwardedResponse) and answer.sink is None:
-            self._held = head + bytes(data[at + len(start) :])
+            self._early_bytes = head + bytes(data[at + len(start) :])
             self.pause()
             return len(data)
-        self._give(answer, memoryview(head))
+        self._deliver(answer, memoryview(head))
         return at + len(start)
 
-    def _give(self, answer: ForwardedResponse | _ResponseBuffer, piece: memoryview) -> None:
-        self._left -= len(piece)
+    def _deliver(self, answer: ForwardedResponse | _ResponseBuffer, piece: memoryview) -> None:
+        self._missing_bytes -= len(piece)
         if isinstance(answer, ForwardedResponse):
             sink = cast(Sink, answer.sink)
             sink.write(piece)
-            if not self._left:
+            if not self._missing_bytes:
                 self._expected.popleft()
                 sink.end()
         else:
             answer.parts.append(bytes(piece))
-            if not self._left:
+            if not self._missing_bytes:
                 self._expected.popleft()
                 if not answer.future.done():
                     answer.future.set_result(b"".join(answer.parts))

@@ -1,8 +1,8 @@
-"""The server's side of SASL PLAIN (RFC 4616) and SCRAM (RFC 5802, RFC 7677), without any I/O.
+"""The server side of SASL PLAIN (RFC 4616) and SCRAM (RFC 5802, RFC 7677), without I/O.
 
-An exchange processes the client's messages one by one with `step`. Every failure is the same `AuthenticationFailed`,
-after the same amount of work, so that a client cannot find out whether the user exists. No text contains anything from
-a client (data rule "secrets stay secret").
+An exchange processes the client's messages one by one with `step`. All failures raise the same `AuthenticationFailed`,
+after the same amount of work, so that a client cannot find out whether a user exists. No error contains data from a
+client (data rule "secrets stay secret").
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from offsetmgr.server.security.credentials import DIGESTS, Credentials, Credenti
 
 PLAIN: Final = "PLAIN"
 MECHANISMS: Final = (PLAIN, *DIGESTS)
-_LONGEST_MESSAGE: Final = 8_192
+_MAX_MESSAGE_BYTES: Final = 8_192
 
 
 class AuthenticationStep(NamedTuple):
-    """The server's message, and the client's principal once it is proved."""
+    """The server's message, and the client's principal; None before the login has succeeded."""
 
     reply: bytes
     principal: str | None
@@ -37,18 +37,18 @@ class Exchange(Protocol):
     mechanism: str
 
     def step(self, message: bytes) -> AuthenticationStep:
-        """Raises `AuthenticationFailed`; then the exchange is over."""
+        """Processes the client's next message. Raises `AuthenticationFailed`, which ends the exchange."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Authentication:
-    """How clients log in."""
+    """The configuration of the login: users and enabled mechanisms."""
 
     credentials: Credentials
     mechanisms: Sequence[str] = MECHANISMS
     session_seconds: float | None = None
-    """After this time a connection must re-authenticate (connections.max.reauth.ms, KIP-368); None: never."""
+    """Seconds after which a connection must re-authenticate (connections.max.reauth.ms, KIP-368); None for never."""
 
     def __post_init__(self) -> None:
         for name in self.mechanisms:
@@ -56,19 +56,19 @@ class Authentication:
                 raise UsageError(f"SASL mechanism {name}", f"is not one of {', '.join(MECHANISMS)}")
 
     def exchange(self, mechanism: str) -> Exchange | None:
-        """A new exchange; None if the mechanism is not enabled."""
+        """Starts an exchange; returns None if the mechanism is not enabled."""
         if mechanism not in self.mechanisms:
             return None
         return PlainExchange(self.credentials) if mechanism == PLAIN else ScramExchange(mechanism, self.credentials)
 
 
-def refused() -> AuthenticationFailed:
-    """The error for every failed login."""
+def login_failure() -> AuthenticationFailed:
+    """Creates the error for a failed login, which is the same for all causes."""
     return AuthenticationFailed("login", "the credentials are not valid")
 
 
 class PlainExchange:
-    """User name and password in clear text: for TLS connections."""
+    """PLAIN: user name and password in clear text. Use it only with TLS."""
 
     mechanism = PLAIN
 
@@ -79,15 +79,15 @@ class PlainExchange:
         try:
             authorized, user, password = _text(message).split("\0")
         except ValueError:
-            raise refused() from None
-        fits = self._credentials.password_fits(user, password)
-        if not fits or not user or authorized not in ("", user):
-            raise refused()
+            raise login_failure() from None
+        matches = self._credentials.password_matches(user, password)
+        if not matches or not user or authorized not in ("", user):
+            raise login_failure()
         return AuthenticationStep(b"", user)
 
 
 class ScramExchange:
-    """Two messages in each direction; also proves to the client that the server knows the user."""
+    """SCRAM: two messages in each direction. The server also proves to the client that it has the user's verifier."""
 
     def __init__(self, mechanism: str, credentials: Credentials, *, nonce: str | None = None) -> None:
         self.mechanism = mechanism
@@ -105,19 +105,20 @@ class ScramExchange:
         return self._first(text) if self._verifier is None else self._final(text, self._verifier)
 
     def _first(self, text: str) -> AuthenticationStep:
-        """``n,[a=authzid],n=user,r=nonce[,extensions]``; channel binding is not supported."""
+        """Processes the first message: ``n,[a=authzid],n=user,r=nonce[,extensions]``. Channel binding is not
+        supported."""
         parts = text.split(",", 2)
         if len(parts) != 3 or parts[0] not in ("n", "y"):
-            raise refused()
+            raise login_failure()
         authorized, bare = parts[1], parts[2]
         fields = bare.split(",")
         if len(fields) < 2 or not fields[0].startswith("n=") or not fields[1].startswith("r=") or len(fields[1]) < 3:
-            raise refused()
+            raise login_failure()
         user = _unescape(fields[0][2:])
         if authorized and (not authorized.startswith("a=") or _unescape(authorized[2:]) != user):
-            raise refused()
-        # Extensions follow, which may be ignored (Kafka's tokenauth=true asks for delegation tokens, which do not exist
-        # here).
+            raise login_failure()
+        # Extensions may follow; they are ignored. (Kafka's tokenauth=true is for delegation tokens, which the manager
+        # does not have.)
         self._user = user
         self._verifier = self._credentials.verifier(self.mechanism, user)
         self._nonce = fields[1][2:] + self._own_nonce
@@ -128,38 +129,38 @@ class ScramExchange:
         return AuthenticationStep(challenge.encode(), None)
 
     def _final(self, text: str, verifier: CredentialVerifier) -> AuthenticationStep:
-        """``c=binding,r=nonce,p=proof``."""
+        """Processes the last message: ``c=binding,r=nonce,p=proof``."""
         without_proof, comma, proof_field = text.rpartition(",p=")
         binding = base64.b64encode(self._header.encode()).decode()
         if not comma or without_proof != f"c={binding},r={self._nonce}":
-            raise refused()
+            raise login_failure()
         try:
             proof = base64.b64decode(proof_field, validate=True)
         except (binascii.Error, ValueError):
-            raise refused() from None
+            raise login_failure() from None
         transcript = f"{self._transcript},{without_proof}".encode()
         signature = hmac.digest(verifier.stored_key, transcript, self._digest)
         if len(proof) != len(signature):
-            raise refused()
+            raise login_failure()
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
         stored = hashlib.new(self._digest, client_key).digest()
         if not hmac.compare_digest(stored, verifier.stored_key) or not self._user:
-            raise refused()
+            raise login_failure()
         server = hmac.digest(verifier.server_key, transcript, self._digest)
         return AuthenticationStep(b"v=" + base64.b64encode(server), self._user)
 
 
 def _text(message: bytes) -> str:
-    if len(message) > _LONGEST_MESSAGE:
-        raise refused()
+    if len(message) > _MAX_MESSAGE_BYTES:
+        raise login_failure()
     try:
         return message.decode()
     except UnicodeDecodeError:
-        raise refused() from None
+        raise login_failure() from None
 
 
 def _unescape(name: str) -> str:
     """Decodes a name as encoded in SCRAM (RFC 5802, saslname)."""
     if "=" in name.replace("=2C", "").replace("=3D", ""):
-        raise refused()
+        raise login_failure()
     return name.replace("=2C", ",").replace("=3D", "=")

@@ -1,30 +1,30 @@
-"""Authorization rules for groups and topics, from a file; pure.
+"""`AuthorizationRules`: the rules for groups, topics and admin APIs, from a file.
 
-The brokers see only the manager's own principal, so the manager has to ask this itself.  A file::
+The brokers see only the manager's own principal, so the manager has to check its clients' permissions itself. An
+example of a file::
 
     [[rule]]
-    principals = ["billing"]            # user names; "*" is everybody
-    groups = ["billing", "billing-*"]   # names, or beginnings of names with a star behind them; "*" is all
-    topics = ["orders*"]
-    operations = ["read", "write"]      # read, write, delete, describe; "all"
+    principals = ["billing"]            # user names; "*" means all users groups = ["billing", "billing-*"]   # names,
+    or prefixes that end with a star; "*" means all topics = ["orders*"] operations = ["read", "write"] # read, write,
+    delete, describe; "all"
 
-Anything not allowed by a rule is denied.  Every operation implies describe.
+All operations that no rule allows are denied. Every operation implies describe.
 
 | operation | on a group | on a topic |
 |---|---|---|
-| describe | be listed, be described | be named in Metadata and ListOffsets |
-| read | offsets fetched | offsets of it fetched |
-| write | offsets committed | offsets of it committed |
-| delete | offsets deleted, or the group | offsets of it deleted |
+| describe | list and describe it | Metadata and ListOffsets |
+| read | fetch its offsets | fetch offsets of it |
+| write | commit its offsets | commit offsets of it |
+| delete | delete it or its offsets | delete offsets of it |
 
-Through the relay, a client needs a rule that names an admin API (`ADMIN_APIS`) before the relay forwards it::
+The relay forwards an admin API (`ADMIN_APIS`) only if a rule allows it to the client::
 
     [[rule]]
     principals = ["operator"]
-    apis = ["CreateTopics", "DeleteTopics"]   # "*" is all of them
-    topics = ["orders*"]                      # without this field: any topic and any other resource
+    apis = ["CreateTopics", "DeleteTopics"]   # "*" means all of them topics = ["orders*"]                      #
+    without this field: any topic and any other resource
 
-Whatever the rules say, `ReservedGroupsAuthorizer` refuses the names that the managers keep for themselves.
+Rules cannot allow the managers' own names: `ReservedGroupsAuthorizer` rejects them.
 """
 
 from __future__ import annotations
@@ -37,38 +37,39 @@ from typing import Final, NamedTuple, Protocol
 
 from offsetmgr.config import toml_table
 from offsetmgr.config.toml_table import TomlTable
+from offsetmgr.kafka.protocol.api_key import ApiKey
 
 ANYBODY: Final = "*"
 _ALL: Final = "all"
 ADMIN_APIS: Final[Mapping[int, str]] = {
-    19: "CreateTopics",
-    20: "DeleteTopics",
-    21: "DeleteRecords",
-    32: "DescribeConfigs",
-    33: "AlterConfigs",
-    34: "AlterReplicaLogDirs",
-    35: "DescribeLogDirs",
-    37: "CreatePartitions",
-    43: "ElectLeaders",
-    44: "IncrementalAlterConfigs",
-    45: "AlterPartitionReassignments",
-    46: "ListPartitionReassignments",
-    48: "DescribeClientQuotas",
-    49: "AlterClientQuotas",
-    55: "DescribeQuorum",
-    61: "DescribeProducers",
-    65: "DescribeTransactions",
-    66: "ListTransactions",
-    74: "ListConfigResources",
+    ApiKey.CREATE_TOPICS: "CreateTopics",
+    ApiKey.DELETE_TOPICS: "DeleteTopics",
+    ApiKey.DELETE_RECORDS: "DeleteRecords",
+    ApiKey.DESCRIBE_CONFIGS: "DescribeConfigs",
+    ApiKey.ALTER_CONFIGS: "AlterConfigs",
+    ApiKey.ALTER_REPLICA_LOG_DIRS: "AlterReplicaLogDirs",
+    ApiKey.DESCRIBE_LOG_DIRS: "DescribeLogDirs",
+    ApiKey.CREATE_PARTITIONS: "CreatePartitions",
+    ApiKey.ELECT_LEADERS: "ElectLeaders",
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: "IncrementalAlterConfigs",
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: "AlterPartitionReassignments",
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: "ListPartitionReassignments",
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: "DescribeClientQuotas",
+    ApiKey.ALTER_CLIENT_QUOTAS: "AlterClientQuotas",
+    ApiKey.DESCRIBE_QUORUM: "DescribeQuorum",
+    ApiKey.DESCRIBE_PRODUCERS: "DescribeProducers",
+    ApiKey.DESCRIBE_TRANSACTIONS: "DescribeTransactions",
+    ApiKey.LIST_TRANSACTIONS: "ListTransactions",
+    ApiKey.LIST_CONFIG_RESOURCES: "ListConfigResources",
 }
-"""The APIs that a rule's ``apis`` may name, by key: APIs that the relay forwards and only administrators use."""
-_REMEMBERED: Final = 20_000
-_LONGEST_REMEMBERED: Final = 249
-"""Length in characters: decisions about longer names are not cached."""
+"""The APIs that a rule's ``apis`` may name, by key: the forwarded APIs that only administrators use."""
+_MAX_CACHED: Final = 20_000
+_MAX_CACHED_LENGTH: Final = 249
+"""Maximum length of a name, in characters, whose decision is cached."""
 
 
 class Operation(enum.Enum):
-    """See the module's table."""
+    """The operations of the table above."""
 
     DESCRIBE = "describe"
     READ = "read"
@@ -77,20 +78,20 @@ class Operation(enum.Enum):
 
 
 class Authorizer(Protocol):
-    """Decides; called once for each group and topic of a request."""
+    """Decides whether a principal may use an operation. Handlers call it for each group and topic of a request."""
 
     def group(self, principal: str, operation: Operation, group: str) -> bool: ...
 
     def topic(self, principal: str, operation: Operation, topic: str) -> bool: ...
 
     def admin(self, principal: str, api_key: int, topic: str | None) -> bool:
-        """Whether the relay may forward this admin API; ``topic`` None: for all topics, or for something other than a
-        topic."""
+        """Whether the relay may forward this admin API for a topic. ``topic`` is None for all topics, and for resources
+        that are not topics."""
         ...
 
 
 class AllowAllAuthorizer:
-    """No rules: every client may do everything."""
+    """The authorizer without rules: allows everything."""
 
     def group(self, principal: str, operation: Operation, group: str) -> bool:  # noqa: ARG002
         return True
@@ -103,7 +104,7 @@ class AllowAllAuthorizer:
 
 
 class ReservedGroups(NamedTuple):
-    """The names that a fleet of managers reserves. Empty strings reserve nothing."""
+    """The names that the managers of one offsets topic use themselves. An empty string reserves nothing."""
 
     topic: str = ""
     """The offsets topic."""
@@ -117,7 +118,7 @@ class ReservedGroups(NamedTuple):
 
 
 class ReservedGroupsAuthorizer:
-    """Rejects every operation on the reserved names, and asks another authorizer about all others."""
+    """Denies all operations on the reserved names, and asks another authorizer about other names."""
 
     def __init__(self, authorizer: Authorizer, reserved: ReservedGroups) -> None:
         self._authorizer = authorizer
@@ -143,7 +144,7 @@ class Rule(NamedTuple):
     topics: tuple[str, ...]
     operations: frozenset[Operation]
     apis: frozenset[int] = frozenset()
-    """Keys of `ADMIN_APIS`; with ``topics``, only for these topics."""
+    """Keys of `ADMIN_APIS`. If the rule has ``topics``, it allows them only for these."""
 
     def concerns(self, principal: str, operation: Operation) -> bool:
         return operation in self.operations and self.names(principal)
@@ -153,19 +154,19 @@ class Rule(NamedTuple):
 
 
 class AuthorizationRules:
-    """The rules of one file. Decisions are cached, for a bounded number of names."""
+    """The authorizer with the rules of one file. Caches its decisions for a bounded number of names."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._rules = tuple(rules)
-        self._known_group = lru_cache(_REMEMBERED)(self._group)
-        self._known_topic = lru_cache(_REMEMBERED)(self._topic)
+        self._known_group = lru_cache(_MAX_CACHED)(self._group)
+        self._known_topic = lru_cache(_MAX_CACHED)(self._topic)
 
     def group(self, principal: str, operation: Operation, group: str) -> bool:
-        decide = self._known_group if len(group) <= _LONGEST_REMEMBERED else self._group
+        decide = self._known_group if len(group) <= _MAX_CACHED_LENGTH else self._group
         return decide(principal, operation, group)
 
     def topic(self, principal: str, operation: Operation, topic: str) -> bool:
-        decide = self._known_topic if len(topic) <= _LONGEST_REMEMBERED else self._topic
+        decide = self._known_topic if len(topic) <= _MAX_CACHED_LENGTH else self._topic
         return decide(principal, operation, topic)
 
     def _group(self, principal: str, operation: Operation, group: str) -> bool:
@@ -183,7 +184,7 @@ class AuthorizationRules:
 
 
 def load_rules(path: Path | str) -> AuthorizationRules:
-    """Raises `ConfigError` naming the file and the invalid line or field."""
+    """Loads the rules of a file. Raises `ConfigError`, which names the file and the invalid line or field."""
     table = toml_table.load(path)
     table.reject_unknown(["rule"])
     rules = [_rule(entry) for entry in table.tables("rule")]

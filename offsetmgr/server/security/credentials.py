@@ -1,15 +1,16 @@
-"""Users and what proves them, from a file; pure.  Nothing in here is ever shown (data rule "secrets stay secret").
+"""`Credentials`: the users and their passwords or SCRAM verifiers, from a file.
 
-A file, which only the manager's user should be able to read::
+No part of them is ever shown (data rule "secrets stay secret"). Only the manager's user should be able to read the
+file. For example::
 
     [users.alice]
     password = "..."
 
-    [users.bob]                                   # what Kafka keeps of a SCRAM user; not the password itself
+    [users.bob]                                   # SCRAM verifiers, as Kafka stores them, instead of the password
     scram-sha-256 = "iterations:salt:stored key:server key"     # the last three in base64
     scram-sha-512 = "..."
 
-`scram_verifier` makes such an entry from a password.
+`scram_verifier` computes such an entry from a password.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from offsetmgr.config.toml_table import TomlTable
 from offsetmgr.core.errors import UsageError
 
 DIGESTS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-_FOR_PLAIN: Final = "SCRAM-SHA-256"
-"""The verifiers with which PLAIN logins are checked if the file has no password to compare."""
+_PLAIN_MECHANISM: Final = "SCRAM-SHA-256"
+"""The mechanism whose verifiers PLAIN logins are checked against if the file lacks some passwords."""
 
-LEAST_ITERATIONS: Final = 4096
-MOST_ITERATIONS: Final = 65_536
-"""Computed on the event loop when such a user logs in with PLAIN: about 20 ms at this number."""
+MIN_ITERATIONS: Final = 4096
+MAX_ITERATIONS: Final = 65_536
+"""A PLAIN login is checked against a verifier on the event loop, which takes about 20 ms with this number."""
 _SALT_BYTES: Final = 18
 
 
@@ -51,7 +52,7 @@ class CredentialVerifier(NamedTuple):
 
 
 def derive(mechanism: str, password: bytes, salt: bytes, iterations: int) -> CredentialVerifier:
-    """Computes the verifier of a password. Takes milliseconds, on purpose."""
+    """Computes the verifier of a password. The computation takes milliseconds, on purpose."""
     digest = DIGESTS[mechanism]
     salted = hashlib.pbkdf2_hmac(digest, password, salt, iterations)
     client_key = hmac.digest(salted, b"Client Key", digest)
@@ -60,14 +61,14 @@ def derive(mechanism: str, password: bytes, salt: bytes, iterations: int) -> Cre
     )
 
 
-def scram_verifier(mechanism: str, password: str, iterations: int = LEAST_ITERATIONS) -> str:
-    """An entry for the file. Raises `UsageError`."""
+def scram_verifier(mechanism: str, password: str, iterations: int = MIN_ITERATIONS) -> str:
+    """Computes an entry for the file from a password. Raises `UsageError`."""
     if mechanism not in DIGESTS:
         raise UsageError(f"mechanism {mechanism}", f"is not one of {', '.join(DIGESTS)}")
-    if not LEAST_ITERATIONS <= iterations <= MOST_ITERATIONS:
-        raise UsageError("iterations", f"must be between {LEAST_ITERATIONS} and {MOST_ITERATIONS}")
-    made = derive(mechanism, password.encode(), secrets.token_bytes(_SALT_BYTES), iterations)
-    return ":".join([str(iterations), *(base64.b64encode(part).decode() for part in made[1:])])
+    if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+        raise UsageError("iterations", f"must be between {MIN_ITERATIONS} and {MAX_ITERATIONS}")
+    derived = derive(mechanism, password.encode(), secrets.token_bytes(_SALT_BYTES), iterations)
+    return ":".join([str(iterations), *(base64.b64encode(part).decode() for part in derived[1:])])
 
 
 class Credentials:
@@ -80,48 +81,52 @@ class Credentials:
         secret: bytes,
         mechanisms: Collection[str],
     ) -> None:
-        """``verifiers`` by mechanism and user. ``secret`` generates the salts of unknown users; it is the same in all
-        processes that use the same file, since different salts would reveal that a user is unknown.
+        """``verifiers``: by mechanism and user. ``secret``: the key for the salts of unknown users. It must be the same
+        in all processes that use the file, since different salts would reveal that a user is unknown.
 
-        Derives the verifiers that ``mechanisms`` need and ``verifiers`` lack, which takes some milliseconds per user.
+        Computes the verifiers that ``mechanisms`` need and ``verifiers`` lack, which takes some milliseconds for each
+        user.
         """
         self._passwords = passwords
         self._secret = secret
-        # Users without a password in the file can only be checked the slow way; then all are.
+        # If one user has no password in the file, all users are checked against verifiers, so that timing reveals
+        # nothing.
         self._derive = any(user not in passwords for known in verifiers.values() for user in known)
-        needed = {*mechanisms, _FOR_PLAIN} if self._derive else set(mechanisms)
-        self._usual = {mechanism: _usual(known.values()) for mechanism, known in verifiers.items()}
+        needed = {*mechanisms, _PLAIN_MECHANISM} if self._derive else set(mechanisms)
+        self._typical = {mechanism: _typical(known.values()) for mechanism, known in verifiers.items()}
         self._verifiers = {
             mechanism: {**({u: self._derived(mechanism, u) for u in passwords} if mechanism in needed else {}), **known}
             for mechanism, known in verifiers.items()
         }
 
     def verifier(self, mechanism: str, user: str) -> CredentialVerifier:
-        """The verifier for a SCRAM login; for unknown users one that no password matches."""
+        """Returns the verifier for a SCRAM login; for an unknown user one that no password matches."""
         known = self._verifiers[mechanism].get(user)
         if known is not None:
             return known
-        iterations, salt_bytes = self._usual[mechanism]
-        key = self._made_up(b"key", user)[: hashlib.new(DIGESTS[mechanism]).digest_size]
-        return CredentialVerifier(iterations, self._made_up(b"salt", user)[:salt_bytes], key, key)
+        iterations, salt_bytes = self._typical[mechanism]
+        key = self._derived_secret(b"key", user)[: hashlib.new(DIGESTS[mechanism]).digest_size]
+        return CredentialVerifier(iterations, self._derived_secret(b"salt", user)[:salt_bytes], key, key)
 
     def _derived(self, mechanism: str, user: str) -> CredentialVerifier:
-        iterations, salt_bytes = self._usual[mechanism]
-        return derive(mechanism, self._passwords[user], self._made_up(b"salt", user)[:salt_bytes], iterations)
+        iterations, salt_bytes = self._typical[mechanism]
+        return derive(mechanism, self._passwords[user], self._derived_secret(b"salt", user)[:salt_bytes], iterations)
 
-    def password_fits(self, user: str, password: str) -> bool:
-        """Compares in constant time."""
+    def password_matches(self, user: str, password: str) -> bool:
+        """Whether the password of a PLAIN login is right. The time reveals nothing about the user."""
         given = password.encode()
         if not self._derive:
             known = self._passwords.get(user)
-            wanted = self._made_up(b"password", user) if known is None else self._made_up(b"check", known)
-            return hmac.compare_digest(self._made_up(b"check", given), wanted)
-        mechanism = next((name for name, known in self._verifiers.items() if user in known), _FOR_PLAIN)
+            expected = (
+                self._derived_secret(b"password", user) if known is None else self._derived_secret(b"check", known)
+            )
+            return hmac.compare_digest(self._derived_secret(b"check", given), expected)
+        mechanism = next((name for name, known in self._verifiers.items() if user in known), _PLAIN_MECHANISM)
         verifier = self.verifier(mechanism, user)
-        made = derive(mechanism, given, verifier.salt, verifier.iterations)
-        return hmac.compare_digest(made.stored_key, verifier.stored_key)
+        derived = derive(mechanism, given, verifier.salt, verifier.iterations)
+        return hmac.compare_digest(derived.stored_key, verifier.stored_key)
 
-    def _made_up(self, what: bytes, text: str | bytes) -> bytes:
+    def _derived_secret(self, what: bytes, text: str | bytes) -> bytes:
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
         return hmac.digest(self._secret, what + b"\0" + data, "sha512")
 
@@ -160,15 +165,15 @@ def _verifier(entry: TomlTable, mechanism: str) -> CredentialVerifier:
         iterations, (salt, stored, server) = int(parts[0]), (base64.b64decode(p, validate=True) for p in parts[1:])
     except (ValueError, binascii.Error):
         raise entry.error("must be iterations:salt:stored key:server key, the last three in base64", field) from None
-    if not LEAST_ITERATIONS <= iterations <= MOST_ITERATIONS:
-        raise entry.error(f"its iterations must be between {LEAST_ITERATIONS} and {MOST_ITERATIONS}", field)
+    if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+        raise entry.error(f"its iterations must be between {MIN_ITERATIONS} and {MAX_ITERATIONS}", field)
     size = hashlib.new(DIGESTS[mechanism]).digest_size
     if len(stored) != size or len(server) != size or not 8 <= len(salt) <= 64:
         raise entry.error(f"its keys must have {size} bytes each, and its salt 8 to 64", field)
     return CredentialVerifier(iterations, salt, stored, server)
 
 
-def _usual(known: Iterable[CredentialVerifier]) -> tuple[int, int]:
-    """The most frequent iteration count and salt length: unknown users must look like other users."""
+def _typical(known: Iterable[CredentialVerifier]) -> tuple[int, int]:
+    """Returns the most frequent iteration count and salt length, with which unknown users look like the others."""
     shapes = Counter((v.iterations, len(v.salt)) for v in known)
-    return shapes.most_common(1)[0][0] if shapes else (LEAST_ITERATIONS, _SALT_BYTES)
+    return shapes.most_common(1)[0][0] if shapes else (MIN_ITERATIONS, _SALT_BYTES)

@@ -1,8 +1,8 @@
-"""Kafka's error codes for the errors of a store. Pure.
+"""Maps the errors of a store to Kafka's error codes. Pure.
 
-A client repeats a request by itself only after a retriable code. For "not now" that is COORDINATOR_NOT_AVAILABLE, after
-which it searches its coordinator again and finds this listener. Codes about the *coordinator behind* a store
-(NOT_COORDINATOR) must not reach the client, which would search another coordinator and find none.
+A client retries a request only after a retriable code. For a temporary failure that is COORDINATOR_NOT_AVAILABLE: the
+client looks up its coordinator again and finds this listener. Codes about the coordinator *behind* a store
+(NOT_COORDINATOR) must not reach the client: it would look for another coordinator and find none.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CODES: Final[dict[type[OffsetMgrError], int]] = {
     NotCoordinator: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     CoordinatorLoadInProgress: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     SwitchInProgress: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    LockLost: ErrorCode.COORDINATOR_NOT_AVAILABLE,  # its subclasses too: the lock was ours, not the client's
+    LockLost: ErrorCode.COORDINATOR_NOT_AVAILABLE,  # and its subclasses: offsetmgr held the lock, not the client
     Conflict: ErrorCode.COORDINATOR_NOT_AVAILABLE,  # the same commit may succeed
     UnstableOffset: ErrorCode.UNSTABLE_OFFSET_COMMIT,
     AuthenticationFailed: ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -57,8 +57,8 @@ _CODES: Final[dict[type[OffsetMgrError], int]] = {
     UsageError: ErrorCode.INVALID_REQUEST,
     InvalidRequest: ErrorCode.INVALID_REQUEST,
 }
-"""By class, including subclasses. All other errors (unreadable data, files, servers' own errors without a code) are
-permanent: UNKNOWN_SERVER_ERROR, and the log has the details."""
+"""The code for each class and its subclasses. All other errors (unreadable data, files, server errors without a code)
+are permanent: the client gets UNKNOWN_SERVER_ERROR, and the log has the details."""
 
 
 def commit_code(error: OffsetMgrError) -> int:
@@ -71,10 +71,10 @@ def commit_code(error: OffsetMgrError) -> int:
 
 
 def delete_code(error: OffsetMgrError) -> int:
-    """The code for the deletion of a group or of its offsets: a group with members is NON_EMPTY_GROUP here."""
+    """The code for the deletion of a group or of its offsets; NON_EMPTY_GROUP if the group has members."""
     return ErrorCode.NON_EMPTY_GROUP if isinstance(error, GroupActive) else commit_code(error)
 
 
 def outcome_unknown(error: OffsetMgrError) -> bool:
-    """Whether a write that failed with this error may have been carried out all the same, now or a little later."""
+    """Whether a write that failed with this error may still have taken effect, or may take effect later."""
     return error.retriable and not isinstance(error, LockLost)

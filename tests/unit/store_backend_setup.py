@@ -12,7 +12,7 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import GroupEdit, GroupEditResult
 from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
 from offsetmgr.server.backend import ManagerAddress
-from offsetmgr.server.storefront.store_backend import StoreBackend
+from offsetmgr.server.store_backends.store_backend import StoreBackend
 from offsetmgr.stores.dual import DualStore
 from offsetmgr.testing.faulty_store import FaultyStore
 from offsetmgr.testing.memory import MemoryStore

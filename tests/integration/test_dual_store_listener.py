@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import confluent_kafka as ck
 import pytest
-from fronts import ManagerFront, StoreFront
+from backend_listeners import ManagerListener, StoreListener
 from processes import Commands, create_topic, wait_for
 from sameclusters import join_cluster
 
@@ -146,7 +146,7 @@ def test_both_agree_whatever_failed_in_between(tmp_path: Path) -> None:
         fill(kafka.bootstrap, topic, 2 * COMMITS)
         store = open_store(dual_uri(kafka.bootstrap, zookeeper.connect), AS_SERVED)
         (tmp_path / "java").mkdir()
-        with StoreFront(store, cluster=kafka.bootstrap) as front:
+        with StoreListener(store, cluster=kafka.bootstrap) as front:
             with (
                 running(python, lambda: python.run(front.bootstrap, topic)),
                 running(java, lambda: java.run(front.bootstrap, topic, tmp_path / "java")),
@@ -173,7 +173,7 @@ def test_both_agree_whatever_failed_in_between(tmp_path: Path) -> None:
                 kafka.stop()
                 kafka.start()
                 acknowledged(share)
-            lacking = ("secondary_pending", "primary_doubts")
+            lacking = ("secondary_pending", "primary_in_doubt")
             wait_for(lambda: not any(front.backend.metrics()[name] for name in lacking), "ZooKeeper has everything")
             assert front.backend.metrics()["secondary_dropped_total"] == 0
         with KafkaStore(kafka.bootstrap, PATIENT) as first, ZookeeperStore(zookeeper.connect, config=PATIENT) as second:
@@ -197,7 +197,7 @@ def test_a_modern_consumers_commit_is_where_old_consumers_look_for_it(
 ) -> None:
     topic = make_topic(unique, 2)
     store = ZookeeperStore(f"{zookeeper.connect}/kafka", config=AS_SERVED)
-    with StoreFront(store, cluster=kafka.bootstrap) as front:
+    with StoreListener(store, cluster=kafka.bootstrap) as front:
         consumer = ck.Consumer({"bootstrap.servers": front.bootstrap, "group.id": unique})
         consumer.commit(offsets=[ck.TopicPartition(topic, 1, 42, "dropped")], asynchronous=False)
         node = store.session.get(f"/consumers/{unique}/offsets/{topic}/1")
@@ -219,7 +219,7 @@ def test_consumers_that_subscribe_have_dual_commit_through_the_relay(
     topic = make_topic(unique, 2)
     fill(kafka.bootstrap, topic, 20, partitions=2)
     uri = dual_uri(kafka.bootstrap, f"{zookeeper.connect}/kafka")
-    with ManagerFront(kafka.bootstrap, "unused", relay=True, store=uri) as front:
+    with ManagerListener(kafka.bootstrap, "unused", relay=True, store=uri) as front:
 
         def consumer() -> ck.Consumer:
             new = ck.Consumer(

@@ -11,17 +11,17 @@ from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.client.backing_cluster import BackingClusterClient
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.server.apis.api_context import ApiContext
-from offsetmgr.server.apis.table import endpoint_apis
+from offsetmgr.server.apis.table import listener_apis
 from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 from offsetmgr.server.process.config import ServeOptions
 from offsetmgr.server.process.manager_process import ManagerProcess
-from offsetmgr.server.storefront.store_backend import StoreBackend
+from offsetmgr.server.store_backends.store_backend import StoreBackend
 
 NODE_ID = 1_000_000_001
 
 
-class StoreFront(LoopThread):
+class StoreListener(LoopThread):
     """The endpoint before ``store``; Metadata and ListOffsets are answered from the brokers at ``cluster``, if given.
 
     ``announce`` False hides what the listener offers beyond Kafka's protocol, as an older one would.
@@ -50,7 +50,7 @@ class StoreFront(LoopThread):
         if not self._announce:
             self.backend.features = dict  # type: ignore[method-assign]
         await self.backend.start()
-        apis = endpoint_apis(ApiContext(self.backend, NODE_ID, self._upstream))
+        apis = listener_apis(ApiContext(self.backend, NODE_ID, self._upstream))
         self._service.backpressure = self.backend.backpressure
         self._service.apis.update({api.key: api for api in apis})
 
@@ -61,7 +61,7 @@ class StoreFront(LoopThread):
             await self._upstream.close()
 
 
-class ManagerFront(LoopThread):
+class ManagerListener(LoopThread):
     """An offset manager over a topic of the brokers at ``cluster``."""
 
     def __init__(self, cluster: str, topic: str, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Calls of a store in its threads: many groups at a time, with a result for each in every case."""
+"""Bulk calls of a store, for its threads: each returns a result for every group, also after an error."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _log = logging.getLogger(__name__)
 Outcomes: TypeAlias = Mapping[TopicPartition, ChangeOutcome]
 
 
-def edited(store: OffsetStore, edits: Sequence[GroupEdit]) -> dict[str, Outcomes]:
-    """Carries out edits of different groups; returns outcomes for each of them, also after an error."""
+def edit_groups(store: OffsetStore, edits: Sequence[GroupEdit]) -> dict[str, Outcomes]:
+    """Executes edits of different groups; returns the outcomes of each, also after an error."""
     found: dict[str, Outcomes] = {}
     error: OffsetMgrError = ServerError(store.uri, "the store did not answer for the group")
     try:
@@ -26,33 +26,37 @@ def edited(store: OffsetStore, edits: Sequence[GroupEdit]) -> dict[str, Outcomes
     except OffsetMgrError as failure:
         error = failure
     except CancelledError:
-        error = closing(store)
+        error = closing_error(store)
     except Exception as defect:
-        _log.exception("an edit failed in an unforeseen way", extra={"store": store.uri})
+        _log.exception(
+            "an edit raised an unexpected exception (a defect); its clients get an error", extra={"store": store.uri}
+        )
         error = ServerError(store.uri, f"{type(defect).__name__} during an edit")
     return {edit.group: found.get(edit.group) or all_failed(edit.changes, error) for edit in edits}
 
 
-def read(store: OffsetStore, wanted: Mapping[str, list[TopicPartition] | None]) -> dict[str, GroupOffsets]:
+def read_groups(store: OffsetStore, requested: Mapping[str, list[TopicPartition] | None]) -> dict[str, GroupOffsets]:
     """Reads many groups; returns a result for each of them, also after an error."""
     found: dict[str, GroupOffsets] = {}
     error: OffsetMgrError = ServerError(store.uri, "the store did not answer for the group")
     try:
-        if len(wanted) > 1 or None in wanted.values():
-            for answer in store.scan(wanted):
-                found[answer.group] = answer
-        # An error that prevents reading a whole group need not affect the requested partitions.
-        for group, partitions in wanted.items():
+        if len(requested) > 1 or None in requested.values():
+            for result in store.scan(requested):
+                found[result.group] = result
+        # If the whole group cannot be read, the requested partitions may still be readable.
+        for group, partitions in requested.items():
             if partitions is not None and _incomplete(found.get(group), partitions):
-                found[group] = _fetched(store, group, partitions)
+                found[group] = _fetch(store, group, partitions)
     except OffsetMgrError as failure:
         error = failure
     except CancelledError:
-        error = closing(store)
+        error = closing_error(store)
     except Exception as defect:
-        _log.exception("a read failed in an unforeseen way", extra={"store": store.uri})
+        _log.exception(
+            "a read raised an unexpected exception (a defect); its clients get an error", extra={"store": store.uri}
+        )
         error = ServerError(store.uri, f"{type(defect).__name__} during a read")
-    return {group: found.get(group) or GroupOffsets(group, {}, error=error) for group in wanted}
+    return {group: found.get(group) or GroupOffsets(group, {}, error=error) for group in requested}
 
 
 def all_failed(partitions: Iterable[TopicPartition], error: OffsetMgrError) -> Outcomes:
@@ -67,7 +71,7 @@ def _incomplete(found: GroupOffsets | None, partitions: Iterable[TopicPartition]
     return any(tp in found.errors for tp in partitions)
 
 
-def _fetched(store: OffsetStore, group: str, partitions: list[TopicPartition]) -> GroupOffsets:
+def _fetch(store: OffsetStore, group: str, partitions: list[TopicPartition]) -> GroupOffsets:
     try:
         found, errors = store.fetch(group, partitions), {}
     except PartialFailure as partial:
@@ -77,6 +81,6 @@ def _fetched(store: OffsetStore, group: str, partitions: list[TopicPartition]) -
     return GroupOffsets(group, {tp: held for tp, held in found.items() if isinstance(held, Committed)}, errors)
 
 
-def closing(store: OffsetStore) -> OffsetMgrError:
-    """The error for calls that the end of the listener has interrupted."""
+def closing_error(store: OffsetStore) -> OffsetMgrError:
+    """The error for calls that the listener's shutdown has interrupted."""
     return Unreachable(store.uri, "the listener is being closed")

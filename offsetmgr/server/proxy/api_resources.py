@@ -1,0 +1,298 @@
+"""`ApiResources`: where each forwarded API names topics, groups and transactional ids, and how to reject them. Pure.
+
+`API_RESOURCES` has an entry for every API of `forwarder.FORWARDED`; the relay rejects an API without one.
+
+| API | names |
+|---|---|
+| Produce | topics; a transactional id |
+| Fetch | topics, from version 13 on by id |
+| ListOffsets, OffsetForLeaderEpoch | topics |
+| CreateTopics, CreatePartitions, DeleteRecords, AlterPartitionReassignments, DescribeProducers | topics |
+| DeleteTopics | topics, from version 6 on by name or id |
+| DescribeConfigs, AlterConfigs, IncrementalAlterConfigs | resources: topics, groups, brokers, ... |
+| AlterReplicaLogDirs | topics in directories |
+| ElectLeaders | topics; null for all |
+| DescribeLogDirs, ListPartitionReassignments | topics; null for all; the response names topics |
+| DescribeTopicPartitions | topics; empty for all; the response names topics |
+| AddPartitionsToTxn | a transactional id; topics |
+| InitProducerId, EndTxn | a transactional id |
+| DescribeTransactions | transactional ids |
+| ListTransactions | the response names transactional ids |
+| ListConfigResources | the response names topics and groups |
+| DescribeClientQuotas, AlterClientQuotas, DescribeQuorum | none of these |
+| GetTelemetrySubscriptions, PushTelemetry | none of these |
+
+Source: the JSON schemas of requests and responses, by the field names of kio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol.schema_codec import Message
+
+TOPIC_RESOURCE: Final = 2
+GROUP_RESOURCE: Final = 32
+
+ErrorItem = Callable[[Any, int], Message]
+"""Builds the item of the response that rejects an item of the request with an error code."""
+
+
+class ApiResources(NamedTuple):
+    """The fields of one API's requests and responses that name resources."""
+
+    items: tuple[str, ...] = ()
+    """The name of the request's array of items; more than one if versions differ."""
+    name: str = "name"
+    """The field that holds an item's name. Items may also be strings, which are names."""
+    kind: str = "topic"
+    """The kind of the items: ``topic``, ``resource``, ``transaction`` or ``other``."""
+    response_items: str = ""
+    """The name of the response's array, which has one item for each item of the request."""
+    error_item: ErrorItem | None = None
+    """None if the response has no field for a rejected item; then the whole request is rejected."""
+    all_or_nothing: bool = False
+    """Whether one rejected item rejects the whole request, as it does at a broker."""
+    empty_means_all: bool = False
+    """Whether null or an empty array of items means all that exist."""
+    transactional_id: str = ""
+    """The field of the request that holds a transactional id; empty if there is none."""
+    error_fields: Mapping[str, Any] = {}
+    """The other fields of a response with which the relay rejects a request, except the error code."""
+    visible_items: tuple[tuple[str, ...], str] | None = None
+    """The array of the response that names items which the request did not name: the path to it, and the kind of its
+    items. None if there is no such array."""
+
+
+def _partition_items(
+    name: str, parts: str, index: str, response_items: str, answered: str = "", code: str = "error_code", **rest: Any
+) -> ErrorItem:
+    """Builds items with an error code for each partition in the request's array ``parts`` (numbers, or messages with a
+    field ``index``)."""
+
+    def error_response(item: Any, error: int) -> Message:
+        numbers = [part if isinstance(part, int) else part[index] for part in item[parts]]
+        return {
+            name: item.get(name),
+            "topic_id": item.get("topic_id"),
+            response_items: [{answered or index: number, code: error, **rest} for number in numbers],
+        }
+
+    return error_response
+
+
+def _simple_item(name: str, **rest: Any) -> ErrorItem:
+    def error_response(item: Any, error: int) -> Message:
+        named = {name: item} if isinstance(item, str) else {name: item.get(name), "topic_id": item.get("topic_id")}
+        return {**named, "error_code": error, "error_message": None, **rest}
+
+    return error_response
+
+
+def _config_item(item: Any, error: int) -> Message:
+    named = {field: item[field] for field in ("resource_type", "resource_name")}
+    return {**named, "error_code": error, "error_message": None, "configs": []}
+
+
+def _directory_item(item: Any, error: int) -> Message:
+    return {
+        "topic_name": item["name"],
+        "partitions": [{"partition_index": number, "error_code": error} for number in item["partitions"]],
+    }
+
+
+_NO_TRANSACTION: Final = {
+    "transaction_state": "",
+    "transaction_timeout": 0,
+    "transaction_start_time": -1,
+    "producer_id": -1,
+    "producer_epoch": -1,
+    "topics": [],
+}
+_DIRECTORIES: Final = "dirs"
+"""An array whose items contain topics; the topics are checked instead."""
+_CONFIGS: Final = ApiResources(("resources",), "resource_name", "resource", "responses", _config_item)
+
+API_RESOURCES: Final[Mapping[int, ApiResources]] = {
+    ApiKey.PRODUCE: ApiResources(
+        ("topic_data",),
+        response_items="responses",
+        error_item=_partition_items(
+            "name",
+            "partition_data",
+            "index",
+            "partition_responses",
+            base_offset=-1,
+            log_append_time=-1,
+            record_errors=[],
+        ),
+        transactional_id="transactional_id",
+    ),
+    ApiKey.FETCH: ApiResources(
+        ("topics",),
+        name="topic",
+        response_items="responses",
+        error_item=_partition_items(
+            "topic",
+            "partitions",
+            "partition",
+            "partitions",
+            "partition_index",
+            high_watermark=-1,
+            aborted_transactions=None,
+            records=b"",
+        ),
+        error_fields={"session_id": 0},
+    ),
+    ApiKey.LIST_OFFSETS: ApiResources(
+        ("topics",),
+        response_items="topics",
+        error_item=_partition_items("name", "partitions", "partition_index", "partitions"),
+    ),
+    ApiKey.CREATE_TOPICS: ApiResources(
+        ("topics",), response_items="topics", error_item=_simple_item("name", topic_config_error_code=0, configs=None)
+    ),
+    ApiKey.DELETE_TOPICS: ApiResources(
+        ("topics", "topic_names"), response_items="responses", error_item=_simple_item("name")
+    ),
+    ApiKey.DELETE_RECORDS: ApiResources(
+        ("topics",),
+        response_items="topics",
+        error_item=_partition_items("name", "partitions", "partition_index", "partitions", low_watermark=-1),
+    ),
+    ApiKey.INIT_PRODUCER_ID: ApiResources(
+        transactional_id="transactional_id", error_fields={"producer_id": -1, "producer_epoch": -1}
+    ),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: ApiResources(
+        ("topics",),
+        name="topic",
+        response_items="topics",
+        error_item=_partition_items("topic", "partitions", "partition", "partitions"),
+    ),
+    ApiKey.ADD_PARTITIONS_TO_TXN: ApiResources(
+        ("v3_and_below_topics",),
+        response_items="results_by_topic_v3_and_below",
+        error_item=_partition_items(
+            "name", "partitions", "", "results_by_partition", "partition_index", "partition_error_code"
+        ),
+        all_or_nothing=True,
+        transactional_id="v3_and_below_transactional_id",
+    ),
+    ApiKey.END_TXN: ApiResources(transactional_id="transactional_id"),
+    ApiKey.DESCRIBE_CONFIGS: _CONFIGS._replace(response_items="results"),
+    ApiKey.ALTER_CONFIGS: _CONFIGS,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: ApiResources(
+        (_DIRECTORIES,), response_items="results", error_item=_directory_item, all_or_nothing=True
+    ),
+    ApiKey.DESCRIBE_LOG_DIRS: ApiResources(
+        ("topics",),
+        name="topic",
+        empty_means_all=True,
+        error_fields={"results": []},
+        visible_items=(("results", "topics"), "topic"),
+    ),
+    ApiKey.CREATE_PARTITIONS: ApiResources(("topics",), response_items="results", error_item=_simple_item("name")),
+    ApiKey.ELECT_LEADERS: ApiResources(
+        ("topic_partitions",),
+        name="topic",
+        response_items="replica_election_results",
+        error_item=_partition_items("topic", "partitions", "", "partition_result", "partition_id", error_message=None),
+        empty_means_all=True,
+        error_fields={"replica_election_results": []},
+    ),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _CONFIGS,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: ApiResources(
+        ("topics",),
+        response_items="responses",
+        error_item=_partition_items("name", "partitions", "partition_index", "partitions", error_message=None),
+        error_fields={"error_message": None},
+    ),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: ApiResources(
+        ("topics",),
+        empty_means_all=True,
+        error_fields={"error_message": None, "topics": []},
+        visible_items=(("topics",), "topic"),
+    ),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: ApiResources(error_fields={"error_message": None, "entries": None}),
+    ApiKey.ALTER_CLIENT_QUOTAS: ApiResources(
+        ("entries",),
+        kind="other",
+        response_items="entries",
+        error_item=lambda item, error: {"entity": item["entity"], "error_code": error, "error_message": None},
+    ),
+    ApiKey.DESCRIBE_QUORUM: ApiResources(error_fields={"topics": []}),
+    ApiKey.DESCRIBE_PRODUCERS: ApiResources(
+        ("topics",),
+        response_items="topics",
+        error_item=_partition_items(
+            "name", "partition_indexes", "", "partitions", "partition_index", active_producers=[]
+        ),
+    ),
+    ApiKey.DESCRIBE_TRANSACTIONS: ApiResources(
+        ("transactional_ids",),
+        kind="transaction",
+        response_items="transaction_states",
+        error_item=_simple_item("transactional_id", **_NO_TRANSACTION),
+    ),
+    ApiKey.LIST_TRANSACTIONS: ApiResources(
+        error_fields={"unknown_state_filters": [], "transaction_states": []},
+        visible_items=(("transaction_states",), "transaction"),
+    ),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: ApiResources(),
+    ApiKey.PUSH_TELEMETRY: ApiResources(),
+    ApiKey.LIST_CONFIG_RESOURCES: ApiResources(
+        error_fields={"config_resources": []}, visible_items=(("config_resources",), "resource")
+    ),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: ApiResources(
+        ("topics",),
+        response_items="topics",
+        error_item=_simple_item("name", topic_id=None, partitions=[]),
+        empty_means_all=True,
+        visible_items=(("topics",), "topic"),
+    ),
+}
+
+
+def requested_items(resources: ApiResources, message: Message) -> list[Any] | None:
+    """Returns the items that a request names; None if it means all."""
+    for field in resources.items:
+        if field in message:
+            found: list[Any] = message[field] or []
+            if field == _DIRECTORIES:
+                return [topic for directory in found for topic in directory["topics"]]
+            return None if resources.empty_means_all and not found else found
+    return None if resources.empty_means_all else []
+
+
+def with_items(resources: ApiResources, message: Message, kept: list[Any]) -> Message:
+    """Returns the request with only the items in ``kept``."""
+    return {**message, **{field: kept for field in resources.items if field in message}}
+
+
+def error_response(resources: ApiResources, message: Message, codes: list[int], code: int) -> Message:
+    """Builds a response that rejects the whole request. ``codes``: one for each item of the request; items with code 0
+    get OPERATION_NOT_ATTEMPTED. ``code``: for a response without items."""
+    items = requested_items(resources, message) or []
+    if not items or resources.error_item is None:
+        return {**resources.error_fields, "error_code": code, resources.response_items: []}
+    response_items = [
+        resources.error_item(item, each or ErrorCode.OPERATION_NOT_ATTEMPTED)
+        for item, each in zip(items, codes, strict=True)
+    ]
+    return {**resources.error_fields, "error_code": 0, resources.response_items: response_items}
+
+
+def hide_items(resources: ApiResources, answer: Message, hidden: Callable[[str, Any], bool]) -> Message:
+    """Removes the items from the response for which ``hidden`` returns true; it is called with the kind and the
+    item."""
+    assert resources.visible_items is not None
+    (*outer, last), kind = resources.visible_items
+    holders = [answer]
+    for field in outer:
+        holders = [item for holder in holders for item in holder[field]]
+    for holder in holders:
+        holder[last] = [item for item in holder[last] if not hidden(kind, item)]
+    return answer

@@ -1,0 +1,94 @@
+"""`ClientUpstreams`: the connections to real brokers of one client's connection, each opened on first use."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Final
+
+from offsetmgr.core.errors import Unreachable
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.server.proxy.brokers import Brokers
+from offsetmgr.server.proxy.upstream import ReadBuffer, UpstreamConnection
+
+if TYPE_CHECKING:
+    from offsetmgr.server.network.api import ClientConnection
+
+_STATE: Final = "relay"
+
+
+class UpstreamRegistry:
+    """Creates and finds the `ClientUpstreams` of each client's connection."""
+
+    def __init__(self, brokers: Brokers, security: Security) -> None:
+        self.brokers = brokers
+        self.security = security
+        self.buffer = ReadBuffer()
+
+    def of(self, client: ClientConnection) -> ClientUpstreams:
+        upstreams: ClientUpstreams | None = client.state.get(_STATE)
+        if upstreams is None:
+            upstreams = client.state[_STATE] = ClientUpstreams(self, client)
+            client.on_lost.append(upstreams.close)
+        return upstreams
+
+
+class ClientUpstreams:
+    """The upstream connections of one client's connection."""
+
+    def __init__(self, registry: UpstreamRegistry, client: ClientConnection) -> None:
+        self._registry = registry
+        self._client = client
+        self._upstreams: dict[Address, UpstreamConnection] = {}
+        self._separate: set[UpstreamConnection] = set()
+        self._chosen: Address | None = None
+        self._closed = False
+
+    def for_port(self) -> UpstreamConnection:
+        """Returns the connection for the client's requests: to the broker that the port represents. For the manager's
+        own port it goes to a random live broker, always the same one while that connection lives. Raises
+        `Unreachable`."""
+        node_id = self._client.listener.node_id
+        if node_id is not None:
+            address = self._registry.brokers.address(node_id)
+            if address is None:
+                raise Unreachable(f"broker {node_id}", "its address is unknown")
+            return self.for_broker(address)
+        if self._chosen is None or self._chosen not in self._upstreams or self._upstreams[self._chosen].closed:
+            alive = self._registry.brokers.alive()
+            if not alive:
+                raise Unreachable("Kafka", "no broker responds")
+            self._chosen = random.choice(alive)
+        return self.for_broker(self._chosen)
+
+    def for_broker(self, address: Address) -> UpstreamConnection:
+        """Returns this client's connection to the broker at ``address``. Raises `Unreachable` if the client has
+        disconnected."""
+        if self._closed:
+            raise Unreachable(f"broker {address}", "the client has disconnected")
+        upstream = self._upstreams.get(address)
+        if upstream is None or upstream.closed:
+            upstream = UpstreamConnection(self._client, address, self._registry.security, self._registry.buffer)
+            self._upstreams[address] = upstream
+        return upstream
+
+    def open_separate(self) -> UpstreamConnection:
+        """Opens a second connection to the broker of `for_port`, for a request that later requests may have overtaken.
+        The caller passes it to `close_separate`. Raises `Unreachable`."""
+        if self._closed:
+            raise Unreachable("Kafka", "the client has disconnected")
+        upstream = UpstreamConnection(
+            self._client, self.for_port().address, self._registry.security, self._registry.buffer
+        )
+        self._separate.add(upstream)
+        return upstream
+
+    def close_separate(self, upstream: UpstreamConnection) -> None:
+        """Closes a connection from `open_separate`."""
+        self._separate.discard(upstream)
+        upstream.close()
+
+    def close(self) -> None:
+        self._closed = True
+        for upstream in (*self._upstreams.values(), *self._separate):
+            upstream.release()

@@ -1,0 +1,155 @@
+"""`DualStoreBackend`: reads and writes the two stores of a dual store (data rule "dual commit: Kafka first").
+
+A commit goes to the primary. The accepted values go to the secondary (`secondary`), and the client gets its response
+when both stores have them. If the secondary fails, the client gets a successful response all the same; the failure is
+logged and counted, and the write is retried in the background. If the outcome of a write to the primary is unknown, the
+value is read later and passed on if it was written (`in_doubt_writes`).
+
+A fetch returns the larger of both values. While a rewind is not yet written to the secondary, it returns the primary's
+value. Pending values are kept only in memory: after a crash the next start updates the secondary
+(`secondary_reconcile`), and the next commit of a partition makes both equal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.offset_store import Change, GroupOffsets
+from offsetmgr.server.store_backends.in_doubt_writes import InDoubtWrites
+from offsetmgr.server.store_backends.secondary import Secondary
+from offsetmgr.server.store_backends.secondary_reconcile import StartupReconciliation
+from offsetmgr.server.store_backends.single_store import (
+    SingleStoreBackend,
+    delete_whole_group,
+    list_groups,
+    read_store_capabilities,
+)
+from offsetmgr.server.store_backends.store_calls import Outcomes
+from offsetmgr.server.store_backends.store_executor import StoreExecutor
+from offsetmgr.stores.dual import DualStore
+from offsetmgr.stores.dual_policy import merged
+
+_log = logging.getLogger(__name__)
+
+
+class DualStoreBackend(SingleStoreBackend):
+    """Commits to the primary, then to the secondary; see the module's docstring."""
+
+    def __init__(self, store: DualStore, wait_s: float) -> None:
+        """``wait_s``: see `Secondary`."""
+        super().__init__(store.primary)
+        self._store = store
+        self._secondary_executor = StoreExecutor(store.secondary)
+        self._secondary = Secondary(self._secondary_executor, wait_s=wait_s, keeps_epochs=store.shares_epochs)
+        self._in_doubt = InDoubtWrites(self.executor, self._secondary)
+        self._reconciliation: asyncio.Task[None] | None = None
+
+    @property
+    def supports_conditional_commits(self) -> bool:
+        """False: each store can compare and write atomically, but not both together."""
+        return False
+
+    @property
+    def reports_missing_groups(self) -> bool:
+        """False: a group that is missing in the primary may exist in the secondary."""
+        return False
+
+    def failure(self) -> str | None:
+        """The failure of either store: an offset that only one store holds is not safe."""
+        failures = [executor.health.failure() for executor in (self.executor, self._secondary_executor)]
+        return "; ".join(filter(None, failures)) or None
+
+    def start(self, probe_interval_s: float, wait_s: float) -> None:
+        super().start(probe_interval_s, wait_s)
+        self._secondary_executor.start_probing(probe_interval_s, wait_s)
+        reconciliation = StartupReconciliation(
+            self.executor, self._secondary_executor, self._secondary, keeps_epochs=self._store.shares_epochs
+        )
+        self._reconciliation = asyncio.get_running_loop().create_task(reconciliation.run())
+
+    async def read_capabilities(self) -> None:
+        await read_store_capabilities(self.executor)
+        await read_store_capabilities(self._secondary_executor)
+
+    async def read(self, group: str, partitions: Sequence[TopicPartition] | None) -> GroupOffsets:
+        rewinding = self._secondary.rewinding(group)  # before the reads, which may miss writes that end meanwhile
+        reads = [executor.read(group, partitions) for executor in (self.executor, self._secondary_executor)]
+        primary, secondary = await asyncio.gather(*map(asyncio.shield, reads))
+        if not self._store.shares_epochs:
+            secondary = replace(
+                secondary, offsets={tp: c._replace(leader_epoch=None) for tp, c in secondary.offsets.items()}
+            )
+        both = merged(primary, secondary)
+        if not rewinding or both.error is not None:
+            return both
+        offsets = {tp: found for tp, found in both.offsets.items() if tp not in rewinding}
+        offsets |= {tp: primary.offsets[tp] for tp in rewinding if tp in primary.offsets}
+        return GroupOffsets(group, offsets, both.errors)
+
+    async def groups(self) -> list[str]:
+        lists = await asyncio.gather(
+            *(t.call(partial(list_groups, t.store)) for t in (self.executor, self._secondary_executor))
+        )
+        return list(dict.fromkeys(group for groups in lists for group in groups))
+
+    async def delete_group(self, group: str) -> int:
+        """Deletes the group in the primary, then its offsets in the secondary, then the group in the secondary."""
+        code = await super().delete_group(group)
+        secondary = await self._secondary_executor.read(group, None)
+        if secondary.error is not None:
+            raise secondary.error
+        to_delete = {*secondary.offsets, *secondary.errors, *self._secondary.pending_partitions(group)}
+        waiting = self._secondary.enqueue(group, dict.fromkeys(to_delete))
+        if waiting is not None:
+            await waiting
+        if not self._secondary.pending_partitions(group):
+            try:
+                await self._secondary_executor.call(partial(delete_whole_group, self._secondary_executor.store, group))
+            except OffsetMgrError as error:  # its offsets are already deleted
+                _log.info(
+                    "the secondary store could not delete the group itself; its offsets are deleted",
+                    extra={"error": str(error)},
+                )
+        return ErrorCode.NONE if to_delete else code
+
+    def metrics(self) -> Mapping[str, float]:
+        return {
+            **super().metrics(),
+            "secondary_pending": self._secondary.pending,
+            "secondary_failing": int(self._secondary.failing),
+            "secondary_failures_total": self._secondary.failures,
+            "secondary_dropped_total": self._secondary.dropped,
+            "primary_in_doubt": self._in_doubt.count,
+        }
+
+    async def close(self, grace: float) -> None:
+        if self._reconciliation is not None:
+            self._reconciliation.cancel()
+        self._in_doubt.close()
+        if left := await self._secondary.flush(grace):
+            what = {"store": self._secondary_executor.store.uri, "partitions": left}
+            _log.error(
+                "stopped before the secondary store received all commits; the next start writes the missing ones",
+                extra=what,
+            )
+        self._secondary.close()
+        await self._secondary_executor.close()
+        await super().close(grace)
+
+    def _on_written(
+        self, group: str, changes: Mapping[TopicPartition, Change], outcomes: Outcomes
+    ) -> asyncio.Future[None] | None:
+        self._in_doubt.record(group, changes, outcomes)
+        accepted = {
+            tp: changes[tp].after
+            for tp, outcome in outcomes.items()
+            if outcome.error is None or (changes[tp].after is None and isinstance(outcome.error, GroupNotFound))
+        }
+        return self._secondary.enqueue(group, accepted)

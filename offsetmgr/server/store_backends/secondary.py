@@ -1,0 +1,356 @@
+"""Writes the values that the primary of a dual store accepted to the secondary, and retries until it succeeds (data
+rule "dual commit: Kafka first").
+
+State and decisions are on the event loop. The store is written in its own threads (`store_executor`), one stream of
+edits at a time. Only the newest value of a partition is kept, so a delayed value is written once.
+
+Overwriting: A value that is written at once may overwrite any value: the last commit wins, as with the old consumers. A
+*late* value is written after a delay, because the secondary was unavailable. It must not undo commits that other
+clients made in the meantime, so it only moves the secondary forward. A late rewind (a value below the last known value
+of the secondary) overwrites only that known value. If no value is known, the last commit wins.
+
+Ordering contract: the caller passes the writes of a group to `enqueue` in the order in which the primary accepted them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
+
+from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused, UsageError
+from offsetmgr.core.model import Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, same_value
+from offsetmgr.server.store_backends.store_calls import Outcomes, edit_groups
+from offsetmgr.server.store_backends.store_executor import MAX_CHANGES_PER_STREAM, StoreExecutor
+
+_log = logging.getLogger(__name__)
+
+_MIN_PAUSE_S: Final = 0.1
+_MAX_PAUSE_S: Final = 2.0
+_PERMANENT_ERROR_PAUSE_S: Final = 30.0
+"""Seconds before a partition with a permanent error (not allowed, unreadable) is tried again."""
+_LOG_EVERY_S: Final = 30.0
+_MAX_KNOWN_VALUES: Final = 200_000
+"""Maximum number of partitions whose value in the secondary is cached."""
+
+_PartitionKey: TypeAlias = tuple[str, TopicPartition]
+
+
+@dataclass(slots=True, eq=False)
+class _PendingWrite:
+    """The new value of one partition (None deletes it), and the commits that wait for it."""
+
+    after: OffsetAndMetadata | None
+    late: bool
+    """Whether an attempt has failed, or the secondary was unavailable when the value arrived."""
+    waiting: list[_Waiter] = field(default_factory=list)
+    not_before: float = 0.0
+
+
+class _Waiter:
+    """Completes a future when the last of several partitions has been written, or after a timeout."""
+
+    __slots__ = ("done", "left")
+
+    def __init__(self, partitions: int, wait_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self.left = partitions
+        self.done: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_later(wait_s, self.release)
+        self.done.add_done_callback(lambda _: timer.cancel())
+
+    def on_written(self) -> None:
+        self.left -= 1
+        if not self.left:
+            self.release()
+
+    def release(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+class _Attempt(NamedTuple):
+    """The write of one partition in a stream of edits."""
+
+    group: str
+    tp: TopicPartition
+    pending: _PendingWrite
+    change: Change
+
+
+class Secondary:
+    """The queue of values for the secondary. Use it on the event loop; the caller closes ``executor``."""
+
+    def __init__(self, executor: StoreExecutor, *, wait_s: float = 1.0, keeps_epochs: bool = True) -> None:
+        """``wait_s``: seconds that a commit waits for the secondary. After one commit has timed out, commits do not
+        wait until the secondary can be written again. ``keeps_epochs``: whether the primary's leader epochs are valid
+        for the secondary's logs; if not, none is written."""
+        self._executor = executor
+        self._wait_s = wait_s
+        self._keeps_epochs = keeps_epochs
+        self._pending_writes: dict[str, dict[TopicPartition, _PendingWrite]] = {}
+        self._known_values: dict[_PartitionKey, int | None] = {}
+        self._attempted: dict[_PartitionKey, set[int | None]] = {}
+        self._running: asyncio.Task[None] | None = None
+        self._pause = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._logged_at = self._drop_logged_at = -_LOG_EVERY_S
+        self._failing = False
+        self._closed = False
+        self.pending = 0
+        """Partitions that the secondary has not received yet."""
+        self.failures = 0
+        """Number of failed attempts."""
+        self.dropped = 0
+        """Values discarded because another client has written another since, or because the secondary cannot hold
+        them."""
+
+    @property
+    def failing(self) -> bool:
+        """Whether commits currently do not wait for the secondary."""
+        return self._failing
+
+    # --- called by the backend -----------------------------------------------------------------------
+
+    def enqueue(
+        self, group: str, values: Mapping[TopicPartition, OffsetAndMetadata | None]
+    ) -> asyncio.Future[None] | None:
+        """Queues values that the primary accepted. Returns the future that the commit must wait for; None if it must
+        not wait."""
+        waiter = None if self._failing or not values else _Waiter(len(values), self._wait_s)
+        if waiter is not None:
+            waiter.done.add_done_callback(lambda _: self._on_wait_ended(waiter))
+        writes = self._pending_writes.setdefault(group, {})
+        for tp, value in values.items():
+            after = value if value is None or self._keeps_epochs else value._replace(leader_epoch=None)
+            before = writes.get(tp)
+            pending = writes[tp] = _PendingWrite(after, self._failing)
+            if before is None:
+                self.pending += 1
+            else:  # replaces a value that is not written yet; its commits now wait for this one
+                pending.waiting = before.waiting
+            if waiter is not None:
+                pending.waiting.append(waiter)
+        if not writes:
+            del self._pending_writes[group]
+        self._start_if_idle()
+        return waiter.done if waiter is not None else None
+
+    def rewinding(self, group: str) -> frozenset[TopicPartition]:
+        """The partitions with a pending rewind or deletion: the secondary's value is still too high."""
+        return frozenset(
+            tp
+            for tp, pending in self._pending_writes.get(group, {}).items()
+            if not self._moves_forward((group, tp), pending.after)
+        )
+
+    def pending_partitions(self, group: str) -> frozenset[TopicPartition]:
+        """The partitions of the group with a pending value."""
+        return frozenset(self._pending_writes.get(group, ()))
+
+    def record_value(self, group: str, tp: TopicPartition, offset: int) -> None:
+        """Records a value that the caller has written to the secondary by other means."""
+        self._remember((group, tp), offset)
+
+    async def flush(self, seconds: float) -> int:
+        """Waits at most ``seconds`` until all pending values are written; returns the number of partitions that are
+        not."""
+        until = asyncio.get_running_loop().time() + seconds
+        while self.pending and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(0.02)
+        return self.pending
+
+    def close(self) -> None:
+        """Starts no further attempts, and releases the waiting commits."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for pending in [w for changes in self._pending_writes.values() for w in changes.values()]:
+            self._release_waiters(pending)
+
+    def _on_wait_ended(self, waiter: _Waiter) -> None:
+        if waiter.left:
+            self._failing = True
+
+    # --- attempts ------------------------------------------------------------------------------------
+
+    def _start_if_idle(self) -> None:
+        if self._running is None and self._timer is None and self._pending_writes and not self._closed:
+            self._running = asyncio.get_running_loop().create_task(self._run())
+
+    def _resume(self) -> None:
+        self._timer = None
+        self._start_if_idle()
+
+    async def _run(self) -> None:
+        await asyncio.sleep(0)
+        pause: float | None = None
+        while pause is None and not self._closed:
+            attempts = self._attempts()
+            if not attempts:
+                break
+            edits = _edits(attempts)
+            try:
+                found = await self._executor.call(partial(edit_groups, self._executor.store, edits))
+            except (asyncio.CancelledError, RuntimeError):  # the executor has been closed
+                self._closed = True
+                break
+            pause = self._process_outcomes(attempts, found)
+        self._running = None
+        if self._pending_writes and not self._closed:
+            loop = asyncio.get_running_loop()
+            if pause is None:  # only values with a later `not_before` remain
+                pause = max(
+                    0.0, min(w.not_before for c in self._pending_writes.values() for w in c.values()) - loop.time()
+                )
+            self._timer = loop.call_later(pause, self._resume)
+
+    def _attempts(self) -> list[_Attempt]:
+        now = asyncio.get_running_loop().time()
+        attempts: list[_Attempt] = []
+        for group, changes in self._pending_writes.items():
+            attempts += [
+                _Attempt(group, tp, pending, self._change((group, tp), pending))
+                for tp, pending in changes.items()
+                if pending.not_before <= now
+            ]
+            if len(attempts) >= MAX_CHANGES_PER_STREAM:
+                break
+        return attempts
+
+    def _moves_forward(self, key: _PartitionKey, after: OffsetAndMetadata | None) -> bool:
+        """Whether the value is known not to be below the secondary's."""
+        if after is None or key not in self._known_values:
+            return False
+        known = self._known_values[key]
+        return known is None or after.offset >= known
+
+    def _change(self, key: _PartitionKey, pending: _PendingWrite) -> Change:
+        if not pending.late:
+            return Change(pending.after, None, allow_rewind=True)
+        if self._moves_forward(key, pending.after):
+            return Change(pending.after)
+        known = self._known_values.get(key)
+        return Change(pending.after, None if known is None else Committed(known), allow_rewind=True)
+
+    # --- outcomes ------------------------------------------------------------------------------------
+
+    def _process_outcomes(self, attempts: Iterable[_Attempt], found: Mapping[str, Outcomes]) -> float | None:
+        """Processes the outcomes of a stream. Returns the seconds to wait before the next one; None if it can start at
+        once."""
+        error: OffsetMgrError | None = None
+        for group, outcomes in found.items():
+            self._executor.health.record(group, [outcome.error for outcome in outcomes.values()])
+        for attempt in attempts:
+            failure = self._process_outcome(attempt, found[attempt.group][attempt.tp])
+            error = failure if failure is not None and (error is None or failure.retriable) else error
+        if error is not None:
+            self._log_failure(error)
+        if error is not None and error.retriable:
+            self._failing = True
+            self._pause = min(max(self._pause * 2, _MIN_PAUSE_S), _MAX_PAUSE_S)
+            self._release_all_waiters()
+            return self._pause
+        if self._failing:
+            self._failing = False
+            _log.info("the secondary store can be written again", extra={"pending": self.pending})
+        self._pause = 0.0
+        return None
+
+    def _process_outcome(self, attempt: _Attempt, outcome: ChangeOutcome) -> OffsetMgrError | None:
+        """Processes one outcome. Returns the error; None if the partition is written or can be tried again at once."""
+        key, after = (attempt.group, attempt.tp), attempt.pending.after
+        error = outcome.error
+        if error is None:
+            self._remember(key, None if after is None else after.offset)
+            self._finished(attempt)
+            return None
+        if isinstance(error, Conflict | RewindRefused):
+            found = error.actual if isinstance(error, Conflict) else outcome.before
+            if found is not None:
+                self._process_conflict(attempt, found)
+                return None
+            # a conflict without a value is a race with another writer, not a failed comparison
+        self.failures += 1
+        self._attempted.setdefault(key, set()).add(None if after is None else after.offset)
+        attempt.pending.late = True
+        if isinstance(error, UsageError):
+            self._drop(attempt, error)
+        elif error.retriable or isinstance(error, Conflict):
+            return error
+        else:
+            attempt.pending.not_before = asyncio.get_running_loop().time() + _PERMANENT_ERROR_PAUSE_S
+            self._release_waiters(attempt.pending)
+        return error
+
+    def _process_conflict(self, attempt: _Attempt, found: Offset) -> None:
+        """Processes a conflict: the secondary held ``found`` instead of the known value."""
+        key, after = (attempt.group, attempt.tp), attempt.pending.after
+        actual_offset = None if isinstance(found, Absent) else found.offset
+        own_attempt = actual_offset in self._attempted.get(key, ())
+        self._remember(key, actual_offset)
+        if same_value(found, after, self._executor.capabilities):
+            self._finished(attempt)
+        elif not own_attempt and not (after is not None and (actual_offset is None or actual_offset < after.offset)):
+            self._drop(
+                attempt, Conflict(f"group {key[0]}, {key[1]}", "another client has written it since", actual=found)
+            )
+        # Otherwise the value is tried again over the value that is known now, which is lower or from our earlier
+        # attempt.
+
+    def _remember(self, key: _PartitionKey, offset: int | None) -> None:
+        self._attempted.pop(key, None)
+        self._known_values.pop(key, None)
+        self._known_values[key] = offset
+        if len(self._known_values) > _MAX_KNOWN_VALUES:
+            del self._known_values[next(iter(self._known_values))]
+
+    def _drop(self, attempt: _Attempt, error: OffsetMgrError) -> None:
+        self.dropped += 1
+        now = asyncio.get_running_loop().time()
+        if now - self._drop_logged_at >= _LOG_EVERY_S:
+            self._drop_logged_at = now
+            what = {"group": attempt.group, "partition": str(attempt.tp), "dropped": self.dropped, "error": str(error)}
+            _log.warning("a commit was dropped for the secondary store; the primary store holds it", extra=what)
+        self._finished(attempt)
+
+    def _finished(self, attempt: _Attempt) -> None:
+        """Removes the attempt's value, which is written or discarded; a newer one stays pending."""
+        changes = self._pending_writes.get(attempt.group, {})
+        if changes.get(attempt.tp) is not attempt.pending:
+            return
+        del changes[attempt.tp]
+        if not changes:
+            del self._pending_writes[attempt.group]
+        self.pending -= 1
+        self._release_waiters(attempt.pending)
+
+    def _release_waiters(self, pending: _PendingWrite) -> None:
+        waiting, pending.waiting = pending.waiting, []
+        for waiter in waiting:
+            waiter.on_written()
+
+    def _release_all_waiters(self) -> None:
+        for changes in self._pending_writes.values():
+            for pending in changes.values():
+                self._release_waiters(pending)
+
+    def _log_failure(self, error: OffsetMgrError) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._logged_at >= _LOG_EVERY_S:
+            self._logged_at = now
+            _log.warning(
+                "writes to the secondary store fail; the primary takes commits, and the secondary receives them later",
+                extra={"error": str(error), "pending": self.pending},
+            )
+
+
+def _edits(attempts: Iterable[_Attempt]) -> list[GroupEdit]:
+    groups: dict[str, dict[TopicPartition, Change]] = {}
+    for attempt in attempts:
+        groups.setdefault(attempt.group, {})[attempt.tp] = attempt.change
+    return [GroupEdit(group, changes) for group, changes in groups.items()]

@@ -1,0 +1,114 @@
+"""Brings a dual store's secondary up to date with the primary, once, when the listener starts.
+
+Pending values of the secondary are kept only in memory (`secondary`), so a listener that crashed may have left old
+values there. The next commit of a partition repairs it; this module repairs the partitions without further commits.
+It checks only groups with offsets in the secondary, because other groups of the primary's Kafka cluster never used this
+listener. A write only moves a value forward, and requires that the secondary still holds the value that was read, so a
+commit in the meantime wins. If the secondary is ahead of the primary, its value stays: a rewind that was not written
+looks the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from offsetmgr.core.errors import Conflict, OffsetMgrError
+from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupOffsets
+from offsetmgr.server.store_backends.secondary import Secondary
+from offsetmgr.server.store_backends.single_store import list_groups
+from offsetmgr.server.store_backends.store_executor import StoreExecutor, StoreWrite
+
+_log = logging.getLogger(__name__)
+
+_GROUPS_AT_ONCE: Final = 200
+_PAUSE_S: Final = 5.0
+"""Seconds before the task checks groups again that it could not read or write."""
+
+
+class StartupReconciliation:
+    """The reconciliation of all groups. Use it on the event loop; `run` is its only task."""
+
+    def __init__(
+        self, primary: StoreExecutor, secondary_executor: StoreExecutor, secondary: Secondary, *, keeps_epochs: bool
+    ) -> None:
+        """``keeps_epochs``: whether the primary's leader epochs are those of the secondary's logs."""
+        self._primary = primary
+        self._secondary_executor = secondary_executor
+        self._secondary = secondary
+        self._keeps_epochs = keeps_epochs
+        self.written = 0
+        """Number of partitions that were moved forward."""
+
+    async def run(self) -> None:
+        """Checks all groups of the secondary. Retries groups with a retriable error until they succeed."""
+        left = iter(await self._groups())
+        checked = 0
+        while batch := list(islice(left, _GROUPS_AT_ONCE)):
+            checked += len(batch)
+            while batch := await self._check(batch):
+                await asyncio.sleep(_PAUSE_S)
+        if self.written:
+            what = {"store": self._secondary_executor.store.uri, "groups": checked, "partitions": self.written}
+            _log.warning(
+                "the secondary store was behind the primary after a restart; its offsets were updated", extra=what
+            )
+
+    async def _groups(self) -> list[str]:
+        while True:
+            try:
+                return await self._secondary_executor.call(partial(list_groups, self._secondary_executor.store))
+            except OffsetMgrError:
+                await asyncio.sleep(_PAUSE_S)
+
+    async def _check(self, groups: list[str]) -> list[str]:
+        """Updates these groups; returns the groups that must be checked again."""
+        reads = [(self._primary.read(group, None), self._secondary_executor.read(group, None)) for group in groups]
+        writes: list[StoreWrite] = []
+        again: list[str] = []
+        for group, (first, second) in zip(groups, reads, strict=True):
+            primary, secondary = await first, await second
+            if error := primary.error or secondary.error:
+                if error.retriable:
+                    again.append(group)
+            elif secondary.offsets:
+                changes = dict(_outdated(primary, secondary, keeps_epochs=self._keeps_epochs))
+                if changes:
+                    writes.append(
+                        StoreWrite(group, changes, asyncio.get_running_loop().create_future(), exclusive=True)
+                    )
+        for write in writes:
+            self._secondary_executor.write(write)
+        for write in writes:
+            if await self._must_retry(write):
+                again.append(write.group)
+        return again
+
+    async def _must_retry(self, write: StoreWrite) -> bool:
+        """Waits for a write; returns whether its group must be checked again. A conflict is not an error: another
+        client has changed the value, which stays."""
+        failed = False
+        for tp, outcome in (await write.done).items():
+            after = write.changes[tp].after
+            if outcome.error is None and after is not None:
+                self.written += 1
+                self._secondary.record_value(write.group, tp, after.offset)
+            elif outcome.error is not None and not isinstance(outcome.error, Conflict):
+                failed = failed or outcome.error.retriable
+        return failed
+
+
+def _outdated(
+    primary: GroupOffsets, secondary: GroupOffsets, *, keeps_epochs: bool
+) -> Iterator[tuple[TopicPartition, Change]]:
+    """The partitions whose value in the secondary is older, with the change that updates each."""
+    for tp, found in primary.offsets.items():
+        held: Offset = secondary.offsets.get(tp, ABSENT)
+        if tp not in secondary.errors and (not isinstance(held, Committed) or held.offset < found.offset):
+            epoch = found.leader_epoch if keeps_epochs else None
+            yield tp, Change(OffsetAndMetadata(found.offset, found.metadata, epoch), held)

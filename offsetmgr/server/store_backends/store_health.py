@@ -1,0 +1,84 @@
+"""`StoreHealth`: records whether the store responds, from the results of its calls; without calls, a probe reads it.
+
+An error from the store itself (not allowed, a conflict, unreadable data) counts as a response. If another call
+succeeded within the last second, a failure concerns only its group (whose coordinator may be down), not the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from offsetmgr.core.errors import AuthenticationFailed, OffsetMgrError, TimedOut
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.offset_store import GroupOffsets
+
+_log = logging.getLogger(__name__)
+
+_PROBE_GROUP: Final = "offsetmgr-store-probe"
+"""The group that the probe reads if no other group has failed; it does not have to exist."""
+_RECENT_S: Final = 1.0
+"""Seconds after a success in which failures do not count."""
+
+
+class StoreHealth:
+    """The health of one store. Use it on the event loop."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._error: OffsetMgrError | None = None
+        self._group = _PROBE_GROUP
+        self._last_success = -float("inf")
+        self._probing: asyncio.Task[None] | None = None
+
+    def failure(self) -> str | None:
+        """Why the last calls of the store failed; None if they succeeded."""
+        return None if self._error is None else f"the store {self._uri} fails: {self._error}"
+
+    def record(self, group: str, errors: Iterable[OffsetMgrError | None]) -> None:
+        """Records the results of a call for a group; an error of None is a success."""
+        now = asyncio.get_running_loop().time()
+        down = next((error for error in errors if error is not None and _is_down(error)), None)
+        if down is None:
+            self._last_success = now
+            if self._error is not None:
+                self._error, self._group = None, _PROBE_GROUP
+                _log.info("the store responds again", extra={"store": self._uri})
+        elif now - self._last_success >= _RECENT_S:
+            if self._error is None:
+                _log.warning("the store fails", extra={"store": self._uri, "error": str(down)})
+            self._error, self._group = down, group
+
+    def start_probing(
+        self, read: Callable[[str, list[TopicPartition]], Awaitable[GroupOffsets]], interval_s: float, wait_s: float
+    ) -> None:
+        """Starts a task that calls ``read`` whenever no call has succeeded for ``interval_s`` seconds. ``read`` records
+        its result by itself; it times out after ``wait_s`` seconds."""
+        self._probing = asyncio.get_running_loop().create_task(self._probe_loop(read, interval_s, wait_s))
+
+    async def close(self) -> None:
+        if self._probing is not None:
+            self._probing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._probing
+
+    async def _probe_loop(
+        self, read: Callable[[str, list[TopicPartition]], Awaitable[GroupOffsets]], interval_s: float, wait_s: float
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if loop.time() - self._last_success >= interval_s:
+                group = self._group
+                try:
+                    async with asyncio.timeout(wait_s):
+                        await read(group, [TopicPartition(_PROBE_GROUP, 0)])
+                except TimeoutError:
+                    self.record(group, [TimedOut(self._uri, f"did not answer within {wait_s:g} s")])
+            await asyncio.sleep(interval_s)
+
+
+def _is_down(error: OffsetMgrError) -> bool:
+    return error.retriable or isinstance(error, AuthenticationFailed)
