@@ -17,7 +17,7 @@ from offsetmgr.kafka.client.fetch import EARLIEST, LATEST, FetchedPartition, Fet
 from offsetmgr.kafka.client.leader_router import PartitionLeaders
 from offsetmgr.kafka.client.retries import backoff, remaining
 from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.segments.batch_reader import begins_with_a_whole_batch
+from offsetmgr.segments.batch_reader import starts_with_complete_batch
 
 OutOfRange: TypeAlias = Literal["raise", "earliest", "latest"]
 """The handling of an offset outside the log: an error, or the log's start or end."""
@@ -129,7 +129,7 @@ class PartitionLogReader:
 
 
 def _starved(read: ReadResult) -> bool:
-    return read.slice.high_watermark > read.offset and not begins_with_a_whole_batch(read.slice.data)
+    return read.slice.high_watermark > read.offset and not starts_with_complete_batch(read.slice.data)
 
 
 def _outside(tp: TopicPartition, offset: int, log: LogRange | OffsetMgrError) -> OffsetOutOfRange:

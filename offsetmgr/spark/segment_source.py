@@ -20,7 +20,14 @@ from pyspark.sql.types import StructType
 
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UsageError
 from offsetmgr.groups.disk_layout import CONSUMER_OFFSETS, find, gaps
-from offsetmgr.segments.batch_reader import CRC_FROM, LEGACY_SMALLEST, LOG_HEADER, LOG_OVERHEAD, MAGIC_AT, TRANSACTIONAL
+from offsetmgr.segments.batch_reader import (
+    CRC_FROM,
+    LEGACY_MIN_BYTES,
+    LOG_HEADER,
+    LOG_OVERHEAD,
+    MAGIC_AT,
+    TRANSACTIONAL,
+)
 from offsetmgr.segments.batch_reader import RecordBatch as Entries
 from offsetmgr.segments.entries import LogEntry
 from offsetmgr.segments.partition import segments_in
@@ -138,14 +145,14 @@ class SegmentSourceReader(DataSourceReader):
     def _batches(task: SegmentTask, rows: _Rows) -> Iterator[Entries]:
         """The valid batches of a segment; ``rows`` receives the error that ends it early."""
         segment = Segment(Path(task.log), task.base_offset)
-        with segment.walk(end=task.size) as walk:
+        with segment.open_reader(end=task.size) as reader:
             try:
-                for entry in walk:
+                for entry in reader:
                     batch = entry.batch()
                     if task.uncounted.counts(batch):
                         yield batch
-                if walk.left:
-                    rows.damage = f"{task.log}: its last {walk.left} bytes are the beginning of an entry"
+                if reader.incomplete_bytes:
+                    rows.damage = f"{task.log}: its last {reader.incomplete_bytes} bytes are an incomplete entry"
             except FileFailure:
                 raise
             except OSError as error:
@@ -199,10 +206,10 @@ def _of_transactions(segment: Segment, size: int) -> Iterator[LogEntry]:
     """The entries that belong to transactions, or end one."""
     with segment.open() as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as data:
         at = 0
-        while at + LOG_OVERHEAD + LEGACY_SMALLEST <= size:
+        while at + LOG_OVERHEAD + LEGACY_MIN_BYTES <= size:
             offset, length = LOG_HEADER.unpack_from(data, at)
             end = at + LOG_OVERHEAD + length
-            if length < LEGACY_SMALLEST or end > size:
+            if length < LEGACY_MIN_BYTES or end > size:
                 return
             if data[at + MAGIC_AT] == 2 and data[at + CRC_FROM + 1] & TRANSACTIONAL:
                 yield LogEntry(at, offset, data[at:end])

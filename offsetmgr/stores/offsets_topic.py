@@ -22,7 +22,7 @@ from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC
 from offsetmgr.segments.batch_reader import LOG_HEADER, LOG_OVERHEAD
 from offsetmgr.segments.committed_offsets import SavedOffset, decode
-from offsetmgr.segments.offsets import OffsetsFold
+from offsetmgr.segments.offsets import OffsetsReplay
 
 _SLICE_BYTES: Final = 1024 * 1024
 _LARGEST_SLICE: Final = 64 * 1024 * 1024
@@ -49,7 +49,7 @@ class KafkaOffsetsTopic:
         self.on_read: OnRead = lambda _read, _all: None
         """Called repeatedly during a read."""
         self._leaders = PartitionLeaders(client)
-        self._folds: dict[TopicPartition, OffsetsFold] = {}
+        self._folds: dict[TopicPartition, OffsetsReplay] = {}
         self._decoded: dict[TopicPartition, tuple[int, Groups]] = {}
         """The decoded groups of each partition, and the offset of the log up to which they were decoded."""
         self._believed: int | None = None
@@ -154,8 +154,8 @@ class KafkaOffsetsTopic:
             for tp, answer in (await self._slices(left, FetchLimits(max_bytes=size), _from_now(limit))).items():
                 if isinstance(answer, OffsetMgrError):
                     raise answer
-                fold = self._folds.setdefault(tp, OffsetsFold())
-                fold.take(_whole_entries(answer.data))
+                fold = self._folds.setdefault(tp, OffsetsReplay())
+                fold.replay(_whole_entries(answer.data))
                 if fold.end is not None and fold.end > left[tp]:
                     moved, left[tp] = True, fold.end
             if not moved:
