@@ -33,7 +33,7 @@ class CheckpointBatch:
     ends: tuple[Mapping[TopicPartition, int] | None, ...]
 
 
-def newest(names: Iterable[str]) -> int | None:
+def newest_batch(names: Iterable[str]) -> int | None:
     """The highest batch among the names in a log's directory; None if there is none. Other files (checksums, incomplete
     writes) are not batches."""
     return max((int(name) for name in names if _NUMBER.fullmatch(name)), default=None)

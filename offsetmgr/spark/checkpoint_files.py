@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from offsetmgr.core.errors import CorruptData
-from offsetmgr.spark.checkpoint import CheckpointBatch, newest, parse_offsets
+from offsetmgr.spark.checkpoint import CheckpointBatch, newest_batch, parse_offsets
 
 _FILE_SYSTEM: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?")
-_LOOKS: Final = 3
+_MAX_ATTEMPTS: Final = 3
 """Number of attempts: Spark may remove old batches during the first, but the newest of the second exists."""
 
 
@@ -103,17 +103,17 @@ def newest_finished(files: CheckpointFiles) -> CheckpointBatch | None:
     Raises `CorruptData` (also if ``offsets/N`` is missing), `UnknownVersion`.
     """
     number: int | None = None
-    for _ in range(_LOOKS):
-        number = newest(files.names("commits"))
+    for _ in range(_MAX_ATTEMPTS):
+        number = newest_batch(files.names("commits"))
         if number is None:
             return None
-        found = batch(files, number)
+        found = planned_batch(files, number)
         if found is not None:
             return found
     raise CorruptData(f"checkpoint {files.root}", f"commits/{number} has no offsets/{number}")
 
 
-def batch(files: CheckpointFiles, number: int) -> CheckpointBatch | None:
+def planned_batch(files: CheckpointFiles, number: int) -> CheckpointBatch | None:
     """Batch ``number`` as planned in ``offsets/N``, finished or not; None if it does not exist."""
     text = files.read(f"offsets/{number}")
     return None if text is None else parse_offsets(text, number, f"checkpoint {files.root}/offsets/{number}")

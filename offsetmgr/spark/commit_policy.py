@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from offsetmgr.spark.offset_merge import normalised
+from offsetmgr.spark.offset_merge import normalized
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class CommitPolicy:
 
     @property
     def clusters(self) -> frozenset[str] | None:
-        """The spellings of the cluster's servers, `normalised`; None without ``cluster``."""
+        """The spellings of the cluster's servers, `normalized`; None without ``cluster``."""
         if self.cluster is None:
             return None
-        return frozenset(map(normalised, [self.cluster] if isinstance(self.cluster, str) else self.cluster))
+        return frozenset(map(normalized, [self.cluster] if isinstance(self.cluster, str) else self.cluster))

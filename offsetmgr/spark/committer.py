@@ -43,25 +43,25 @@ class OffsetCommitter(StreamingQueryListener):
     ) -> None:
         require_supported("OffsetCommitter")
         self._session = spark or SparkSession.getActiveSession()
-        chosen = policy or CommitPolicy()
+        settings = policy or CommitPolicy()
         self._queries = None if queries is None else frozenset(queries)
-        self._follower = QueryTracker(
-            GroupCommitter(store, group, allow_rewind=chosen.allow_rewind),
-            clusters=chosen.clusters,
-            retry_policy=RetryPolicy(chosen.reconcile_s, chosen.retries, chosen.pause_s),
-            stop_on_failure=chosen.stop_on_failure,
+        self._tracker = QueryTracker(
+            GroupCommitter(store, group, allow_rewind=settings.allow_rewind),
+            clusters=settings.clusters,
+            retry_policy=RetryPolicy(settings.reconcile_s, settings.retries, settings.pause_s),
+            stop_on_failure=settings.stop_on_failure,
             expected=self._queries or frozenset(),
         )
 
     @property
     def state(self) -> CommitterState:
         """Numbers of commits and failures, and the present failure."""
-        return self._follower.state
+        return self._tracker.state
 
     def reconcile(self, timeout: float = 30.0) -> bool:
         """Reads all checkpoints and commits now; failures are retried until they are reported. True if everything is
         committed within ``timeout`` seconds."""
-        return self._follower.reconcile(timeout)
+        return self._tracker.reconcile(timeout)
 
     def committed_first(self, process: Process, timeout: float = 30.0) -> Process:
         """For foreachBatch: returns ``process`` wrapped so that a batch begins only after the previous ones are
@@ -71,21 +71,21 @@ class OffsetCommitter(StreamingQueryListener):
         takes longer than ``timeout`` seconds or fails, that is reported and the batch begins all the same.
         """
 
-        def in_turn(frame: Any, batch_id: int) -> None:
+        def process_after_commit(frame: Any, batch_id: int) -> None:
             if not self.reconcile(timeout):
                 LOG.warning("batch %d begins before the one before it is committed", batch_id)
             process(frame, batch_id)
 
-        return in_turn
+        return process_after_commit
 
     def forget(self, query: str) -> None:
         """An ended query (by id or name) will not restart, or one of ``queries`` will not start: it no longer blocks
         commits."""
-        self._follower.forget(query)
+        self._tracker.forget(query)
 
     def close(self, timeout: float = 30.0) -> bool:
         """Reconciles once more and ends the thread. True if everything is committed."""
-        return self._follower.close(timeout)
+        return self._tracker.close(timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -98,25 +98,25 @@ class OffsetCommitter(StreamingQueryListener):
     # --- called by Spark: only records which query to check ------------------------------------------
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        self._follow(str(event.id))
+        self._track(str(event.id))
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        self._seen(str(event.progress.id))
+        self._check(str(event.progress.id))
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
         """Nothing was read, so nothing is new; but the query may have started before the listener was added."""
-        if not self._follower.follows(str(event.id)):
-            self._follow(str(event.id))
+        if not self._tracker.tracks(str(event.id)):
+            self._track(str(event.id))
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        self._follower.look(str(event.id), ended=str(event.runId))
+        self._tracker.schedule_check(str(event.id), ended=str(event.runId))
 
-    def _seen(self, query_id: str) -> None:
+    def _check(self, query_id: str) -> None:
         # The query is not tracked yet if the listener was added after it had started.
-        if not self._follower.look(query_id):
-            self._follow(query_id)
+        if not self._tracker.schedule_check(query_id):
+            self._track(query_id)
 
-    def _follow(self, query_id: str) -> None:
+    def _track(self, query_id: str) -> None:
         try:
             session = self._session or self.spark
             if session is None:
@@ -128,6 +128,6 @@ class OffsetCommitter(StreamingQueryListener):
                 return  # ended before it was tracked
             query = QueryExecution(found)
             if self._queries is None or query.name in self._queries:
-                self._follower.follow(query)
+                self._tracker.track(query)
         except OffsetMgrError as error:
             LOG.error("%s", error)

@@ -25,13 +25,13 @@ from offsetmgr.core.errors import SparkError
 from offsetmgr.spark.versions import installed
 
 SCALA: Final = "2.13"
-LAST_RESORT: Final = "4.2.0"
+FALLBACK_VERSION: Final = "4.2.0"
 """The connector for a later minor version of PySpark that has none."""
 TIMEOUT_S: Final = 600.0
 _COMPLETE: Final = ".complete"
-_INSTEAD: Final = ".unavailable"
+_FALLBACK_SUFFIX: Final = ".unavailable"
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)")
-_CARRIED: Final = (
+_BUNDLED: Final = (
     "org.apache.hadoop",
     "org.slf4j",
     "org.lz4",
@@ -48,7 +48,7 @@ def candidates(pyspark: str) -> list[str]:
     if found is None:
         raise SparkError("no Kafka connector", f"PySpark's version {pyspark!r} is none that releases have")
     own = [f"{found[1]}.{found[2]}.{patch}" for patch in range(int(found[3]), -1, -1)]
-    return own if (int(found[1]), int(found[2])) < (4, 3) else [*own, LAST_RESORT]
+    return own if (int(found[1]), int(found[2])) < (4, 3) else [*own, FALLBACK_VERSION]
 
 
 def connector_jars(version: str | None = None, *, cache: Path | None = None) -> list[Path]:
@@ -56,23 +56,23 @@ def connector_jars(version: str | None = None, *, cache: Path | None = None) -> 
 
     Safe to call from many processes at once: one fetches, the others wait for it.
     """
-    wanted = [version] if version else candidates(installed())
+    versions = [version] if version else candidates(installed())
     directory = (cache or _cache()) / "spark"
     directory.mkdir(parents=True, exist_ok=True)
     with _locked(directory / "resolve.lock"):
-        instead = directory / f"{wanted[0]}{_INSTEAD}"
+        fallback_mark = directory / f"{versions[0]}{_FALLBACK_SUFFIX}"
         """Records that no version of PySpark's own minor version could be fetched, so that each start does not try
         again."""
-        own = [name for name in wanted if instead.exists() or _minor(name) == _minor(wanted[0])]
+        own = [name for name in versions if fallback_mark.exists() or _minor(name) == _minor(versions[0])]
         for name in own:
             if (directory / name / _COMPLETE).exists():
                 return sorted((directory / name).glob("*.jar"))
         reasons = []
-        for name in wanted:
+        for name in versions:
             why = None if (directory / name / _COMPLETE).exists() else _fetch(name, directory)
             if why is None:
                 if name not in own:
-                    instead.touch()
+                    fallback_mark.touch()
                 return sorted((directory / name).glob("*.jar"))
             reasons.append(f"{name}: {why}")
     hint = "check the network and its proxy; or name a version that can be fetched: session(connector=VERSION)"
@@ -97,10 +97,10 @@ def _fetch(version: str, directory: Path) -> str | None:
             done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=scratch)
         except (OSError, subprocess.TimeoutExpired) as error:
             return str(error)
-        said = done.stdout + done.stderr
-        if done.returncode != 0 or "UNRESOLVED DEPENDENCIES" in said or "FAILED DOWNLOADS" in said:
-            told = [line.strip(" :\t") for line in said.splitlines() if "not found" in line or "rror" in line]
-            return told[-1] if told else f"Ivy ended with exit code {done.returncode}"
+        output = done.stdout + done.stderr
+        if done.returncode != 0 or "UNRESOLVED DEPENDENCIES" in output or "FAILED DOWNLOADS" in output:
+            errors = [line.strip(" :\t") for line in output.splitlines() if "not found" in line or "rror" in line]
+            return errors[-1] if errors else f"Ivy ended with exit code {done.returncode}"
         (target / _COMPLETE).touch()
         shutil.rmtree(directory / version, ignore_errors=True)
         target.rename(directory / version)
@@ -108,7 +108,7 @@ def _fetch(version: str, directory: Path) -> str | None:
 
 
 def _module(version: str) -> str:
-    excludes = "\n".join(f'    <exclude org="{name}"/>' for name in _CARRIED)
+    excludes = "\n".join(f'    <exclude org="{name}"/>' for name in _BUNDLED)
     return f"""<ivy-module version="2.0">
   <info organisation="offsetmgr" module="connector"/>
   <configurations><conf name="default"/></configurations>

@@ -29,17 +29,26 @@ from offsetmgr.spark.data_source_api import (
     InputPartition,
     WriterCommitMessage,
 )
-from offsetmgr.spark.store_rows import COLUMNS, REFUSED, SCHEMA, RowOrigin, groups_of, read_rows, related, write_rows
+from offsetmgr.spark.store_rows import (
+    COLUMNS,
+    RECREATED,
+    SCHEMA,
+    RowOrigin,
+    cross_cluster_check,
+    read_rows,
+    select_groups,
+    write_rows,
+)
 
 __all__ = ["NAME", "SCHEMA", "StoreSource"]
 
 NAME: Final = "offsetmgr"
-_KNOWN: Final = ("store", "group", "topic", "errors")
-_KNOWN_TO_WRITE: Final = (*_KNOWN, "origin", "translate")
+_READ_OPTIONS: Final = ("store", "group", "topic", "errors")
+_WRITE_OPTIONS: Final = (*_READ_OPTIONS, "origin", "translate")
 _EXAMPLE: Final = "zookeeper://host:2181"
-_TASKS: Final = 16
-_A_BATCH: Final = 20_000
-_SHOWN: Final = 5
+_DEFAULT_TASKS: Final = 16
+_ROWS_PER_BATCH: Final = 20_000
+_MAX_ERRORS_SHOWN: Final = 5
 
 
 class StoreSource(DataSource):
@@ -70,7 +79,7 @@ class StoreSource(DataSource):
         return StoreWriter(dict(self.options))
 
 
-class GroupsOfPartition(InputPartition):
+class GroupsTask(InputPartition):
     """One task's share of the groups."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -82,26 +91,26 @@ class StoreReader(DataSourceReader):
     """Lists the groups on the driver, reads them on the executors."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._options = source_options.checked(NAME, options, _KNOWN)
+        self._options = source_options.checked(NAME, options, _READ_OPTIONS)
         self._uri = _store(self._options)
         self._errors = _flag(self._options.get("errors", "false"))
 
     def partitions(self) -> Sequence[InputPartition]:
         """Raises `UnsupportedOperation` for stores of Kafka 0.7, whose partitions are not numbers."""
         config = source_options.connection(NAME, self._options)
-        names = groups_of(self._uri, config, source_options.listed(self._options.get("group")))
-        tasks = min(source_options.number(NAME, self._options, "tasks", _TASKS), len(names))
-        return [GroupsOfPartition(tuple(names[first::tasks])) for first in range(tasks)]
+        names = select_groups(self._uri, config, source_options.listed(self._options.get("group")))
+        tasks = min(source_options.number(NAME, self._options, "tasks", _DEFAULT_TASKS), len(names))
+        return [GroupsTask(tuple(names[first::tasks])) for first in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Raises `PartialFailure` for unreadable rows, unless ``errors`` is ``true``."""
-        if not isinstance(partition, GroupsOfPartition):  # Spark's placeholder for "nothing to read"
+        if not isinstance(partition, GroupsTask):  # Spark's placeholder for "nothing to read"
             return
         topics = TopicSelection.parse(source_options.listed(self._options.get("topic")))
         types = [pa.string(), pa.string(), pa.int32(), pa.int64(), pa.string(), pa.int32(), pa.int64(), pa.string()]
         config = source_options.connection(NAME, self._options)
         rows = read_rows(partition.names, self._uri, config, topics, errors=self._errors)
-        while batch := list(islice(rows, _A_BATCH)):
+        while batch := list(islice(rows, _ROWS_PER_BATCH)):
             columns = [pa.array(column, kind) for column, kind in zip(zip(*batch, strict=True), types, strict=True)]
             yield pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))
 
@@ -121,9 +130,9 @@ class StoreWriter(DataSourceWriter):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """Raises `OtherCluster` if the origin belongs to another Kafka cluster and ``translate`` is not given."""
-        self._options = source_options.checked(NAME, options, _KNOWN_TO_WRITE)
+        self._options = source_options.checked(NAME, options, _WRITE_OPTIONS)
         self._uri = _store(self._options)
-        with related(self._origin(), self._uri, source_options.connection(NAME, self._options)):
+        with cross_cluster_check(self._origin(), self._uri, source_options.connection(NAME, self._options)):
             pass  # rejected before anything is written
 
     def _origin(self) -> RowOrigin | None:
@@ -139,18 +148,18 @@ class StoreWriter(DataSourceWriter):
         counts = {"written": 0, "unchanged": 0, "failed": 0}
         config = source_options.connection(NAME, self._options)
         shown: list[str] = []
-        for done in write_rows(iterator, self._uri, config, self._origin()):
-            counts["failed" if done.status == REFUSED else done.status] += 1
-            if done.error is not None and len(shown) < _SHOWN:
-                shown.append(f"{done.group} {done.topic}-{done.partition}: {done.error}")
+        for outcome in write_rows(iterator, self._uri, config, self._origin()):
+            counts["failed" if outcome.status == RECREATED else outcome.status] += 1
+            if outcome.error is not None and len(shown) < _MAX_ERRORS_SHOWN:
+                shown.append(f"{outcome.group} {outcome.topic}-{outcome.partition}: {outcome.error}")
         return WriteSummary(**counts, shown=shown)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Raises `OffsetMgrError` if any offset was rejected or failed; the others are committed."""
-        done = [message for message in messages if isinstance(message, WriteSummary)]
-        if failed := sum(message.failed for message in done):
-            shown = [line for message in done for line in message.shown][:_SHOWN]
-            succeeded = sum(message.written + message.unchanged for message in done)
+        outcome = [message for message in messages if isinstance(message, WriteSummary)]
+        if failed := sum(message.failed for message in outcome):
+            shown = [line for message in outcome for line in message.shown][:_MAX_ERRORS_SHOWN]
+            succeeded = sum(message.written + message.unchanged for message in outcome)
             raise OffsetMgrError(
                 f"{failed} of {failed + succeeded} offsets were not committed to {self._uri}",
                 "; ".join(shown),

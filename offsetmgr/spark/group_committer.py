@@ -27,14 +27,14 @@ Process = Callable[[Any, int], None]
 class CommitterState:
     """The state of a group's commits.
 
-    ``failing`` is the error that was reported and not repaired since; ``refused`` the partitions in which the group is
+    ``failing`` is the error that was reported and not repaired since; ``rejected_rewinds`` the partitions in which the group is
     ahead of the checkpoint.
     """
 
     commits: int = 0
     failures: int = 0
     failing: OffsetMgrError | None = None
-    refused: tuple[TopicPartition, ...] = ()
+    rejected_rewinds: tuple[TopicPartition, ...] = ()
 
 
 class GroupCommitter:
@@ -47,7 +47,7 @@ class GroupCommitter:
         self._allow_rewind = allow_rewind
         self._written: dict[TopicPartition, int] = {}
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """The next attempt compares every partition with the store, in case another program changed it."""
         self._written.clear()
 
@@ -66,7 +66,7 @@ class GroupCommitter:
             failures, error = dict.fromkeys(due, failed), failed
         self._written |= {tp: commit.offset for tp, commit in due.items() if tp not in failures}
         ahead = tuple(sorted(tp for tp, why in failures.items() if isinstance(why, RewindRefused)))
-        self.state = replace(self.state, refused=ahead)
+        self.state = replace(self.state, rejected_rewinds=ahead)
         if error is None:
             self.state = replace(self.state, commits=self.state.commits + 1)
             metrics.COMMITS.labels(self.group).inc()
@@ -86,7 +86,7 @@ class GroupCommitter:
         self.state = replace(self.state, failing=error)
         metrics.FAILING.labels(self.group).set(1)
 
-    def mended(self) -> None:
+    def clear_failure(self) -> None:
         """Everything due is committed."""
         if self.state.failing is not None:
             LOG.warning("group %s is committed again, after %d failures", self.group, self.state.failures)
@@ -94,7 +94,7 @@ class GroupCommitter:
         metrics.FAILING.labels(self.group).set(0)
 
 
-def worth_retrying(error: OffsetMgrError) -> bool:
+def is_retriable(error: OffsetMgrError) -> bool:
     """Whether the same commit may succeed without intervention; for a partial failure, each part."""
     if isinstance(error, PartialFailure):
         return all(failure.retriable for failure in error.failures.values())

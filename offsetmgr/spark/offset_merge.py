@@ -66,37 +66,39 @@ class MergedOffsets:
         return None
 
 
-def normalised(bootstrap: str) -> str:
+def normalized(bootstrap: str) -> str:
     """The servers in a normalized order: the same list in another order is the same cluster."""
     return ",".join(sorted(part.strip() for part in bootstrap.split(",") if part.strip()))
 
 
 def merge_min(
-    readings: Iterable[SourceProgress], clusters: frozenset[str] | None, holds: Iterable[CommitBlock] = ()
+    progress: Iterable[SourceProgress], clusters: frozenset[str] | None, blocks: Iterable[CommitBlock] = ()
 ) -> MergedOffsets:
     """Returns the smaller offset of each partition that is not blocked. ``clusters`` are the names of the group's one
-    cluster (`normalised`); None: any cluster, as long as no topic is read from two."""
-    read = list(readings)
-    wanted = [reading for reading in read if clusters is None or reading.cluster in clusters]
-    holding = [hold for hold in holds if clusters is None or not hold.cluster or hold.cluster in clusters]
-    of_topic: dict[str, set[str]] = {}
+    cluster (`normalized`); None: any cluster, as long as no topic is read from two."""
+    sources = list(progress)
+    selected = [source for source in sources if clusters is None or source.cluster in clusters]
+    active_blocks = [block for block in blocks if clusters is None or not block.cluster or block.cluster in clusters]
+    clusters_of_topic: dict[str, set[str]] = {}
     for cluster, topics in [
-        *((reading.cluster, {tp.topic for tp in reading.offsets}) for reading in wanted),
-        *((hold.cluster, hold.topics or ()) for hold in holding if hold.cluster),
+        *((source.cluster, {tp.topic for tp in source.offsets}) for source in selected),
+        *((block.cluster, block.topics or ()) for block in active_blocks if block.cluster),
     ]:
         for topic in topics:
-            of_topic.setdefault(topic, set()).add(cluster)
-    several = {} if clusters is not None else {topic: names for topic, names in of_topic.items() if len(names) > 1}
-    held = frozenset().union(*(hold.topics or () for hold in holding))
-    nothing = any(hold.topics is None for hold in holding)
+            clusters_of_topic.setdefault(topic, set()).add(cluster)
+    ambiguous = (
+        {} if clusters is not None else {topic: names for topic, names in clusters_of_topic.items() if len(names) > 1}
+    )
+    blocked_topics = frozenset().union(*(block.topics or () for block in active_blocks))
+    all_blocked = any(block.topics is None for block in active_blocks)
     offsets: dict[TopicPartition, int] = {}
-    for reading in wanted:
-        for tp, offset in reading.offsets.items():
-            if not nothing and tp.topic not in held and tp.topic not in several:
+    for source in selected:
+        for tp, offset in source.offsets.items():
+            if not all_blocked and tp.topic not in blocked_topics and tp.topic not in ambiguous:
                 offsets[tp] = min(offset, offsets.get(tp, offset))
-    elsewhere = set() if wanted or holding else {reading.cluster for reading in read}
+    elsewhere = set() if selected or active_blocks else {source.cluster for source in sources}
     return MergedOffsets(
-        offsets, {topic: tuple(sorted(names)) for topic, names in several.items()}, tuple(sorted(elsewhere))
+        offsets, {topic: tuple(sorted(names)) for topic, names in ambiguous.items()}, tuple(sorted(elsewhere))
     )
 
 

@@ -27,7 +27,7 @@ _SCHEMA: Final = (
 _HEADERS: Final = ", headers array<struct<key: string, value: binary>>"
 
 
-class Late(Enum):
+class LateRecords(Enum):
     """How a job treats records of an earlier period that arrived after its ranges were fixed."""
 
     COUNT = "count"
@@ -74,23 +74,23 @@ class PeriodTask:
     attempt: int
     output: str
     """This attempt's own directory: no other process writes to it, and it is read only if it is published."""
-    policy: Late
+    policy: LateRecords
     work: Work
     """The ranges, and the counts of their scans."""
     source: RecordSource
 
     @cached_property
     def rows(self) -> DataFrame:
-        """The records of the period; with `Late.NEXT` late records as well."""
+        """The records of the period; with `LateRecords.NEXT` late records as well."""
         start, end = self.period.start_ms, self.period.end_ms
         condition = f"timestamp >= timestamp_millis({start}) and timestamp < timestamp_millis({end})"
         rows = self.source.read(self.work.ranges, condition)
-        return rows.union(self._late) if self.policy is Late.NEXT else rows
+        return rows.union(self._late) if self.policy is LateRecords.NEXT else rows
 
     @cached_property
     def late(self) -> DataFrame | None:
-        """The late records of earlier periods; None unless the job selected `Late.SIDE`."""
-        return self._late if self.policy is Late.SIDE else None
+        """The late records of earlier periods; None unless the job selected `LateRecords.SIDE`."""
+        return self._late if self.policy is LateRecords.SIDE else None
 
     @cached_property
     def set_aside(self) -> DataFrame:

@@ -20,8 +20,8 @@ from offsetmgr.period.job_records import Work
 from offsetmgr.period.schedule import Period
 from offsetmgr.spark.period_ranges import Bounds
 
-_ANEW: Final = "was the topic recreated? Its periods need a new root then"
-_LOST: Final = "keep the topic's records longer than a period takes to be worked on"
+_RECREATED_HINT: Final = "was the topic recreated? Its periods need a new root then"
+_RETENTION_HINT: Final = "keep the topic's records longer than a period takes to be worked on"
 
 
 def partitions_of(cluster: Cluster, topics: Sequence[str]) -> list[TopicPartition]:
@@ -57,11 +57,11 @@ class PeriodLog:
 
     def compacted(self, topics: Iterable[str]) -> list[str]:
         """The compacted ones of these topics, whose records can disappear while later ones of other keys stay."""
-        asked = Topics(self.bootstrap, self.config.kafka, self._timeout)
+        client = Topics(self.bootstrap, self.config.kafka, self._timeout)
         try:
-            found = {topic: asked.find(topic) for topic in sorted(set(topics))}
+            found = {topic: client.find(topic) for topic in sorted(set(topics))}
         finally:
-            asked.close()
+            client.close()
         return [
             topic for topic, known in found.items() if known and "compact" in known.settings.get("cleanup.policy", "")
         ]
@@ -78,16 +78,16 @@ class PeriodLog:
         begins = self._cluster.offsets_for_time(partitions, period.start_ms)
         found = {}
         for tp in partitions:
-            log, at, held = logs[tp], begins[tp], committed.get(tp)
+            log, at, commit = logs[tp], begins[tp], committed.get(tp)
             if isinstance(at, OffsetMgrError):
                 raise at
             start = log.end if at is None else max(at, log.start)
-            if isinstance(held, Committed):
-                if not log.start <= held.offset <= log.end:
-                    why = f"the group is at {held.offset}, the log holds {log.start} to {log.end}"
+            if isinstance(commit, Committed):
+                if not log.start <= commit.offset <= log.end:
+                    why = f"the group is at {commit.offset}, the log holds {log.start} to {log.end}"
                     hint = "set the group's offset, or use a new group"
                     raise OffsetOutOfRange(f"first period of {tp}", why, hint, log_range=log)
-                start = max(start, held.offset)
+                start = max(start, commit.offset)
             found[tp] = Bounds(min(start, log.end), log.end, None)
         return found
 
@@ -148,11 +148,11 @@ class PeriodLog:
         for topic, known in now.items():
             if known != work.topic_ids[topic]:
                 raise OffsetOutOfRange(
-                    f"topic {topic}", f"is not the one that period {work.period.number} was read from", _ANEW
+                    f"topic {topic}", f"is not the one that period {work.period.number} was read from", _RECREATED_HINT
                 )
 
     def _logs(
-        self, partitions: Iterable[TopicPartition], least: Mapping[TopicPartition, int]
+        self, partitions: Iterable[TopicPartition], min_ends: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, LogRange]:
         """Log starts and last stable offsets: open transactions after those may still be aborted."""
         topics: dict[str, list[int]] = {}
@@ -160,20 +160,20 @@ class PeriodLog:
             topics.setdefault(tp.topic, []).append(tp.partition)
         found = {}
         for topic, numbers in topics.items():
-            asked = PartitionOffsets(self.bootstrap, self.config.kafka, topic)
+            client = PartitionOffsets(self.bootstrap, self.config.kafka, topic)
 
             def known(number: int, topic: str = topic) -> int:
-                return least.get(TopicPartition(topic, number), 0)
+                return min_ends.get(TopicPartition(topic, number), 0)
 
             try:
-                starts = asked.starts(numbers, self._timeout)
+                starts = client.starts(numbers, self._timeout)
                 try:
                     # After a change of leaders a broker may briefly return an older value.
-                    ends = asked.ends(numbers, self._timeout, known)
+                    ends = client.ends(numbers, self._timeout, known)
                 except TimedOut:
-                    ends = asked.ends(numbers, self._timeout, lambda _: 0)
+                    ends = client.ends(numbers, self._timeout, lambda _: 0)
             finally:
-                asked.close()
+                client.close()
             found.update({TopicPartition(topic, n): LogRange(starts[n], ends[n]) for n in numbers})
         return found
 
@@ -181,7 +181,7 @@ class PeriodLog:
 def _check_within(tp: TopicPartition, first: int, end: int, log: LogRange) -> None:
     if first < log.start:
         why = f"offsets {first} to {min(end, log.start)} are wanted, and the log begins at {log.start}"
-        raise OffsetOutOfRange(f"records of {tp} are gone", why, _LOST, log_range=log)
+        raise OffsetOutOfRange(f"records of {tp} are gone", why, _RETENTION_HINT, log_range=log)
     if log.end < end:
         why = f"it ends at {log.end}, and has been read to {end}"
-        raise OffsetOutOfRange(f"log of {tp}", why, _ANEW, log_range=log)
+        raise OffsetOutOfRange(f"log of {tp}", why, _RECREATED_HINT, log_range=log)

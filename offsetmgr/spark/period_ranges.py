@@ -15,7 +15,7 @@ from offsetmgr.period.job_records import RangeScan
 from offsetmgr.period.node_codec import OffsetRange
 from offsetmgr.period.schedule import Period
 
-SURE_AFTER: Final = 1_000
+MIN_LATER_RECORDS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,11 @@ class ScanRule:
 
     period: Period
     lateness_ms: int
-    """A scan ends after ``sure_after`` consecutive records with times at least this long after the period's end. One
+    """A scan ends after ``min_later_records`` consecutive records with times at least this long after the period's end. One
     alone proves nothing: its time may be ahead."""
     horizon_ms: int
     """Records with later times are set aside: no correct producer's clock can be so far ahead."""
-    sure_after: int = SURE_AFTER
+    min_later_records: int = MIN_LATER_RECORDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class ScanResult:
 
 
 class Scanner:
-    """One partition's scan: call `see` for every record from ``bounds.start`` on, in order, until it returns True or
-    ``bounds.end`` is reached; then `found`."""
+    """One partition's scan: call `add` for every record from ``bounds.start`` on, in order, until it returns True or
+    ``bounds.end`` is reached; then `result`."""
 
     def __init__(self, bounds: Bounds, rule: ScanRule) -> None:
         self._bounds = bounds
@@ -64,28 +64,28 @@ class Scanner:
         self._last = -1
         self._resume: int | None = None
         self._taken = self._late = self._set_aside = 0
-        self._in_a_row = 0
+        self._consecutive_later = 0
         self._end: int | None = None
 
     @property
-    def enough(self) -> bool:
+    def done(self) -> bool:
         return self._end is not None
 
-    def see(self, offset: int, timestamp_ms: int) -> None:
-        """Processes one record; records after `enough` are ignored."""
+    def add(self, offset: int, timestamp_ms: int) -> None:
+        """Processes one record; records after `done` are ignored."""
         if self._end is not None:
             return
         period, bounds = self._rule.period, self._bounds
         if timestamp_ms > self._rule.horizon_ms:
             self._set_aside += self._resume is None
             return
-        sure = timestamp_ms >= period.end_ms + self._rule.lateness_ms
-        self._in_a_row = self._in_a_row + 1 if sure else 0
+        later = timestamp_ms >= period.end_ms + self._rule.lateness_ms
+        self._consecutive_later = self._consecutive_later + 1 if later else 0
         if timestamp_ms >= period.end_ms:
             if self._resume is None:
                 self._resume = offset
             # A record that an earlier scan has seen must not be seen as new by a later one.
-            if self._in_a_row >= self._rule.sure_after and offset + 1 >= (bounds.late_from or 0):
+            if self._consecutive_later >= self._rule.min_later_records and offset + 1 >= (bounds.late_from or 0):
                 self._end = offset + 1
         elif timestamp_ms >= period.start_ms:
             self._first = offset if self._first is None else self._first
@@ -94,7 +94,7 @@ class Scanner:
         elif bounds.late_from is not None and offset >= bounds.late_from:
             self._late += 1
 
-    def found(self) -> ScanResult:
+    def result(self) -> ScanResult:
         bounds = self._bounds
         end = bounds.end if self._end is None else self._end
         resume = end if self._resume is None else self._resume

@@ -1,4 +1,4 @@
-"""`PeriodWork`: the work of one job on one period, in steps. The process may die after any step.
+"""`PeriodRunner`: the work of one job on one period, in steps. The process may die after any step.
 
 ============================  ============================================================================
 step                          if the process dies after it
@@ -44,9 +44,9 @@ from offsetmgr.period.history import History, WorkClaim
 from offsetmgr.period.job_records import LATE, SET_ASIDE, TAKEN, Work
 from offsetmgr.period.schedule import Period
 from offsetmgr.spark import metrics
-from offsetmgr.spark.period_dataframes import Late, PeriodTask, RecordSource
+from offsetmgr.spark.period_dataframes import LateRecords, PeriodTask, RecordSource
 from offsetmgr.spark.period_log import PeriodLog
-from offsetmgr.spark.period_ranges import SURE_AFTER, ScanRule
+from offsetmgr.spark.period_ranges import MIN_LATER_RECORDS, ScanRule
 from offsetmgr.spark.range_scan import scan
 
 if TYPE_CHECKING:
@@ -56,20 +56,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LOG: Final = logging.getLogger("offsetmgr.spark")
-_PAUSES_S: Final = (0.2, 5.0)
+_RETRY_PAUSES_S: Final = (0.2, 5.0)
 
 
-class CommitStep(Enum):
+class PeriodStep(Enum):
     """The step that has just been completed; see the module."""
 
     CLOSED = "the period has closed"
-    FOUND = "ranges were found"
-    FIXED = "ranges are fixed"
-    BEGUN = "an attempt has begun"
+    RANGES_FOUND = "ranges were found"
+    RANGES_STORED = "ranges are fixed"
+    ATTEMPT_STARTED = "an attempt has begun"
     PROCESSED = "the function is done"
     PUBLISHED = "the output is published"
     COMMITTED = "the group is committed"
-    FORGOTTEN = "old work is forgotten"
+    HISTORY_TRIMMED = "old work is forgotten"
     REPORTED = "the barrier has the progress"
 
 
@@ -83,8 +83,8 @@ class PeriodRules:
     """How far behind later records a record may be in the log; see `ScanRule`."""
     future_ms: int = 3_600_000
     """Records with times this far ahead of the wall clock are set aside, when the ranges are fixed."""
-    sure_after: int = SURE_AFTER
-    late: Late = Late.COUNT
+    min_later_records: int = MIN_LATER_RECORDS
+    late: LateRecords = LateRecords.COUNT
     history_kept: int = 5_000
     """Number of periods in the history, which limits how far back reruns can go."""
     wait_s: float = 300.0
@@ -95,7 +95,7 @@ class PeriodRules:
         for name in ("grace_ms", "lateness_ms", "future_ms", "wait_s"):
             if getattr(self, name) < 0:
                 raise UsageError(f"PeriodRules({name}={getattr(self, name)})", "is below 0")
-        for name in ("sure_after", "history_kept"):
+        for name in ("min_later_records", "history_kept"):
             if getattr(self, name) < 1:
                 raise UsageError(f"PeriodRules({name}={getattr(self, name)})", "is below 1")
 
@@ -110,10 +110,10 @@ class PeriodJob:
     store: OffsetStore
     group: str | None
     rules: PeriodRules
-    told: Callable[[CommitStep, Period], object]
+    on_step: Callable[[PeriodStep, Period], object]
 
 
-class PeriodWork:
+class PeriodRunner:
     """For one thread."""
 
     def __init__(
@@ -134,34 +134,34 @@ class PeriodWork:
         self._coordinator = coordinator
         self._clock = clock
 
-    def do(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
+    def run(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
         """Completes a closed period, from the point that an earlier process has reached.
 
         Raises `Superseded` if another process is working on it, `OffsetOutOfRange` and `UnsupportedOperation` if its
         records cannot be read (any more), and what the job's function raises.
         """
-        work = self._fixed(period, partitions)
+        work = self._store_ranges(period, partitions)
         if work.published is None:
-            work = self._worked(work)
+            work = self._process(work)
         self._commit(work)
-        self._job.told(CommitStep.COMMITTED, period)
+        self._job.on_step(PeriodStep.COMMITTED, period)
         if (old := period.number - self._job.rules.history_kept) >= 0:
-            self._persist(lambda: self._history.forget(self._job.name, old))
-        self._job.told(CommitStep.FORGOTTEN, period)
+            self._retry(lambda: self._history.forget(self._job.name, old))
+        self._job.on_step(PeriodStep.HISTORY_TRIMMED, period)
         self._report(work)
-        self._job.told(CommitStep.REPORTED, period)
+        self._job.on_step(PeriodStep.REPORTED, period)
         return work
 
     # --- ranges ---------------------------------------------------------------------------------------
 
-    def _fixed(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
+    def _store_ranges(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
         name = self._job.name
-        work = self._persist(lambda: self._history.read(name, period.number))
+        work = self._retry(lambda: self._history.read(name, period.number))
         if work is None:
-            found = self._persist(lambda: self._found(period, partitions))
-            self._job.told(CommitStep.FOUND, period)
-            work, _ = self._persist(lambda: self._history.fix_work(found))
-            self._job.told(CommitStep.FIXED, period)
+            found = self._retry(lambda: self._find_ranges(period, partitions))
+            self._job.on_step(PeriodStep.RANGES_FOUND, period)
+            work, _ = self._retry(lambda: self._history.fix_work(found))
+            self._job.on_step(PeriodStep.RANGES_STORED, period)
         if work.period != period:
             why = f"has its ranges fixed for {work.period.start_ms} to {work.period.end_ms}"
             raise Conflict(f"period {period.number} of job {name}", why, "use another root for another schedule")
@@ -170,28 +170,28 @@ class PeriodWork:
             raise Conflict(f"period {period.number} of job {name}", why, "give a job with other topics another name")
         return work
 
-    def _found(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
+    def _find_ranges(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
         """The ranges of earlier work on the same times, for a rerun; otherwise those of a scan."""
         name = self._job.name
         if self._rerun_of is not None:
-            again = self._rerun_of.covering(name, period)
-            if again is None:
+            earlier = self._rerun_of.covering(name, period)
+            if earlier is None:
                 raise Conflict(
                     f"rerun of {period.start_ms} to {period.end_ms} by job {name}",
                     "the run that it repeats has no ranges for these times: never had, or has forgotten them",
                     "without rerun_of, ranges are searched again",
                 )
-            return again.part(period, f"period {again.period.number}")
+            return earlier.part(period, f"period {earlier.period.number}")
         before = self._history.latest(name, period.number)
         if before is not None and (before.same_as or before.period.end_ms > period.start_ms):
             # The run itself was rewound: until it has caught up, these times have already been processed.
-            again = self._history.covering(name, period, period.number)
-            if again is not None:
-                return again.part(period, f"period {again.period.number}")
+            earlier = self._history.covering(name, period, period.number)
+            if earlier is not None:
+                return earlier.part(period, f"period {earlier.period.number}")
             before = before if before.period.end_ms <= period.start_ms else None
-        return self._scanned(period, partitions, before)
+        return self._scan(period, partitions, before)
 
-    def _scanned(self, period: Period, partitions: Sequence[TopicPartition], before: Work | None) -> Work:
+    def _scan(self, period: Period, partitions: Sequence[TopicPartition], before: Work | None) -> Work:
         rules, log = self._job.rules, self._log
         ids = log.topic_ids(partitions)
         if before is None:
@@ -201,7 +201,7 @@ class PeriodWork:
         else:
             bounds = log.next_bounds(period, partitions, before)
         now = self._clock.now_ms()
-        rule = ScanRule(period, rules.lateness_ms, now + rules.future_ms, rules.sure_after)
+        rule = ScanRule(period, rules.lateness_ms, now + rules.future_ms, rules.min_later_records)
         found = scan(self._source.spark, log.bootstrap, log.config, bounds, rule)
         counts = {
             TAKEN: sum(f.taken for f in found.values()),
@@ -221,24 +221,24 @@ class PeriodWork:
 
     # --- the job's function ---------------------------------------------------------------------------
 
-    def _worked(self, work: Work) -> Work:
+    def _process(self, work: Work) -> Work:
         job, period = self._job, work.period
-        self._persist(lambda: self._log.check(work, late=job.rules.late is not Late.COUNT))
-        claim = self._persist(lambda: self._begun(work))
+        self._retry(lambda: self._log.check(work, late=job.rules.late is not LateRecords.COUNT))
+        claim = self._retry(lambda: self._start_attempt(work))
         if claim is None:
-            return self._persist(lambda: self._history.read(job.name, period.number)) or work
-        job.told(CommitStep.BEGUN, period)
+            return self._retry(lambda: self._history.read(job.name, period.number)) or work
+        job.on_step(PeriodStep.ATTEMPT_STARTED, period)
         output = f"{job.output.rstrip('/')}/period-{period.number:06d}/attempt-{claim.attempt}"
         task = PeriodTask(period, claim.attempt, output, job.rules.late, work, self._source)
         job.process(task.rows, task)
-        job.told(CommitStep.PROCESSED, period)
-        done = self._persist(lambda: self._history.publish(claim, output, work.counts, self._clock.now_ms()))
+        job.on_step(PeriodStep.PROCESSED, period)
+        done = self._retry(lambda: self._history.publish(claim, output, work.counts, self._clock.now_ms()))
         for kind, count in work.counts.items():
             metrics.PERIOD_RECORDS.labels(job.name, kind).inc(count)
-        job.told(CommitStep.PUBLISHED, period)
+        job.on_step(PeriodStep.PUBLISHED, period)
         return done
 
-    def _begun(self, work: Work) -> WorkClaim | None:
+    def _start_attempt(self, work: Work) -> WorkClaim | None:
         """An attempt of this process; None if another process has published meanwhile."""
         name, number = self._job.name, work.period.number
         member = self._coordinator.member
@@ -259,7 +259,7 @@ class PeriodWork:
         if group is None or work.same_as or not work.scans:
             return
         offsets = {tp: OffsetAndMetadata(scan.resume) for tp, scan in work.scans.items()}
-        self._persist(lambda: self._commit_to(group, offsets))
+        self._retry(lambda: self._commit_to(group, offsets))
 
     def _commit_to(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         try:
@@ -273,29 +273,29 @@ class PeriodWork:
 
     def _report(self, work: Work) -> None:
         number = work.period.number
-        verdicts = self._persist(lambda: self._coordinator.finished(work.ranges, number))
-        if jumped := [tp for tp, verdict in verdicts.items() if verdict is ReportStatus.TOO_EARLY]:
-            raise Conflict(f"period {number}", f"is not open yet for {jumped[0]}", "was its root deleted?")
-        if late := sum(verdict is ReportStatus.LATE for verdict in verdicts.values()):
+        statuses = self._retry(lambda: self._coordinator.finished(work.ranges, number))
+        if too_early := [tp for tp, status in statuses.items() if status is ReportStatus.TOO_EARLY]:
+            raise Conflict(f"period {number}", f"is not open yet for {too_early[0]}", "was its root deleted?")
+        if late := sum(status is ReportStatus.LATE for status in statuses.values()):
             LOG.warning("period %d was closed without this job's report on %d partitions", number, late)
 
-    def _persist(self, call: Callable[[], T]) -> T:
+    def _retry(self, call: Callable[[], T]) -> T:
         """Retries temporary failures. All of its uses are safe to repeat."""
         deadline = self._clock.monotonic() + self._job.rules.wait_s
-        pause, longest = _PAUSES_S
+        pause, longest = _RETRY_PAUSES_S
         while True:
             try:
                 return call()
             except OffsetMgrError as error:
-                if not _passing(error) or self._clock.monotonic() + pause >= deadline:
+                if not _is_temporary(error) or self._clock.monotonic() + pause >= deadline:
                     raise
                 LOG.warning("job %s: %s; trying again", self._job.name, error)
             self._clock.sleep(pause)
             pause = min(2 * pause, longest)
 
 
-def _passing(error: OffsetMgrError) -> bool:
+def _is_temporary(error: OffsetMgrError) -> bool:
     if isinstance(error, PartialFailure):
-        return all(map(_passing, error.failures.values()))
+        return all(map(_is_temporary, error.failures.values()))
     # Another application with the same group holds its lock for the duration of a commit.
     return error.retriable or isinstance(error, GroupActive)

@@ -25,7 +25,7 @@ from offsetmgr.period.job_records import PublishedOutput
 from offsetmgr.period.schedule import Period, PeriodSchedule
 from offsetmgr.spark.period_dataframes import RecordSource
 from offsetmgr.spark.period_log import PeriodLog, partitions_of
-from offsetmgr.spark.period_work import LOG, CommitStep, PeriodJob, PeriodRules, PeriodWork
+from offsetmgr.spark.period_work import LOG, PeriodJob, PeriodRules, PeriodRunner, PeriodStep
 from offsetmgr.spark.versions import require_supported
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
@@ -75,7 +75,7 @@ class JobSettings:
     rerun_of: str | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     config: ConnectionConfig = field(default_factory=ConnectionConfig, repr=False)
-    on_step: Callable[[CommitStep, Period], object] = lambda _step, _period: None
+    on_step: Callable[[PeriodStep, Period], object] = lambda _step, _period: None
     stop: threading.Event | None = None
     clock: Clock = field(default_factory=SystemClock)
 
@@ -106,25 +106,25 @@ def run_periods(
     require_supported("run_periods")
     if not topics:
         raise UsageError("run_periods", "no topic is named")
-    mine, together = list(dict.fromkeys(topics)), list(dict.fromkeys([*coordinator.topics, *topics]))
+    own_topics, all_topics = list(dict.fromkeys(topics)), list(dict.fromkeys([*coordinator.topics, *topics]))
     with ExitStack() as stack:
         cluster = stack.enter_context(open_cluster(job.bootstrap, job.config))  # used by the leader's thread
         log = PeriodLog(job.bootstrap, job.config)
         stack.callback(log.close)
-        if compacted := log.compacted(mine):
+        if compacted := log.compacted(own_topics):
             LOG.warning("topic %s is compacted: a second attempt at a period may find fewer records", compacted[0])
         member = PeriodCoordinator(
             coordinator.zookeeper,
             coordinator.root,
             coordinator.member,
             period,
-            lambda: partitions_of(cluster, together),
+            lambda: partitions_of(cluster, all_topics),
             config=coordinator.config,
             options=CoordinatorOptions(session_timeout_ms=coordinator.session_timeout_ms),
         )
         session = stack.enter_context(ZookeeperSession(coordinator.zookeeper, coordinator.config))
         stack.enter_context(member)
-        work = PeriodWork(
+        work = PeriodRunner(
             PeriodJob(job.name or coordinator.member, process, job.output, store, group, job.rules, job.on_step),
             RecordSource(spark, job.bootstrap, dict(job.options)),
             log,
@@ -133,10 +133,10 @@ def run_periods(
             member,
             job.clock,
         )
-        return _run(work, member, frozenset(mine), job)
+        return _run(work, member, frozenset(own_topics), job)
 
 
-def _run(work: PeriodWork, member: PeriodCoordinator, topics: frozenset[str], job: JobSettings) -> int:
+def _run(work: PeriodRunner, member: PeriodCoordinator, topics: frozenset[str], job: JobSettings) -> int:
     done = 0
     while True:
         open_ = member.open_period()
@@ -149,10 +149,10 @@ def _run(work: PeriodWork, member: PeriodCoordinator, topics: frozenset[str], jo
         if member.owned != frozenset(partitions):
             member.own(partitions)
         if partitions:
-            if not _closed(period.end_ms + job.rules.grace_ms, job.stop, job.clock):
+            if not _wait_until_closed(period.end_ms + job.rules.grace_ms, job.stop, job.clock):
                 return done
-            job.on_step(CommitStep.CLOSED, period)
-            work.do(period, partitions)
+            job.on_step(PeriodStep.CLOSED, period)
+            work.run(period, partitions)
             done += 1
         else:
             LOG.warning("period %d goes on without topics %s", period.number, ", ".join(sorted(topics)))
@@ -166,7 +166,7 @@ def _run(work: PeriodWork, member: PeriodCoordinator, topics: frozenset[str], jo
             return done
 
 
-def _closed(at_ms: int, stop: threading.Event | None, clock: Clock) -> bool:
+def _wait_until_closed(at_ms: int, stop: threading.Event | None, clock: Clock) -> bool:
     """Waits for a time of the wall clock; False if ``stop`` was set before."""
     stop = stop or threading.Event()
     while (left := at_ms - clock.now_ms()) > 0:

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from offsetmgr.core.errors import SparkError
 from offsetmgr.spark.checkpoint import CheckpointBatch
 from offsetmgr.spark.checkpoint_files import CheckpointFiles, HadoopFiles, LocalFiles
-from offsetmgr.spark.offset_merge import CommitBlock, SourceProgress, normalised
+from offsetmgr.spark.offset_merge import CommitBlock, SourceProgress, normalized
 
 _KAFKA: Final = ("KafkaV2[", "KafkaV1[")
 _BOOTSTRAP: Final = "kafka.bootstrap.servers"
@@ -94,7 +94,7 @@ class QueryExecution:
         self._query.stop()
 
 
-def readings(batch: CheckpointBatch, sources: tuple[Source, ...] | None, what: str) -> list[SourceProgress]:
+def progress_of(batch: CheckpointBatch, sources: tuple[Source, ...] | None, what: str) -> list[SourceProgress]:
     """The progress of each Kafka source after ``batch``. Without ``sources`` (the query is not available) every line in
     Kafka's format counts. Raises `SparkError` if the plan and the checkpoint have different numbers of sources."""
     if sources is None:
@@ -106,10 +106,10 @@ def readings(batch: CheckpointBatch, sources: tuple[Source, ...] | None, what: s
     return [SourceProgress(source.cluster, end) for source, end in pairs if source.kafka and end is not None]
 
 
-def holds(batch: CheckpointBatch | None, sources: tuple[Source, ...]) -> list[CommitBlock]:
+def blocks_of(batch: CheckpointBatch | None, sources: tuple[Source, ...]) -> list[CommitBlock]:
     """The Kafka sources without a finished batch up to ``batch`` (None: no batch has finished)."""
     ends = [None] * len(sources) if batch is None else batch.ends
-    pairs = zip(sources, ends, strict=False)  # `readings` rejects different lengths
+    pairs = zip(sources, ends, strict=False)  # `progress_of` rejects different lengths
     return [CommitBlock(source.cluster, source.topics) for source, end in pairs if source.kafka and end is None]
 
 
@@ -117,7 +117,7 @@ def _source(leaf: Any) -> Source | None:
     kind = leaf.getClass().getSimpleName()
     if kind == "StreamingDataSourceV2ScanRelation":
         servers = leaf.relation().options().get(_BOOTSTRAP)
-        return Source(str(leaf.stream()), normalised(servers or ""))
+        return Source(str(leaf.stream()), normalized(servers or ""))
     # Kafka's older source (spark.sql.streaming.disabledV2MicroBatchReaders) does not expose its cluster.
     return Source(str(leaf.source())) if kind == "StreamingExecutionRelation" else None
 

@@ -18,7 +18,7 @@ from offsetmgr.spark.period_ranges import Bounds, Scanner, ScanResult, ScanRule
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_READER: Final = "offsetmgr-periods"
+_CLIENT_GROUP: Final = "offsetmgr-periods"
 """The client library's group id; nothing is committed to it."""
 
 
@@ -44,15 +44,15 @@ def scan(
         if wanted.start < wanted.end:
             unread[tp] = wanted
         else:
-            found[tp] = Scanner(wanted, rule).found()
+            found[tp] = Scanner(wanted, rule).result()
     shares = _shares(unread, spark.sparkContext.defaultParallelism)
     if shares:
 
-        def look(part: Iterable[_RangeShare]) -> Iterator[tuple[TopicPartition, ScanResult | OffsetMgrError]]:
-            for share in part:
-                yield from _look(share, bootstrap, config, rule)
+        def scan_shares(part: Iterable[_RangeShare]) -> Iterator[tuple[TopicPartition, ScanResult | OffsetMgrError]]:
+            for split_ranges in part:
+                yield from _scan_share(split_ranges, bootstrap, config, rule)
 
-        outcomes = spark.sparkContext.parallelize(shares, len(shares)).mapPartitions(look).collect()
+        outcomes = spark.sparkContext.parallelize(shares, len(shares)).mapPartitions(scan_shares).collect()
         for tp, outcome in outcomes:
             if isinstance(outcome, ScanResult):
                 found[tp] = outcome
@@ -76,26 +76,28 @@ def _shares(bounds: Mapping[TopicPartition, Bounds], tasks: int) -> list[_RangeS
     ]
 
 
-def _look(
-    share: _RangeShare, bootstrap: str, config: ConnectionConfig, rule: ScanRule
+def _scan_share(
+    split_ranges: _RangeShare, bootstrap: str, config: ConnectionConfig, rule: ScanRule
 ) -> Iterator[tuple[TopicPartition, ScanResult | OffsetMgrError]]:
     """Runs on an executor. Returns its errors as outcomes: of an exception Spark would pass only the text to the
     driver."""
     from offsetmgr.manager.log.kafka.settings import loader_settings
-    from offsetmgr.spark.log_source import Range, runs
+    from offsetmgr.spark.log_source import Range, read_ranges
 
-    scanners = {partition: Scanner(bounds, rule) for partition, bounds in share.bounds.items()}
-    wanted = [Range(partition, bounds.start, bounds.end) for partition, bounds in share.bounds.items()]
-    settings = loader_settings(bootstrap, config.kafka, _READER)
+    scanners = {partition: Scanner(bounds, rule) for partition, bounds in split_ranges.bounds.items()}
+    wanted = [Range(partition, bounds.start, bounds.end) for partition, bounds in split_ranges.bounds.items()]
+    settings = loader_settings(bootstrap, config.kafka, _CLIENT_GROUP)
     try:
         wait_s = config.timeout_ms / 1000
-        for partition, messages in runs(share.topic, settings, wanted, wait_s, lambda p: scanners[p].enough):
-            see = scanners[partition].see
+        for partition, messages in read_ranges(
+            split_ranges.topic, settings, wanted, wait_s, lambda p: scanners[p].done
+        ):
+            see = scanners[partition].add
             for message in messages:
                 see(message.offset(), message.timestamp()[1])
     except OffsetMgrError as error:
         for partition in scanners:
-            yield TopicPartition(share.topic, partition), error
+            yield TopicPartition(split_ranges.topic, partition), error
         return
     for partition, scanner in scanners.items():
-        yield TopicPartition(share.topic, partition), scanner.found()
+        yield TopicPartition(split_ranges.topic, partition), scanner.result()

@@ -38,18 +38,18 @@ from offsetmgr.spark.data_source_api import DataSource, DataSourceReader, InputP
 from offsetmgr.spark.log_rows import SCHEMA, RowDecoder, of_groups, row_of_error
 
 NAME: Final = "offsetmgr-segments"
-_KNOWN: Final = ("path", "topic", "group")
-_A_BATCH: Final = 20_000
+_OPTIONS: Final = ("path", "topic", "group")
+_ROWS_PER_BATCH: Final = 20_000
 
 
-class UnsplittableError(NamedTuple):
+class SkippedTransactions(NamedTuple):
     """Transactions whose records do not count, by producer: aborted ones (first and last offset), and the start of one
     without an end."""
 
     aborted: Mapping[int, Sequence[tuple[int, int]]]
     open: Mapping[int, int]
 
-    def counts(self, batch: Entries) -> bool:
+    def is_visible(self, batch: Entries) -> bool:
         """Whether its records do."""
         if batch.control:
             return False
@@ -66,13 +66,13 @@ class UnsplittableError(NamedTuple):
 class SegmentTask(InputPartition):
     """One task: a segment, up to its size when the query was planned."""
 
-    def __init__(self, partition: int, log: str, base_offset: int, size: int, uncounted: UnsplittableError) -> None:
+    def __init__(self, partition: int, log: str, base_offset: int, size: int, skipped: SkippedTransactions) -> None:
         super().__init__(log)
         self.partition = partition
         self.log = log
         self.base_offset = base_offset
         self.size = size
-        self.uncounted = uncounted
+        self.skipped = skipped
 
 
 class GapTask(InputPartition):
@@ -103,7 +103,7 @@ class SegmentSourceReader(DataSourceReader):
     """Plans on the driver, reads on the executors."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        given = source_options.checked(NAME, options, _KNOWN)
+        given = source_options.checked(NAME, options, _OPTIONS)
         self._directories = source_options.listed(source_options.required(NAME, given, "path", "/var/lib/kafka"))
         self._topic = given.get("topic", CONSUMER_OFFSETS)
         self._groups = source_options.groups(NAME, given)
@@ -117,10 +117,10 @@ class SegmentSourceReader(DataSourceReader):
                 why = f"{directories[0]} and {directories[1]} are replicas of one partition"
                 raise UsageError(f"format({NAME!r})", why, "name the one to read; log offsets shows which goes farther")
             segments = [(segment, segment.size) for segment in segments_in(directories[0])]
-            uncounted = _uncounted(segments)
+            skipped = _skipped_transactions(segments)
             for segment, size in segments:
                 if size:
-                    tasks.append(SegmentTask(number, str(segment.log), segment.base_offset, size, uncounted))
+                    tasks.append(SegmentTask(number, str(segment.log), segment.base_offset, size, skipped))
         return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -129,17 +129,17 @@ class SegmentSourceReader(DataSourceReader):
             yield row_of_error(None, partition.why)
         if not isinstance(partition, SegmentTask):  # Spark's placeholder for "nothing to read"
             return
-        decoder, waiting = RowDecoder(), _Rows(partition.partition)
-        for batch in self._batches(partition, waiting):
+        decoder, rows = RowDecoder(), _Rows(partition.partition)
+        for batch in self._batches(partition, rows):
             for record in batch.records:
-                waiting.add(record.offset, record.timestamp, record.key, record.value)
-            if len(waiting.offsets) >= _A_BATCH:
-                yield of_groups(waiting.decoded(decoder), self._groups)
-                waiting.clear()
-        if waiting.offsets:
-            yield of_groups(waiting.decoded(decoder), self._groups)
-        if waiting.damage is not None:
-            yield row_of_error(partition.partition, waiting.damage)
+                rows.add(record.offset, record.timestamp, record.key, record.value)
+            if len(rows.offsets) >= _ROWS_PER_BATCH:
+                yield of_groups(rows.decoded(decoder), self._groups)
+                rows.clear()
+        if rows.offsets:
+            yield of_groups(rows.decoded(decoder), self._groups)
+        if rows.damage is not None:
+            yield row_of_error(partition.partition, rows.damage)
 
     @staticmethod
     def _batches(task: SegmentTask, rows: _Rows) -> Iterator[Entries]:
@@ -149,7 +149,7 @@ class SegmentSourceReader(DataSourceReader):
             try:
                 for entry in reader:
                     batch = entry.batch()
-                    if task.uncounted.counts(batch):
+                    if task.skipped.is_visible(batch):
                         yield batch
                 if reader.incomplete_bytes:
                     rows.damage = f"{task.log}: its last {reader.incomplete_bytes} bytes are an incomplete entry"
@@ -187,22 +187,22 @@ class _Rows:
         return decoder.batch(partitions, self.offsets, self.timestamps, self.keys, self.values)
 
 
-def _uncounted(segments: Sequence[tuple[Segment, int]]) -> UnsplittableError:
+def _skipped_transactions(segments: Sequence[tuple[Segment, int]]) -> SkippedTransactions:
     """Reads the headers of a partition's entries. Damage ends a segment here, as it does when the segment is read."""
     found = Transactions()
     for segment, size in segments:
         if size:
             try:
-                found.add_all(_of_transactions(segment, size))
+                found.add_all(_transactional_entries(segment, size))
             except OffsetMgrError:
                 continue  # the read reports the damage
     aborted: dict[int, list[tuple[int, int]]] = {}
     for one in found.aborted:
         aborted.setdefault(one.producer_id, []).append((one.first_offset, one.last_offset))
-    return UnsplittableError(aborted, found.open)
+    return SkippedTransactions(aborted, found.open)
 
 
-def _of_transactions(segment: Segment, size: int) -> Iterator[LogEntry]:
+def _transactional_entries(segment: Segment, size: int) -> Iterator[LogEntry]:
     """The entries that belong to transactions, or end one."""
     with segment.open() as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as data:
         at = 0

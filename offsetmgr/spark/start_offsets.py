@@ -32,13 +32,13 @@ class StartingOffsets:
     """The start offset of each partition of the topics. Its text is the JSON for ``startingOffsets``.
 
     ``offsets`` holds -2 for the earliest and -1 for the latest offset of the log. ``new`` are the partitions without a
-    commit. ``fallen_out`` are those whose commit is outside the log, with the commit and the log's range.
+    commit. ``outside_log`` are those whose commit is outside the log, with the commit and the log's range.
     """
 
     group: str
     offsets: Mapping[TopicPartition, int]
     new: tuple[TopicPartition, ...] = ()
-    fallen_out: Mapping[TopicPartition, tuple[int, LogRange]] = field(default_factory=dict)
+    outside_log: Mapping[TopicPartition, tuple[int, LogRange]] = field(default_factory=dict)
     default: str = "earliest"
     out_of_range: str = "earliest"
 
@@ -59,12 +59,12 @@ class StartingOffsets:
 
     def explain(self) -> list[str]:
         """Describes the choices, in lines for a log."""
-        known = len(self.offsets) - len(self.new) - len(self.fallen_out)
+        known = len(self.offsets) - len(self.new) - len(self.outside_log)
         lines = [f"group {self.group}: {known} of {len(self.offsets)} partitions begin at their committed offset"]
         if self.unknown:
             lines.append(f"group {self.group} has committed nothing in these topics: is that its name?")
         lines += [f"{tp}: no commit, begins at the {self.default}" for tp in self.new]
-        for tp, (offset, log) in sorted(self.fallen_out.items()):
+        for tp, (offset, log) in sorted(self.outside_log.items()):
             lines.append(
                 f"{tp}: {offset} is not in the log ({log.start} to {log.end}), begins at the {self.out_of_range}"
             )
@@ -101,24 +101,26 @@ def starting_offsets(
         ranges = known.log_ranges(partitions)
     found: dict[TopicPartition, int] = {}
     new: list[TopicPartition] = []
-    fallen: dict[TopicPartition, tuple[int, LogRange]] = {}
-    refused: dict[TopicPartition, OffsetMgrError] = {}
+    outside: dict[TopicPartition, tuple[int, LogRange]] = {}
+    failures: dict[TopicPartition, OffsetMgrError] = {}
     for tp in partitions:
         offset, log = committed[tp], ranges[tp]
         if isinstance(log, OffsetMgrError):
-            refused[tp] = log
+            failures[tp] = log
         elif not isinstance(offset, Committed):
             new.append(tp)
-            _choose(tp, default, found, refused, OffsetOutOfRange(f"{group} {tp}", "it has no commit", log_range=log))
+            _apply_choice(
+                tp, default, found, failures, OffsetOutOfRange(f"{group} {tp}", "it has no commit", log_range=log)
+            )
         elif log.start <= offset.offset <= log.end:
             found[tp] = offset.offset
         else:
-            fallen[tp] = (offset.offset, log)
+            outside[tp] = (offset.offset, log)
             why = f"{offset.offset} is not in the log, which holds {log.start} to {log.end}"
-            _choose(tp, out_of_range, found, refused, OffsetOutOfRange(f"{group} {tp}", why, log_range=log))
-    if refused:
-        raise PartialFailure(f"starting offsets of group {group}", successes=found, failures=refused)
-    return StartingOffsets(group, found, tuple(new), fallen, default, out_of_range)
+            _apply_choice(tp, out_of_range, found, failures, OffsetOutOfRange(f"{group} {tp}", why, log_range=log))
+    if failures:
+        raise PartialFailure(f"starting offsets of group {group}", successes=found, failures=failures)
+    return StartingOffsets(group, found, tuple(new), outside, default, out_of_range)
 
 
 def reader_from_group(
@@ -148,7 +150,7 @@ def reader_from_group(
         store, group, wanted, cluster=bootstrap, default=default, out_of_range=out_of_range, config=config
     )
     # An offset outside the log, or an unknown group, is probably unexpected.
-    level = logging.WARNING if start.fallen_out or start.unknown else logging.INFO
+    level = logging.WARNING if start.outside_log or start.unknown else logging.INFO
     for line in start.explain():
         LOG.log(level, "%s", line)
     reader: DataStreamReader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
@@ -158,16 +160,16 @@ def reader_from_group(
     return reader
 
 
-def _choose(
+def _apply_choice(
     tp: TopicPartition,
     choice: str,
     found: dict[TopicPartition, int],
-    refused: dict[TopicPartition, OffsetMgrError],
+    failures: dict[TopicPartition, OffsetMgrError],
     error: OffsetMgrError,
 ) -> None:
     position = _CHOICES[choice]
     if position is None:
-        refused[tp] = error
+        failures[tp] = error
     else:
         found[tp] = position
 

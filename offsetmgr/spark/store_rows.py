@@ -48,7 +48,7 @@ OUTCOMES: Final = (
     "error string"
 )
 """`RowOutcome` as Spark's DDL."""
-REFUSED: Final = "refuse-recreated"
+RECREATED: Final = "refuse-recreated"
 """The status of a row whose offset belongs to the deleted log of a recreated topic."""
 
 
@@ -63,7 +63,7 @@ class RowOrigin(NamedTuple):
 class RowOutcome(NamedTuple):
     """The outcome of one row; fields that were null in the row are null.
 
-    ``status`` is that of `offsetmgr.core.offset_store.EditStatus`, or `REFUSED`. ``before`` is the previous offset,
+    ``status`` is that of `offsetmgr.core.offset_store.EditStatus`, or `RECREATED`. ``before`` is the previous offset,
     null if there was none or it is unknown. ``atomic`` is False if others could have written between our comparison and
     our write.
     """
@@ -102,25 +102,25 @@ def read_rows(
                 yield (found.group, *tp, None, None, None, None, str(error))
 
 
-def groups_of(uri: str, config: ConnectionConfig, wanted: Iterable[str]) -> list[str]:
+def select_groups(uri: str, config: ConnectionConfig, wanted: Iterable[str]) -> list[str]:
     """The selected groups (names and globs; empty: all), sorted.
 
     Raises `UnsupportedOperation` for stores of Kafka 0.7, whose partitions are not numbers, and `GroupNotFound` for a
     name or a glob without a match, since a misspelt one would return an empty table.
     """
     names = list(wanted)
-    with _numbered(uri, config) as store:
+    with _open_with_numbered_partitions(uri, config) as store:
         chosen = choose_groups(store, names, all_groups=not names)
         if named := sorted(named_groups(names, chosen)):
             require_known(store, [found.group for found in store.scan(named) if _empty(found)])
         return chosen
 
 
-def groups_of_both(uris: Iterable[tuple[str, ConnectionConfig]], wanted: Iterable[str]) -> list[str]:
-    """Like `groups_of`, for several stores; a group need not be in each of them."""
+def select_groups_of_stores(uris: Iterable[tuple[str, ConnectionConfig]], wanted: Iterable[str]) -> list[str]:
+    """Like `select_groups`, for several stores; a group need not be in each of them."""
     names, known = list(wanted), set[str]()
     for uri, config in uris:
-        with _numbered(uri, config) as store:
+        with _open_with_numbered_partitions(uri, config) as store:
             known.update(store.groups())
             # A store may hold offsets of a group that it does not list.
             asked = [name for name in names if name not in known and not is_pattern(name)]
@@ -131,7 +131,7 @@ def groups_of_both(uris: Iterable[tuple[str, ConnectionConfig]], wanted: Iterabl
     return matching_groups(names, sorted(known))
 
 
-def _numbered(uri: str, config: ConnectionConfig) -> OffsetStore:
+def _open_with_numbered_partitions(uri: str, config: ConnectionConfig) -> OffsetStore:
     store = open_store(uri, config)
     if store.capabilities.partitions is Partitions.OF_BROKERS:
         store.close()
@@ -144,7 +144,9 @@ def _empty(found: GroupOffsets) -> bool:
 
 
 @contextmanager
-def related(origin: RowOrigin | None, uri: str, config: ConnectionConfig) -> Iterator[CrossClusterCheck | None]:
+def cross_cluster_check(
+    origin: RowOrigin | None, uri: str, config: ConnectionConfig
+) -> Iterator[CrossClusterCheck | None]:
     """The relation between the logs of the rows' origin and those of the store at ``uri``; None if no origin is known.
 
     Raises `OtherCluster` for another cluster that the user has not accepted, and as `OffsetStore.log_origin`.
@@ -158,15 +160,15 @@ def related(origin: RowOrigin | None, uri: str, config: ConnectionConfig) -> Ite
         yield crossing
 
 
-def refusals(
+def rejected_rows(
     rows: Iterable[Any], uri: str, config: ConnectionConfig, origin: RowOrigin
 ) -> Iterator[tuple[str, str, int, str]]:
     """Group, topic, partition and reason of those rows that `write_rows` would reject."""
-    with related(origin, uri, config) as crossing:
+    with cross_cluster_check(origin, uri, config) as crossing:
         assert crossing is not None  # the origin is given
-        left = iter(rows)
-        while batch := list(islice(left, _ROWS_AT_ONCE)):
-            good = [row for row in batch if _no_commit(row) is None]
+        remaining = iter(rows)
+        while batch := list(islice(remaining, _ROWS_AT_ONCE)):
+            good = [row for row in batch if _invalid_reason(row) is None]
             crossing.learn({row["topic"] for row in good})
             for row in good:
                 if (why := _recreated(row, crossing)) is not None:
@@ -196,9 +198,9 @@ def write_rows(
                 yield GroupEdit(group, changes)
 
     # The check uses its own stores, because the target is in the middle of an edit then.
-    with related(origin, uri, config) as crossing, open_store(uri, config) as store:
+    with cross_cluster_check(origin, uri, config) as crossing, open_store(uri, config) as store:
         for result in store.edit(edits()):
-            changes = _taken(pending, result)
+            changes = _pop_changes(pending, result)
             for tp, outcome in result.outcomes.items():
                 after = changes[tp].after
                 assert after is not None  # no row deletes
@@ -221,12 +223,12 @@ def _changes(
     offered: dict[TopicPartition, dict[tuple[int, str], OffsetAndMetadata]] = {}
     for row in rows:
         group = row["group"]
-        if (why := _no_commit(row)) is not None:
+        if (why := _invalid_reason(row)) is not None:
             refused.append(_failed(group, row["topic"], row["partition"], row["offset"], why))
             continue
         if crossing is not None and (why := _recreated(row, crossing)) is not None:
             outcome = _failed(group, row["topic"], row["partition"], row["offset"], why)
-            refused.append(outcome._replace(status=REFUSED))
+            refused.append(outcome._replace(status=RECREATED))
             continue
         commit = _commit(row)
         commit = commit._replace(leader_epoch=None) if crossing is None else crossing.carry(commit)
@@ -242,7 +244,7 @@ def _changes(
     return changes
 
 
-def _taken(pending: dict[str, list[dict[TopicPartition, Change]]], result: GroupEditResult) -> Any:
+def _pop_changes(pending: dict[str, list[dict[TopicPartition, Change]]], result: GroupEditResult) -> Any:
     """The changes that belong to a result: a group may have been edited in several parts."""
     of_group = pending[result.group]
     found = next(one for one in of_group if one.keys() == result.outcomes.keys())
@@ -252,10 +254,10 @@ def _taken(pending: dict[str, list[dict[TopicPartition, Change]]], result: Group
     return found
 
 
-def _no_commit(row: Any) -> str | None:
+def _invalid_reason(row: Any) -> str | None:
     """Why a row cannot be committed; None if it can."""
-    there = row.__fields__ if hasattr(row, "__fields__") else row
-    if "error" in there and row["error"] is not None:
+    columns = row.__fields__ if hasattr(row, "__fields__") else row
+    if "error" in columns and row["error"] is not None:
         return f"it could not be read: {row['error']}"
     for name, kind in (("group", str), ("topic", str), ("partition", int), ("offset", int)):
         if type(row[name]) is not kind:
@@ -277,9 +279,9 @@ def _failed(group: Any, topic: Any, partition: Any, offset: Any, why: str) -> Ro
 
 def _commit(row: Any) -> OffsetAndMetadata:
     """A row's commit; missing columns are unknown."""
-    there = row.__fields__ if hasattr(row, "__fields__") else row
+    columns = row.__fields__ if hasattr(row, "__fields__") else row
 
     def value(name: str) -> Any:
-        return row[name] if name in there else None
+        return row[name] if name in columns else None
 
     return OffsetAndMetadata(row["offset"], value("metadata") or "", value("leader_epoch"), value("commit_timestamp"))

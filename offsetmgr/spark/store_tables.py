@@ -17,14 +17,14 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.spark.store_rows import (
     OUTCOMES,
-    REFUSED,
+    RECREATED,
     SCHEMA,
     RowOrigin,
     RowOutcome,
-    groups_of,
+    cross_cluster_check,
     read_rows,
-    refusals,
-    related,
+    rejected_rows,
+    select_groups,
     write_rows,
 )
 from offsetmgr.spark.versions import require_supported
@@ -48,7 +48,7 @@ def store_table(
     read error fails the query.
     """
     require_supported("store_table")
-    names = groups_of(uri, ConnectionConfig() if config is None else config, groups)
+    names = select_groups(uri, ConnectionConfig() if config is None else config, groups)
     return table_of(spark, uri, names, topics=topics, errors=errors, config=config, tasks=tasks)
 
 
@@ -97,26 +97,26 @@ def copy(
     return rows.sparkSession.createDataFrame(written(rows, uri, config=config, tasks=tasks, origin=origin), OUTCOMES)
 
 
-def dry_run(rows: DataFrame, there: DataFrame, *, metadata: bool, recreated: DataFrame) -> DataFrame:
-    """Predicts what `copy` would do with ``rows``; ``there`` is the target's content for their groups. ``outcome`` is
+def dry_run(rows: DataFrame, target: DataFrame, *, metadata: bool, recreated: DataFrame) -> DataFrame:
+    """Predicts what `copy` would do with ``rows``; ``target`` is the target's content for their groups. ``outcome`` is
     ``write``, ``unchanged``, ``refuse-rewind`` (it would rewind the group) or ``refuse-recreated`` (it is among
     `recreated`, and ``error`` is the reason), ``before`` the present offset.
 
     ``metadata``: whether the target supports it, so that different metadata is a reason to write.
     """
     require_supported("foreseen")
-    held = there.select(
+    present = target.select(
         "group", "topic", "partition", sql.col("offset").alias("before"), sql.col("metadata").alias("m")
     )
     same = sql.col("offset") == sql.col("before")
     outcome = (
-        sql.when(sql.col("error").isNotNull(), REFUSED)
+        sql.when(sql.col("error").isNotNull(), RECREATED)
         .when(sql.col("offset") < sql.col("before"), "refuse-rewind")
         .when(same & sql.col("metadata").eqNullSafe(sql.col("m")) if metadata else same, "unchanged")
         .otherwise("write")
     )
     partition = ["group", "topic", "partition"]
-    joined = rows.drop("error").join(recreated, partition, "left").join(held, partition, "left")
+    joined = rows.drop("error").join(recreated, partition, "left").join(present, partition, "left")
     return joined.withColumn("outcome", outcome).select(*partition, "offset", "before", "outcome", "error")
 
 
@@ -125,7 +125,7 @@ def recreated(rows: DataFrame, uri: str, origin: RowOrigin, *, config: Connectio
     settings = ConnectionConfig() if config is None else config
 
     def refused(part: Iterable[Row]) -> Iterator[tuple[str, str, int, str]]:
-        return refusals(part, uri, settings, origin)
+        return rejected_rows(part, uri, settings, origin)
 
     table = "group string, topic string, partition int, error string"
     return rows.sparkSession.createDataFrame(rows.rdd.mapPartitions(refused), table)
@@ -141,7 +141,7 @@ def written(
 ) -> RDD[RowOutcome]:
     """Does what `copy` does; returns its outcomes before they become a table."""
     settings = ConnectionConfig() if config is None else config
-    with related(origin, uri, settings):
+    with cross_cluster_check(origin, uri, settings):
         pass  # another cluster is rejected here, before an executor reads anything
 
     def write(part: Iterable[Row]) -> Iterator[RowOutcome]:

@@ -8,7 +8,7 @@ from offsetmgr.core.errors import OffsetMgrError, SparkError
 from offsetmgr.spark.checkpoint import CheckpointBatch
 from offsetmgr.spark.checkpoint_files import newest_finished
 from offsetmgr.spark.offset_merge import CommitBlock, SourceProgress
-from offsetmgr.spark.query_plan import StreamingQueryProtocol, holds, readings
+from offsetmgr.spark.query_plan import StreamingQueryProtocol, blocks_of, progress_of
 
 
 @dataclass
@@ -18,15 +18,15 @@ class TrackedQuery:
 
     query: StreamingQueryProtocol
     ended: bool = False
-    readings: list[SourceProgress] = field(default_factory=list)
-    holds: list[CommitBlock] = field(default_factory=lambda: [CommitBlock()])
+    progress: list[SourceProgress] = field(default_factory=list)
+    blocks: list[CommitBlock] = field(default_factory=lambda: [CommitBlock()])
     error: OffsetMgrError | None = None
     planned: bool = False
     """Whether its sources are known, or will never be."""
 
-    def again(self, query: StreamingQueryProtocol) -> TrackedQuery:
+    def after_restart(self, query: StreamingQueryProtocol) -> TrackedQuery:
         """The same query after a restart: it continues from the checkpoint that has been read."""
-        return TrackedQuery(query, readings=self.readings, holds=self.holds)
+        return TrackedQuery(query, progress=self.progress, blocks=self.blocks)
 
     @property
     def what(self) -> str:
@@ -47,17 +47,18 @@ class TrackedQuery:
     def _read(self) -> CheckpointBatch | None:
         sources = self.query.sources()
         self.planned = sources is not None or self.ended
-        if sources is not None and not self.readings:
-            self.holds = holds(None, sources)
+        if sources is not None and not self.progress:
+            self.blocks = blocks_of(None, sources)
         found = newest_finished(self.query.files) if self.planned else None
         if sources is None:
-            if self.ended and not self.readings:
+            if self.ended and not self.progress:
                 # It failed before it was planned, and may restart: it blocks the topics in its checkpoint.
                 ends = () if found is None else found.ends
-                self.holds = [CommitBlock(topics=frozenset(tp.topic for end in ends if end for tp in end))]
+                self.blocks = [CommitBlock(topics=frozenset(tp.topic for end in ends if end for tp in end))]
             return None
         if found is not None:
-            self.readings, self.holds = readings(found, sources, self.what), holds(found, sources)
+            self.progress = progress_of(found, sources, self.what)
+            self.blocks = blocks_of(found, sources)
         elif self.ended and not self.query.files.names("offsets"):
-            self.readings, self.holds = [], []  # its checkpoint is gone, so no query will continue from it
+            self.progress, self.blocks = [], []  # its checkpoint is gone, so no query will continue from it
         return found

@@ -307,7 +307,7 @@ def test_inside_foreach_batch_the_batch_before_is_committed_and_ahead_only_where
     at = f"{topic}-0"
     assert seen == [(0, {}), (1, {at: PER_BATCH}), (2, {at: 2 * PER_BATCH})]
     assert behind.offsets() == {at: 2 * PER_BATCH}
-    assert finishing.finish()
+    assert finishing.commit_last_batch()
     assert behind.offsets() == {at: 3 * PER_BATCH}
 
     run(ahead, True)

@@ -14,7 +14,7 @@ import pytest
 
 from offsetmgr.cli.app import run
 from offsetmgr.core.errors import Conflict
-from offsetmgr.segments import broker_lock as standing_module
+from offsetmgr.segments import broker_lock
 from offsetmgr.segments.batch_builder import batch
 from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.broker_lock import Use, detect_broker
@@ -154,7 +154,7 @@ def test_what_is_no_log_is_refused_by_name(tmp_path, log_dir, offsetmgr) -> None
     for path, code, words in (
         (tmp_path / "nowhere", 2, "does not exist"),
         (tmp_path / "empty", 2, "holds no log"),
-        (log_dir / "meta.properties", 1, "has not the name of a log segment"),
+        (log_dir / "meta.properties", 1, "name is not that of a log segment"),
         (old, 1, "Kafka 0.7"),
     ):
         done = offsetmgr("log", "verify", path)
@@ -488,7 +488,7 @@ def test_a_process_that_only_reads_is_none(log_dir, log) -> None:
 
 def test_where_nothing_can_be_told_nothing_is_cut(log_dir, log, tmp_path, offsetmgr, monkeypatch) -> None:
     (log_dir / ".lock").unlink()
-    monkeypatch.setattr(standing_module, "_PROC", tmp_path / "no-proc")
+    monkeypatch.setattr(broker_lock, "_PROC", tmp_path / "no-proc")
 
     done = offsetmgr("log", "recover", log, "--in-place", "--execute", "--yes")
 
@@ -499,7 +499,7 @@ def test_where_nothing_can_be_told_nothing_is_cut(log_dir, log, tmp_path, offset
 
 def test_hidden_processes_make_it_unknown(log_dir, log, monkeypatch) -> None:
     (log_dir / ".lock").unlink()
-    monkeypatch.setattr(standing_module, "_writes_to", lambda process, files: None)
+    monkeypatch.setattr(broker_lock, "_writes_to", lambda process, files: None)
 
     found = detect_broker(log)
 
@@ -510,7 +510,7 @@ def test_hidden_processes_make_it_unknown(log_dir, log, monkeypatch) -> None:
 def test_no_broker_can_start_while_we_are_alone(log_dir) -> None:
     program = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     command = [sys.executable, "-c", program, str(log_dir / ".lock")]
-    with standing_module.require_unused(log_dir / "orders-0"):
+    with broker_lock.require_unused(log_dir / "orders-0"):
         refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert "BlockingIOError" in refused.stderr
     subprocess.run(command, timeout=60, check=True)
@@ -519,8 +519,8 @@ def test_no_broker_can_start_while_we_are_alone(log_dir) -> None:
 def test_who_looks_or_leaves_does_not_let_a_broker_in_while_another_is_alone(log_dir) -> None:
     program = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     command = [sys.executable, "-c", program, str(log_dir / ".lock")]
-    with standing_module.require_unused(log_dir / "orders-0"):
-        with standing_module.require_unused(log_dir):
+    with broker_lock.require_unused(log_dir / "orders-0"):
+        with broker_lock.require_unused(log_dir):
             assert detect_broker(log_dir).how == f"this process itself holds the lock of {log_dir}/.lock"
         refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert "BlockingIOError" in refused.stderr

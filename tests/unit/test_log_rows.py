@@ -12,7 +12,7 @@ from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import GroupValue, Record
 from offsetmgr.records.kafka import KafkaRecordFormat
 from offsetmgr.spark.log_rows import RowDecoder
-from offsetmgr.spark.log_source import Range, share
+from offsetmgr.spark.log_source import Range, split_ranges
 
 NOW = 1_700_000_000_000
 KAFKA, AVRO = KafkaRecordFormat(), AvroRecordFormat()
@@ -100,7 +100,7 @@ def test_groups_of_the_new_protocol_are_named_and_unknown_keys_are_not_errors() 
 def test_every_offset_is_in_one_share_and_no_share_is_large(sizes: list[tuple[int, int]], tasks: int) -> None:
     ranges = [Range(number, start, start + size) for number, (start, size) in enumerate(sizes)]
 
-    shares = share(ranges, tasks)
+    shares = split_ranges(ranges, tasks)
 
     total = sum(size for _, size in sizes)
     assert len(shares) >= min(tasks, total) or total < tasks * tasks

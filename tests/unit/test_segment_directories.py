@@ -117,7 +117,7 @@ def test_offsets_are_given_out_and_gaps_of_a_replica_are_kept(tmp_path: Path) ->
         damaged[-1] ^= 1
         with pytest.raises(CorruptData, match="its checksum does not match its content"):
             log.append_entries(bytes(damaged))
-        with pytest.raises(CorruptData, match="do not end with a whole entry"):
+        with pytest.raises(CorruptData, match="does not end with a complete entry"):
             log.append_entries(bytes(damaged[:-1]))
 
     assert [m.record.offset for m in messages(segments_in(tmp_path / "orders-0"), MessageFilter(), pytest.fail)] == [

@@ -21,7 +21,7 @@ def test_a_group_that_has_committed_nothing_at_all_is_doubted() -> None:
 
 
 def test_a_group_of_which_something_is_known_is_not() -> None:
-    start = StartingOffsets("orders", {T0: -2, T1: -1}, new=(T0,), fallen_out={T1: (4, LogRange(5, 9))})
+    start = StartingOffsets("orders", {T0: -2, T1: -1}, new=(T0,), outside_log={T1: (4, LogRange(5, 9))})
 
     assert not start.unknown
     assert start.explain()[1:] == [

@@ -48,7 +48,7 @@ def history(log: DataFrame, *, gap_ms: int = GAP_MS) -> DataFrame:
     back = sql.lag("offset").over(order) - sql.col("offset")
     spent = sql.max("commit_timestamp") - sql.min("commit_timestamp")
     grown = sql.max_by("offset", "log_offset") - sql.min_by("offset", "log_offset")
-    told = (
+    statistics = (
         commits.withColumns({"silence": silence, "back": back})
         .groupBy(*KEY)
         .agg(
@@ -64,7 +64,7 @@ def history(log: DataFrame, *, gap_ms: int = GAP_MS) -> DataFrame:
         )
     )
     deleted = rows.groupBy(*KEY).agg(sql.count_if("tombstone").alias("tombstones"))
-    counted = deleted.join(told, list(KEY), "left")
+    counted = deleted.join(statistics, list(KEY), "left")
     return counted.withColumns(
         {name: sql.coalesce(sql.col(name), sql.lit(0)) for name in ("commits", "rewinds", "gaps")}
     )

@@ -117,7 +117,7 @@ def page(data: PageData) -> str:
         _part(
             "Lag", "lag", _LAG, data.lag, "Unknown are partitions whose log is not there, or ends before the offset."
         ),
-        _part("Rewinds and gaps", "history", _UNSTEADY, [_steady(row) for row in data.unsteady]),
+        _part("Rewinds and gaps", "history", _UNSTEADY, [_unsteady_cells(row) for row in data.unsteady]),
         _part("Silent groups", "silent", _SILENT, [(group, moment(at), days) for group, at, days in data.silent]),
         _part(
             "Next to expire",
@@ -128,7 +128,7 @@ def page(data: PageData) -> str:
         ),
     ]
     if data.comparison is not None:
-        parts += _compared(data.comparison)
+        parts += _comparison_parts(data.comparison)
     return "".join([*parts, "</body></html>\n"])
 
 
@@ -155,7 +155,7 @@ _DIFFERING: Final = (
 )
 
 
-def _compared(found: Comparison) -> list[str]:
+def _comparison_parts(found: Comparison) -> list[str]:
     title = f"<h2>Differences from {escape(found.store)}</h2>"
     if not found.kinds:
         return [title, '<p class="none">None.</p>']
@@ -169,8 +169,8 @@ def _compared(found: Comparison) -> list[str]:
 def _part(title: str, table: str, columns: Sequence[_Column], rows: Sequence[Sequence[Any]], meaning: str = "") -> str:
     """``table`` is the table of `run.COMPARED` with all rows; ``meaning`` explains the columns."""
     more = f"The first {SHOWN}; the table {table} has more." if len(rows) >= SHOWN else ""
-    told = " ".join(filter(None, (meaning if rows else "", more)))
-    return f"<h2>{escape(title)}</h2>{f'<p>{escape(told)}</p>' if told else ''}{_table(columns, rows)}"
+    text = " ".join(filter(None, (meaning if rows else "", more)))
+    return f"<h2>{escape(title)}</h2>{f'<p>{escape(text)}</p>' if text else ''}{_table(columns, rows)}"
 
 
 def _table(columns: Sequence[_Column], rows: Sequence[Sequence[Any]]) -> str:
@@ -193,7 +193,7 @@ def _table(columns: Sequence[_Column], rows: Sequence[Sequence[Any]]) -> str:
     return f"<table {form}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _steady(row: UnsteadyGroup) -> tuple[object, ...]:
+def _unsteady_cells(row: UnsteadyGroup) -> tuple[object, ...]:
     silence = None if row.longest_silence_ms is None else duration(row.longest_silence_ms)
     return (row.group, row.rewinds, row.largest_rewind or 0, row.gaps, silence)
 

@@ -20,12 +20,12 @@ _SECONDS: Final = 600_000
 """Below this time span (ms) labels include seconds."""
 
 
-def tick(least: float) -> float:
-    """The smallest round number (1, 2, 2.5 or 5 times a power of ten) that is at least ``least``; 1 for 0."""
-    if least <= 0:
+def tick_size(minimum: float) -> float:
+    """The smallest round number (1, 2, 2.5 or 5 times a power of ten) that is at least ``minimum``; 1 for 0."""
+    if minimum <= 0:
         return 1.0
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(times * power for times in (1, 2, 2.5, 5, 10) if times * power >= least * (1 - 1e-9))
+    power = 10.0 ** math.floor(math.log10(minimum))
+    return next(times * power for times in (1, 2, 2.5, 5, 10) if times * power >= minimum * (1 - 1e-9))
 
 
 def short(value: float) -> str:
@@ -43,7 +43,7 @@ def lines(series: Mapping[str, Sequence[Point]], title: str) -> str:
     if not points:
         return f'<p class="none">{escape(title)}: nothing to show.</p>'
     first, last = min(at for at, _ in points), max(at for at, _ in points)
-    step = tick(max(value for _, value in points) / _STEPS)
+    step = tick_size(max(value for _, value in points) / _STEPS)
     top = step * _STEPS
     span = (last - first) or 1
 
@@ -59,8 +59,8 @@ def lines(series: Mapping[str, Sequence[Point]], title: str) -> str:
         parts.append(f'<path class="grid" d="M{_LEFT} {y(value):.1f}H{_WIDTH - _RIGHT}"/>')
         parts.append(f'<text x="{_LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{short(value)}</text>')
     for at, anchor in ((first, "start"), (last, "end")) if last > first else ((first, "start"),):
-        told = moment(at, seconds=span < _SECONDS)
-        parts.append(f'<text x="{x(at):.1f}" y="{_HEIGHT - 6}" text-anchor="{anchor}">{told}</text>')
+        text = moment(at, seconds=span < _SECONDS)
+        parts.append(f'<text x="{x(at):.1f}" y="{_HEIGHT - 6}" text-anchor="{anchor}">{text}</text>')
     legend = []
     for number, (name, line) in enumerate(series.items()):
         path = "L".join(f"{x(at):.1f} {y(value):.1f}" for at, value in line)

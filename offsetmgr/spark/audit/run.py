@@ -40,7 +40,7 @@ TABLES: Final = {
 """The tables of an audit, in their order, with descriptions."""
 DIFFERENCES: Final = "differences"
 COMPARED: Final = {**TABLES, DIFFERENCES: "where the log and the other store differ"}
-"""The same with the table that `compared` adds."""
+"""The same with the table that `add_comparison` adds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,24 +64,24 @@ def run_audit(
     require_supported("run_audit")
     if directory.exists() and any(directory.iterdir()):
         raise UsageError(f"directory {directory}", "is not empty", "name one that does not exist yet")
-    records = _kept(spark, log, directory / RECORDS)
-    newest = _kept(spark, commits.latest(records), directory / LATEST)
-    there = commits.committed(newest)
-    made = {
+    records = _stored(spark, log, directory / RECORDS)
+    newest = _stored(spark, commits.latest(records), directory / LATEST)
+    committed = commits.committed(newest)
+    derived = {
         HISTORY: commits.history(records, gap_ms=options.gap_ms),
         SILENT: commits.silent_groups(newest, days=options.silent_days, now_ms=options.now_ms),
         TOMBSTONES: commits.tombstones(records),
         EXPIRY: expiry(
             newest, commits.groups(records), retention_ms=cluster.offsets_retention_ms(), now_ms=options.now_ms
         ),
-        LAG: lag(there, log_ends(spark, cluster, there)),
+        LAG: lag(committed, log_ends(spark, cluster, committed)),
         UNREADABLE: records.where(sql.col("error").isNotNull()),
     }
-    kept = {name: _kept(spark, table.coalesce(1), directory / name) for name, table in made.items()}
-    return {RECORDS: records, LATEST: newest, **kept}
+    stored = {name: _stored(spark, table.coalesce(1), directory / name) for name, table in derived.items()}
+    return {RECORDS: records, LATEST: newest, **stored}
 
 
-def compared(
+def add_comparison(
     tables: Mapping[str, DataFrame], store: DataFrame, capabilities: Capabilities, directory: Path
 ) -> dict[str, DataFrame]:
     """The tables of an audit, and `DIFFERENCES`: the log (left) against another store's table (right).
@@ -90,9 +90,9 @@ def compared(
     """
     found = differences(log_side(tables[LATEST]), store, (LOG, capabilities))
     # One file, by a shuffle, which leaves the comparison itself to all executors.
-    return {**tables, DIFFERENCES: _kept(store.sparkSession, found.repartition(1), directory / DIFFERENCES)}
+    return {**tables, DIFFERENCES: _stored(store.sparkSession, found.repartition(1), directory / DIFFERENCES)}
 
 
-def _kept(spark: SparkSession, table: DataFrame, path: Path) -> DataFrame:
+def _stored(spark: SparkSession, table: DataFrame, path: Path) -> DataFrame:
     table.write.parquet(str(path))
     return spark.read.schema(table.schema).parquet(str(path))
