@@ -1,6 +1,6 @@
-"""Spark jobs and consumer groups: sessions that read Kafka, streaming jobs that commit to a group and start from it.
+"""Consumer groups in Spark jobs: Kafka sessions, offset commits of streaming queries, and tables of offset stores.
 
-The only package that imports pyspark. Each name is imported on first use, so that code without Spark does not start it.
+Only this package imports pyspark. It imports each public name on first use, so that other code does not load Spark.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The part of the committer without Spark: the tracked queries, and one thread that reads their checkpoints and
-commits.
+"""The committer's thread: it reads the checkpoints of the tracked queries and commits their offsets to the group.
 
-Events only trigger a check of a query: the offsets are always those of the newest ``commits/N`` in its checkpoint. The
-group is therefore never ahead of the checkpoint, the next event or the periodic check replaces a lost event, and many
-events cause one commit.
+This part is independent of Spark. An event of a query only triggers a check; the offsets always come from the newest
+``commits/N`` in the query's checkpoint. The group is therefore never ahead of the checkpoint. If an event is lost, the
+next event or the periodic check takes its place, and many events cause only one commit.
 """
 
 from __future__ import annotations
@@ -24,22 +23,26 @@ from offsetmgr.spark.query_plan import StreamingQueryProtocol
 from offsetmgr.spark.tracked_query import TrackedQuery
 
 PLANNING_S: Final = 0.1
-"""Delay before a query that was still being planned is checked again."""
+"""Delay before the next check of a query that Spark has not planned yet."""
 _MAX_PAUSE_S: Final = 10.0
 
 
 class _RoundResult(Enum):
-    """The outcome of a round."""
+    """The result of one round: reading the checkpoints of the due queries, and one commit."""
 
-    COMMITTED = "all that has finished is committed"
-    PENDING = "another round comes by itself, and may succeed"
-    FAILED = "not without intervention, or too often already"
+    COMMITTED = "the offsets of all finished batches are committed"
+    PENDING = "something failed or is not planned yet; the thread tries again on its own"
+    FAILED = "the failure is reported, or an expected query has not started"
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """``reconcile_s``: seconds between two checks of all checkpoints. ``retries``: consecutive failed attempts before
-    the failure is reported. ``pause_s``: pause after the first failure, doubled each time up to 10 s."""
+    """When the thread checks all queries, and how it retries.
+
+    ``reconcile_s`` is the interval of the checks of all checkpoints. ``retries`` is the number of consecutive failed
+    attempts before the failure is reported. ``pause_s`` is the pause after the first failure; it doubles with each
+    further failure, up to 10 s.
+    """
 
     reconcile_s: float = 30.0
     retries: int = 5
@@ -47,7 +50,10 @@ class RetryPolicy:
 
 
 class QueryTracker:
-    """Tracks queries until `close`. All methods are thread-safe and do no I/O, except the thread itself."""
+    """Tracks streaming queries and commits their offsets until `close`.
+
+    All methods are thread-safe. Only the tracker's own thread does I/O.
+    """
 
     def __init__(
         self,
@@ -58,7 +64,11 @@ class QueryTracker:
         stop_on_failure: bool = False,
         expected: frozenset[str] = frozenset(),
     ) -> None:
-        """``expected`` are names of queries: nothing is committed before each of them has been tracked."""
+        """``expected`` are names of queries. The tracker commits nothing before each of them has started.
+
+        ``clusters`` are the names of the group's cluster, see `merge_min`. With ``stop_on_failure`` the tracker stops
+        all running queries when it reports a failure.
+        """
         self._committer = committer
         self._clusters = clusters
         self._retry_policy = retry_policy or RetryPolicy()
@@ -81,11 +91,11 @@ class QueryTracker:
         return self._committer.state
 
     def track(self, query: StreamingQueryProtocol) -> None:
-        """A query has started. It replaces an ended one with its checkpoint or its name. Raises `UsageError` after
-        `close`."""
+        """Starts to track a query that has started. It replaces an ended query with the same checkpoint or name. Raises
+        `UsageError` after `close`."""
         with self._condition:
             if self._closing:
-                raise UsageError(f"query {query.id} is not followed", "the committer was closed")
+                raise UsageError(f"query {query.id} is not tracked", "the committer is closed")
             self._expected.discard(query.name or "")
             for other in [key for key, value in self._tracked.items() if value.ended and _replaces(query, value.query)]:
                 if other != query.id:
@@ -103,20 +113,21 @@ class QueryTracker:
             return query_id in self._tracked
 
     def schedule_check(self, query_id: str, *, ended: str | None = None) -> bool:
-        """A query has changed (``ended``: the run of it that has ended); False if it is not tracked."""
+        """Schedules a check of a query after an event. ``ended`` is the id of the run that has ended, if one has.
+        Returns False if the query is not tracked."""
         with self._condition:
             found = self._tracked.get(query_id)
             if found is None:
                 return False
-            # A restarted query is tracked at once, while the end of its previous run is reported later.
+            # Spark may report the end of the previous run after the restarted query is tracked.
             found.ended = found.ended or ended == found.query.run
             self._due.add(query_id)
             self._condition.notify_all()
             return True
 
     def forget(self, query: str) -> None:
-        """An ended query (by id or name) that will not restart, or an expected one that will not start, no longer
-        blocks commits."""
+        """Stops tracking an ended query that will not restart, and waiting for an expected query that will not start.
+        Their topics are then no longer blocked. ``query`` is an id or a name."""
         with self._condition:
             self._expected.discard(query)
             for key, value in list(self._tracked.items()):
@@ -126,8 +137,11 @@ class QueryTracker:
             self._condition.notify_all()
 
     def reconcile(self, timeout: float) -> bool:
-        """Reads all checkpoints, compares them with the store and commits. True if everything is committed within
-        ``timeout`` s; failures are retried until then, or until they are reported."""
+        """Reads all checkpoints, compares them with the store, and commits.
+
+        Returns True if the offsets of all finished batches are committed within ``timeout`` seconds. Failed attempts
+        are repeated until then, or until the failure is reported.
+        """
         with self._condition:
             if self._thread is None:
                 return True
@@ -142,7 +156,7 @@ class QueryTracker:
             return completed() and self._result is _RoundResult.COMMITTED
 
     def close(self, timeout: float) -> bool:
-        """Reconciles once more, then the thread ends. True if everything is committed."""
+        """Reconciles once more and ends the thread. Returns the result of `reconcile`."""
         done = self.reconcile(timeout)
         with self._condition:
             self._closing = True
@@ -176,7 +190,7 @@ class QueryTracker:
                 self._condition.notify_all()
 
     def _wait_s(self) -> float:
-        """Seconds until the next task."""
+        """Returns the seconds until the next round."""
         now = time.monotonic()
         if self._requested_rounds > self._completed_rounds:
             return 0.0
@@ -197,7 +211,11 @@ class QueryTracker:
         if expected:
             blocks.append(CommitBlock())
             if all_queries:
-                LOG.warning("group %s waits for %s to start", self._committer.group, ", ".join(expected))
+                LOG.warning(
+                    "group %s: offsets are not committed until these queries have started: %s",
+                    self._committer.group,
+                    ", ".join(expected),
+                )
         merged = merge_min([r for tracked in known for r in tracked.progress], self._clusters, blocks)
         failed = self._attempt(merged.offsets)
         problem = merged.problem
@@ -220,15 +238,19 @@ class QueryTracker:
     def _attempt(self, offsets: Mapping[TopicPartition, int]) -> OffsetMgrError | None:
         try:
             return self._committer.attempt(offsets)
-        except Exception as failed:  # a defect of a store must not end the thread silently
+        except Exception as failed:  # a bug in a store must not end the thread silently
             self._committer.count_failure()
             return SparkError(f"group {self._committer.group} is not committed", repr(failed))
 
     def _handle_result(
         self, persistent: OffsetMgrError | None, new: OffsetMgrError | None, checked: list[TrackedQuery]
     ) -> None:
-        """``persistent`` is the persistent problem, ``new`` the problem of this round: an event of one query does not
-        show the problem of another one."""
+        """Schedules a retry, and reports a failure that is final or has occurred too often.
+
+        ``persistent`` is any problem that exists now, ``new`` a problem that this round met. They differ because a
+        round that an event of one query caused does not check the others: their old problem persists but is not counted
+        again.
+        """
         if persistent is None:
             self._consecutive_failures = 0
             self._committer.clear_failure()
@@ -253,7 +275,7 @@ class QueryTracker:
         with self._condition:
             running = [value.query for value in self._tracked.values() if not value.ended]
         for query in running:
-            # Stopping waits for the running batch, which may be waiting for this thread (`committed_first`).
+            # `stop` waits for the running batch, and that batch may wait for this thread (`committed_first`).
             threading.Thread(target=query.stop, name="offsetmgr-stop", daemon=True).start()
 
 

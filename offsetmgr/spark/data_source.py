@@ -1,9 +1,11 @@
-"""``format("offsetmgr")``: any store as a table, `SCHEMA`, one row per committed offset; and a table into any store.
+"""The Spark data source ``format("offsetmgr")``: reads any offset store as a table, and commits a table to a store.
 
-Reading distributes the groups over the executors; each reads its share in bulk. A group or partition that could not be
-read fails the query (data rule "absent is not zero"), unless ``errors`` is ``true``: then it is a row with its
-``error``. Writing appends, which here means: commits, forward only, each conditional on the present value (data rules
-"no accidental rewind" and "conditional writes"). Rows of one group must not be spread over tasks;
+The table has the columns of `SCHEMA` and one row for each committed offset. A read distributes the groups over the
+executors, and each executor reads its groups in bulk. A group or partition that cannot be read fails the query (data
+rule "absent is not zero"); with the option ``errors`` it becomes a row with its ``error``.
+
+A write with mode ``append`` commits the rows. It never lowers an offset, and each commit is conditional on the present
+value (data rules "no accidental rewind" and "conditional writes"). All rows of a group must be in one task;
 `offsetmgr.spark.store_tables` ensures that.
 """
 
@@ -52,12 +54,12 @@ _MAX_ERRORS_SHOWN: Final = 5
 
 
 class StoreSource(DataSource):
-    """Options: ``store``, a URI (or the argument of ``load`` and ``save``); ``group`` and ``topic``, separated by
-    commas, globs allowed, both applied while reading; ``errors``; ``tasks``, the maximum number; ``commandConfig``;
-    ``timeout`` (ms).
+    """The data source ``offsetmgr``.
 
-    For writing also ``origin``, the URI of the store that the rows come from (without it no leader epoch is written),
-    and ``translate`` (see `Translate`).
+    Its options are ``store``, a URI (or the argument of ``load`` and ``save``); ``group`` and ``topic``, names or globs
+    separated by commas, which select the rows to read; ``errors``; ``tasks``, the maximum number of tasks;
+    ``commandConfig``; and ``timeout`` (ms). A write has two more: ``origin``, the URI of the store that the rows come
+    from (without it no leader epochs are written), and ``translate`` (see `Translate`).
     """
 
     @classmethod
@@ -73,14 +75,14 @@ class StoreSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
-            raise UsageError(f"format({NAME!r})", "a store is never overwritten", 'write with mode("append")')
+            raise UsageError(f"format({NAME!r})", "overwriting a store is not supported", 'write with mode("append")')
         if missing := {"group", "topic", "partition", "offset"}.difference(schema.fieldNames()):
             raise UsageError(f"format({NAME!r})", f"the table has no column {min(missing)!r}", f"needed: {SCHEMA}")
         return StoreWriter(dict(self.options))
 
 
 class GroupsTask(InputPartition):
-    """One task's share of the groups."""
+    """One task: reads some of the groups."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         super().__init__(names)
@@ -88,7 +90,7 @@ class GroupsTask(InputPartition):
 
 
 class StoreReader(DataSourceReader):
-    """Lists the groups on the driver, reads them on the executors."""
+    """Lists the groups on the driver and reads them on the executors."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = source_options.checked(NAME, options, _READ_OPTIONS)
@@ -117,7 +119,7 @@ class StoreReader(DataSourceReader):
 
 @dataclass
 class WriteSummary(WriterCommitMessage):
-    """The outcomes of one task's rows."""
+    """The numbers of outcomes of one task's rows, and its first errors."""
 
     written: int
     unchanged: int
@@ -126,19 +128,19 @@ class WriteSummary(WriterCommitMessage):
 
 
 class StoreWriter(DataSourceWriter):
-    """Commits on the executors, adds up on the driver."""
+    """Commits rows on the executors and adds up the outcomes on the driver."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """Raises `OtherCluster` if the origin belongs to another Kafka cluster and ``translate`` is not given."""
         self._options = source_options.checked(NAME, options, _WRITE_OPTIONS)
         self._uri = _store(self._options)
         with cross_cluster_check(self._origin(), self._uri, source_options.connection(NAME, self._options)):
-            pass  # rejected before anything is written
+            pass  # raises before anything is written
 
     def _origin(self) -> RowOrigin | None:
         uri, translate = self._options.get("origin"), self._options.get("translate")
         if translate is not None and translate not in tuple(Translate):
-            raise UsageError(f"format({NAME!r})", f"option 'translate' is {translate!r}", "'none' is the only one")
+            raise UsageError(f"format({NAME!r})", f"option 'translate' is {translate!r}", "'none' is the only value")
         if uri is None:
             return None
         config = source_options.connection(NAME, self._options)
@@ -163,7 +165,7 @@ class StoreWriter(DataSourceWriter):
             raise OffsetMgrError(
                 f"{failed} of {failed + succeeded} offsets were not committed to {self._uri}",
                 "; ".join(shown),
-                "offsetmgr.spark.store_tables.copy gives every outcome as a row",
+                "offsetmgr.spark.store_tables.copy returns the outcome of every row",
             )
 
 
@@ -173,5 +175,5 @@ def _store(options: Mapping[str, str]) -> str:
 
 def _flag(text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise UsageError(f"format({NAME!r})", f"option 'errors' is {text!r}", "either true or false")
+        raise UsageError(f"format({NAME!r})", f"option 'errors' is {text!r}", "use true or false")
     return text.lower() == "true"

@@ -1,8 +1,8 @@
-"""`BatchCommitter`: commits from inside foreachBatch, for jobs without a listener.
+"""`BatchCommitter`: commits offsets from inside foreachBatch, for jobs without a listener.
 
-While batch N runs, batch N-1 is finished: its ``commits/N-1`` is in the checkpoint, so it is committed. Batch N itself
-can be committed after its output as well, but that is *ahead of the checkpoint*: a driver that dies between the two
-repeats batch N, although the group already includes it.
+When batch N begins, batch N-1 is finished and ``commits/N-1`` is in the checkpoint, so the committer commits its
+offsets. It can also commit batch N after its output, but that is *ahead of the checkpoint*: if the driver dies before
+Spark writes ``commits/N``, the query repeats batch N although the group already includes it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from offsetmgr.spark.versions import require_supported
 
 
 class BatchCommitter:
-    """``writeStream.foreachBatch(BatchCommitter(store, "g", process, checkpoint=DIRECTORY))``.
+    """A function for foreachBatch that commits offsets to a group and calls ``process``:
+    ``writeStream.foreachBatch(BatchCommitter(store, "g", process, checkpoint=DIRECTORY))``.
 
-    Before ``process`` runs for batch N, batch N-1 is committed; `commit_last_batch`, after the query has ended, commits the last
-    one. ``checkpoint`` is the query's ``checkpointLocation``. ``ahead_of_checkpoint``: batch N is committed as well,
-    after ``process`` and before Spark records that it is finished (see the module).
+    It commits batch N-1 before it calls ``process`` for batch N. Call `commit_last_batch` after the query has ended.
+    ``checkpoint`` is the query's ``checkpointLocation``. With ``ahead_of_checkpoint`` it also commits batch N after
+    ``process``, before Spark records that the batch is finished (see the module).
 
-    A failed commit is retried while the batch waits (``policy``; by default three times). Then it is reported and the
-    query continues, or stops with the error if the policy demands it.
+    If a commit fails, the batch waits while the committer retries, by default three times. Then the committer reports
+    the failure and the query continues; with ``stop_on_failure`` in the policy the query fails with the error.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class BatchCommitter:
         clock: Clock | None = None,
     ) -> None:
         require_supported("BatchCommitter")
-        # The frames of foreachBatch belong to a copy of the session, in which no query runs.
+        # The DataFrames of foreachBatch belong to a clone of the session, which does not list the queries.
         self._session = spark or SparkSession.getActiveSession()
         self._process = process
         self._policy = policy or CommitPolicy(retries=3)
@@ -60,7 +61,7 @@ class BatchCommitter:
 
     @property
     def state(self) -> CommitterState:
-        """Numbers of commits and failures, and the present failure."""
+        """The numbers of commits and failures, and the present failure."""
         return self._committer.state
 
     def __call__(self, frame: Any, batch_id: int) -> None:
@@ -71,18 +72,22 @@ class BatchCommitter:
             self._commit(lambda: self._planned(batch_id))
 
     def commit_last_batch(self) -> bool:
-        """Commits the last finished batch; call it when the query has ended. True if everything is committed."""
+        """Commits the last finished batch. Call it after the query has ended. Returns True if its offsets are
+        committed."""
         self._commit(lambda: newest_finished(self._files))
         return self.state.failing is None
 
     def _planned(self, batch_id: int) -> CheckpointBatch:
         found = planned_batch(self._files, batch_id)
         if found is None:
-            raise CorruptData(f"checkpoint {self._files.root}", f"there is no offsets/{batch_id} while it runs")
+            raise CorruptData(
+                f"checkpoint {self._files.root}", f"offsets/{batch_id} does not exist, although batch {batch_id} runs"
+            )
         return found
 
     def _find_query(self, frame: Any) -> None:
-        """Finds the calling query among those of the session, once per run, by its checkpoint."""
+        """Finds the query that called, by its checkpoint among the session's running queries. Does so once for each run
+        of the query."""
         if self._query is not None and self._query.active:
             return
         directory = directory_of(self._files.root)
@@ -91,7 +96,9 @@ class BatchCommitter:
             if directory_of(query.files.root) == directory:
                 self._query, self._files = query, query.files
                 return
-        raise SparkError("foreachBatch commits nothing", f"no running query has the checkpoint {self._files.root}")
+        raise SparkError(
+            "cannot commit offsets from foreachBatch", f"no running query has the checkpoint {self._files.root}"
+        )
 
     def _sources(self) -> tuple[Source, ...] | None:
         return None if self._query is None else self._query.sources()

@@ -1,8 +1,8 @@
-"""``format("offsetmgr-log")``: an offsets topic as a table, one row per record: `log_rows.SCHEMA`.
+"""The Spark data source ``format("offsetmgr-log")``: reads an offsets topic, one row (`log_rows.SCHEMA`) per record.
 
-Spark's own Kafka source returns no rows for ``__consumer_offsets``, and no error. The range of offsets is fixed when
-the query is planned (up to the last stable offset), so every record in it is read exactly once, however the work is
-distributed: large partitions are split, small ones are combined.
+Spark's own Kafka source returns neither rows nor an error for ``__consumer_offsets``. This source fixes the ranges of
+offsets, up to the last stable offset, when Spark plans the query. Tasks split large partitions and combine small ones,
+and together they read every record of the ranges exactly once.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ NAME: Final = "offsetmgr-log"
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
 _OPTIONS: Final = (source_options.BOOTSTRAP, "topic", "group")
 _OFFSETS_PER_TASK: Final = 250_000
-"""Default number of offsets in one task: seconds of work."""
+"""Maximum number of offsets in one task, which is a few seconds of work."""
 _MAX_POLL_RECORDS: Final = 500
 """See `offsetmgr.manager.log.kafka.reader`."""
 _ROWS_PER_BATCH: Final = 20_000
 _POLL_TIMEOUT_S: Final = 0.1
 _CLIENT_GROUP: Final = "offsetmgr-spark"
-"""The client library's group id; nothing is committed to it."""
+"""The group id that the Kafka client requires. The source never commits to it."""
 
 
 class Range(NamedTuple):
@@ -48,7 +48,7 @@ class Range(NamedTuple):
 
 
 class LogTask(InputPartition):
-    """One task's share of the log."""
+    """One task: reads some ranges of the log."""
 
     def __init__(self, ranges: tuple[Range, ...]) -> None:
         super().__init__(ranges)
@@ -56,8 +56,12 @@ class LogTask(InputPartition):
 
 
 class LogSource(DataSource):
-    """Options: ``kafka.bootstrap.servers``; ``topic`` (``__consumer_offsets``); ``group``, names separated by commas
-    (only their partitions are read); ``tasks``, the minimum number; ``commandConfig``; ``timeout`` (ms)."""
+    """The data source ``offsetmgr-log``.
+
+    Its options are ``kafka.bootstrap.servers``; ``topic``, by default ``__consumer_offsets``; ``group``, names
+    separated by commas (it reads only the partitions of these groups); ``tasks``, the minimum number of tasks;
+    ``commandConfig``; and ``timeout`` (ms).
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -72,7 +76,7 @@ class LogSource(DataSource):
 
 
 class LogSourceReader(DataSourceReader):
-    """Plans on the driver, reads on the executors."""
+    """Plans the tasks on the driver and reads on the executors."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         given = source_options.checked(NAME, options, _OPTIONS)
@@ -89,7 +93,9 @@ class LogSourceReader(DataSourceReader):
             count = cluster.topics([self._topic]).get(self._topic)
         if count is None:
             raise UnknownTopicOrPartition(
-                f"topic {self._topic}", "does not exist in this Kafka cluster", "the first commit creates Kafka's own"
+                f"topic {self._topic}",
+                "does not exist in this Kafka cluster",
+                "Kafka creates __consumer_offsets with the first commit",
             )
         wanted = sorted({shard_for(group, count) for group in self._groups}) if self._groups else list(range(count))
         asked = PartitionOffsets(self._bootstrap, config.kafka, self._topic)
@@ -103,7 +109,7 @@ class LogSourceReader(DataSourceReader):
         return [LogTask(part) for part in split_ranges(ranges, tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raises `TimedOut` if no record arrives for the timeout, and the brokers' errors."""
+        """Raises `TimedOut` if no record arrives within the timeout, and the errors of the brokers."""
         if not isinstance(partition, LogTask):  # Spark's placeholder for "nothing to read"
             return
         config = source_options.connection(NAME, self._options)
@@ -119,7 +125,7 @@ class LogSourceReader(DataSourceReader):
 
 
 class _RecordColumns:
-    """Collects records, column by column."""
+    """Collects records as one list for each column."""
 
     def __init__(self) -> None:
         self.partitions: list[int] = []
@@ -141,8 +147,11 @@ class _RecordColumns:
 
 
 def split_ranges(ranges: Sequence[Range], tasks: int) -> list[tuple[Range, ...]]:
-    """Divides the ranges into shares of about equal size, at least ``tasks`` if there are as many offsets, none larger
-    than the maximum of a task. Within a share a partition occurs once."""
+    """Divides the ranges among tasks of about equal size.
+
+    Returns at least ``tasks`` lists of ranges, if there are that many offsets, and none larger than the maximum of a
+    task. A list contains a partition at most once.
+    """
     total = sum(end - start for _, start, end in ranges)
     count = max(tasks, -(-total // _OFFSETS_PER_TASK))
     size = max(1, -(-total // count))
@@ -171,10 +180,10 @@ def read_ranges(
     wait_s: float,
     is_done: Callable[[int], bool] = lambda _: False,
 ) -> Iterator[Run]:
-    """Yields the records of these ranges, in runs of one partition; records after a range are left out. Reading of a
-    partition stops when ``done`` returns True for it.
+    """Yields the records of these ranges, in runs of one partition. It skips records after the end of a range, and
+    stops to read a partition when ``is_done`` returns True for it.
 
-    Raises `TimedOut` if no progress is made for ``wait_s`` seconds.
+    Raises `TimedOut` if the consumer makes no progress for ``wait_s`` seconds.
     """
     ends = {partition: end for partition, _, end in ranges}
     consumer = AssignedConsumer(topic, settings)
@@ -199,7 +208,7 @@ def read_ranges(
                 what = f"reading {topic}"
                 if consumer.last_error is not None:
                     raise error_of(consumer.last_error, what)
-                raise TimedOut(what, f"nothing came for {wait_s:g} s")
+                raise TimedOut(what, f"no record arrived for {wait_s:g} s")
             finished = {
                 partition for partition in unread if positions[partition] >= ends[partition] or is_done(partition)
             }

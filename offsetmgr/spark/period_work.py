@@ -1,21 +1,22 @@
-"""`PeriodRunner`: the work of one job on one period, in steps. The process may die after any step.
+"""`PeriodRunner`: one job's work on one period, in steps. The process may die after any step.
 
 ============================  ============================================================================
 step                          if the process dies after it
 ============================  ============================================================================
-the period has closed         nothing is known yet: the next process determines the ranges itself
-the ranges are fixed          the next process reads exactly these ranges
-an attempt has begun          the next process begins a later attempt, in its own directory
-the function has returned     the same: the output does not count, because it is not published
+the period has closed         nothing is stored yet; the next process finds the ranges itself
+the ranges are stored         the next process reads exactly these ranges
+an attempt has started        the next process starts a later attempt with its own directory
+the function has returned     the same: the output is not published, so it does not count
 the output is published       the next process only commits
 the group is committed        the next process commits the same offsets again, which changes nothing
-old work is deleted           the same
-the barrier has the progress  the job has finished the period; the next process waits for the others
+the history is trimmed        the same
+the progress is reported      the job has finished the period; the next process waits for the other members
 ============================  ============================================================================
 
-A process that was frozen at any step and wakes after its successor has started changes nothing: ranges are created and
-never replaced; an attempt carries the epoch of the member; an output is published only if no later attempt has begun;
-the group is committed under its lock and only forward; and progress is written only with the current epoch.
+A process may also freeze at any step and wake after its successor has started. It then changes nothing: stored ranges
+are never replaced; an attempt carries the epoch of the member; an output is published only if no later attempt has
+started; the group is committed under the group lock and never rewound; and progress is written only with the current
+epoch.
 """
 
 from __future__ import annotations
@@ -60,35 +61,35 @@ _RETRY_PAUSES_S: Final = (0.2, 5.0)
 
 
 class PeriodStep(Enum):
-    """The step that has just been completed; see the module."""
+    """A step that has just been completed; see the module."""
 
     CLOSED = "the period has closed"
-    RANGES_FOUND = "ranges were found"
-    RANGES_STORED = "ranges are fixed"
-    ATTEMPT_STARTED = "an attempt has begun"
-    PROCESSED = "the function is done"
+    RANGES_FOUND = "the ranges were found"
+    RANGES_STORED = "the ranges are stored"
+    ATTEMPT_STARTED = "an attempt has started"
+    PROCESSED = "the function has returned"
     PUBLISHED = "the output is published"
     COMMITTED = "the group is committed"
-    HISTORY_TRIMMED = "old work is forgotten"
-    REPORTED = "the barrier has the progress"
+    HISTORY_TRIMMED = "the history is trimmed"
+    REPORTED = "the progress is reported to the barrier"
 
 
 @dataclass(frozen=True, slots=True)
 class PeriodRules:
-    """How a job treats time. All in ms."""
+    """How a job treats late and early records, and how long it waits. Fields in ``_ms`` are milliseconds."""
 
     grace_ms: int = 60_000
-    """A partition closes this long after the period's end, by the wall clock."""
+    """The job closes a period this long after its end, by the wall clock."""
     lateness_ms: int = 600_000
-    """How far behind later records a record may be in the log; see `ScanRule`."""
+    """How much older than an earlier record of the log a record may be; see `ScanRule`."""
     future_ms: int = 3_600_000
-    """Records with times this far ahead of the wall clock are set aside, when the ranges are fixed."""
+    """A scan sets aside records with times later than the wall clock plus this."""
     min_later_records: int = MIN_LATER_RECORDS
     late: LateRecords = LateRecords.COUNT
     history_kept: int = 5_000
-    """Number of periods in the history, which limits how far back reruns can go."""
+    """Number of periods that the history keeps, which limits how far back a rerun can begin."""
     wait_s: float = 300.0
-    """How long a server may be unavailable before the job gives up."""
+    """How long the job retries while a server is unavailable, in seconds."""
 
     def __post_init__(self) -> None:
         """Raises `UsageError`."""
@@ -102,7 +103,7 @@ class PeriodRules:
 
 @dataclass(frozen=True)
 class PeriodJob:
-    """The configuration of one job."""
+    """The configuration of one job: its function, output directory, store, group and rules."""
 
     name: str
     process: Process
@@ -114,7 +115,7 @@ class PeriodJob:
 
 
 class PeriodRunner:
-    """For one thread."""
+    """Runs one job on one period after the other. Only one thread at a time may use it."""
 
     def __init__(
         self,
@@ -135,10 +136,10 @@ class PeriodRunner:
         self._clock = clock
 
     def run(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
-        """Completes a closed period, from the point that an earlier process has reached.
+        """Completes a closed period. Continues at the step that an earlier process has reached.
 
-        Raises `Superseded` if another process is working on it, `OffsetOutOfRange` and `UnsupportedOperation` if its
-        records cannot be read (any more), and what the job's function raises.
+        Raises `Superseded` if a later process of this job has taken over the period, `OffsetOutOfRange` or
+        `UnsupportedOperation` if the records of the period cannot be read any more, and what the job's function raises.
         """
         work = self._store_ranges(period, partitions)
         if work.published is None:
@@ -163,28 +164,30 @@ class PeriodRunner:
             work, _ = self._retry(lambda: self._history.fix_work(found))
             self._job.on_step(PeriodStep.RANGES_STORED, period)
         if work.period != period:
-            why = f"has its ranges fixed for {work.period.start_ms} to {work.period.end_ms}"
-            raise Conflict(f"period {period.number} of job {name}", why, "use another root for another schedule")
+            why = f"already has ranges for the times {work.period.start_ms} to {work.period.end_ms}"
+            raise Conflict(
+                f"period {period.number} of job {name}", why, "use another root for a run with another schedule"
+            )
         if added := [tp for tp in partitions if tp not in work.ranges]:
-            why = f"has its ranges fixed without {added[0]}"
-            raise Conflict(f"period {period.number} of job {name}", why, "give a job with other topics another name")
+            why = f"already has ranges, and they do not include {added[0]}"
+            raise Conflict(f"period {period.number} of job {name}", why, "use another name for a job with other topics")
         return work
 
     def _find_ranges(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
-        """The ranges of earlier work on the same times, for a rerun; otherwise those of a scan."""
+        """Returns the ranges of earlier work on the same times in a rerun, and otherwise those of a scan."""
         name = self._job.name
         if self._rerun_of is not None:
             earlier = self._rerun_of.covering(name, period)
             if earlier is None:
                 raise Conflict(
                     f"rerun of {period.start_ms} to {period.end_ms} by job {name}",
-                    "the run that it repeats has no ranges for these times: never had, or has forgotten them",
-                    "without rerun_of, ranges are searched again",
+                    "the history of the repeated run has no ranges for these times, or has them no longer",
+                    "without rerun_of, the job scans the topics for the ranges",
                 )
             return earlier.part(period, f"period {earlier.period.number}")
         before = self._history.latest(name, period.number)
         if before is not None and (before.same_as or before.period.end_ms > period.start_ms):
-            # The run itself was rewound: until it has caught up, these times have already been processed.
+            # This run was rewound. Until it catches up, it repeats times that it has already processed.
             earlier = self._history.covering(name, period, period.number)
             if earlier is not None:
                 return earlier.part(period, f"period {earlier.period.number}")
@@ -239,7 +242,7 @@ class PeriodRunner:
         return done
 
     def _start_attempt(self, work: Work) -> WorkClaim | None:
-        """An attempt of this process; None if another process has published meanwhile."""
+        """Starts an attempt of this process. Returns None if another process has published its output meanwhile."""
         name, number = self._job.name, work.period.number
         member = self._coordinator.member
         epoch = self._coordinator.registered()
@@ -249,12 +252,14 @@ class PeriodRunner:
             found = self._history.read(name, number)
             if found is not None and found.published is not None:
                 return None
-            raise TimedOut(f"attempt at period {number} of job {name}", "another process wrote") from None
+            raise TimedOut(
+                f"attempt at period {number} of job {name}", "another process has changed the history at the same time"
+            ) from None
 
     # --- the group and the barrier --------------------------------------------------------------------
 
     def _commit(self, work: Work) -> None:
-        """Commits the group at the start of the next period's scan; a rerun of ranges commits nothing."""
+        """Commits the offsets at which the next period's scan begins. A rerun of earlier ranges commits nothing."""
         group = self._job.group
         if group is None or work.same_as or not work.scans:
             return
@@ -267,7 +272,7 @@ class PeriodRunner:
         except PartialFailure as partial:
             left = {tp: why for tp, why in partial.failures.items() if not isinstance(why, RewindRefused)}
             for tp in partial.failures.keys() - left.keys():
-                LOG.warning("group %s is ahead of its job in %s: %s", group, tp, partial.failures[tp])
+                LOG.warning("group %s is ahead of this job in %s: %s", group, tp, partial.failures[tp])
             if left:
                 raise PartialFailure(partial.what, successes=partial.successes, failures=left) from None
 
@@ -275,12 +280,16 @@ class PeriodRunner:
         number = work.period.number
         statuses = self._retry(lambda: self._coordinator.finished(work.ranges, number))
         if too_early := [tp for tp, status in statuses.items() if status is ReportStatus.TOO_EARLY]:
-            raise Conflict(f"period {number}", f"is not open yet for {too_early[0]}", "was its root deleted?")
+            raise Conflict(
+                f"period {number}",
+                f"is not open yet for {too_early[0]}",
+                "check whether the root node of the run was deleted",
+            )
         if late := sum(status is ReportStatus.LATE for status in statuses.values()):
-            LOG.warning("period %d was closed without this job's report on %d partitions", number, late)
+            LOG.warning("period %d was already closed when this job reported %d of its partitions", number, late)
 
     def _retry(self, call: Callable[[], T]) -> T:
-        """Retries temporary failures. All of its uses are safe to repeat."""
+        """Calls a function and retries temporary failures for up to ``wait_s``. Every such call is idempotent."""
         deadline = self._clock.monotonic() + self._job.rules.wait_s
         pause, longest = _RETRY_PAUSES_S
         while True:
@@ -289,7 +298,7 @@ class PeriodRunner:
             except OffsetMgrError as error:
                 if not _is_temporary(error) or self._clock.monotonic() + pause >= deadline:
                     raise
-                LOG.warning("job %s: %s; trying again", self._job.name, error)
+                LOG.warning("job %s: %s; retrying", self._job.name, error)
             self._clock.sleep(pause)
             pause = min(2 * pause, longest)
 
@@ -297,5 +306,5 @@ class PeriodRunner:
 def _is_temporary(error: OffsetMgrError) -> bool:
     if isinstance(error, PartialFailure):
         return all(map(_is_temporary, error.failures.values()))
-    # Another application with the same group holds its lock for the duration of a commit.
+    # Another application of the same group locks the group while it commits.
     return error.retriable or isinstance(error, GroupActive)

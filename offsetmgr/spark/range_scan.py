@@ -1,8 +1,8 @@
-"""The scan for a period's ranges: every executor reads some partitions, record by record (`period_ranges`).
+"""Scans partitions for a period's ranges: each executor reads some partitions record by record (`period_ranges`).
 
-Kafka's offsets for a time cannot replace it: they name the first record that is late enough, and one whose time is
-ahead hides the records of the period after it. They help only at the start of a run, because no record before the first
-one with a time in the first period or later belongs to any period.
+Kafka's lookup of an offset by time cannot replace the scan. It returns the first record with the time or a later one,
+so a single record with a wrong, later time would hide the period's records after it. The lookup helps only at the start
+of a run: no record before the first one with a time in the first period or later belongs to any period.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CLIENT_GROUP: Final = "offsetmgr-periods"
-"""The client library's group id; nothing is committed to it."""
+"""The group id that the Kafka client requires. The scan never commits to it."""
 
 
 class _RangeShare(NamedTuple):
@@ -36,7 +36,7 @@ def scan(
     bounds: Mapping[TopicPartition, Bounds],
     rule: ScanRule,
 ) -> dict[TopicPartition, ScanResult]:
-    """Scans each partition for the period. Raises `PartialFailure` with those that could not be read."""
+    """Scans each partition for the period. Raises `PartialFailure` if partitions could not be read."""
     found: dict[TopicPartition, ScanResult] = {}
     failed: dict[TopicPartition, OffsetMgrError] = {}
     unread = {}
@@ -49,8 +49,8 @@ def scan(
     if shares:
 
         def scan_shares(part: Iterable[_RangeShare]) -> Iterator[tuple[TopicPartition, ScanResult | OffsetMgrError]]:
-            for split_ranges in part:
-                yield from _scan_share(split_ranges, bootstrap, config, rule)
+            for share in part:
+                yield from _scan_share(share, bootstrap, config, rule)
 
         outcomes = spark.sparkContext.parallelize(shares, len(shares)).mapPartitions(scan_shares).collect()
         for tp, outcome in outcomes:
@@ -59,13 +59,13 @@ def scan(
             else:
                 failed[tp] = outcome
     if failed:
-        what = f"looking for the records from {rule.period.start_ms} to {rule.period.end_ms}"
+        what = f"scan for the records from {rule.period.start_ms} to {rule.period.end_ms}"
         raise PartialFailure(what, successes=found, failures=failed)
     return found
 
 
 def _shares(bounds: Mapping[TopicPartition, Bounds], tasks: int) -> list[_RangeShare]:
-    """At least one task per topic, at most ``tasks`` per topic."""
+    """Divides the partitions of each topic among at most ``tasks`` tasks."""
     topics: dict[str, list[tuple[int, Bounds]]] = {}
     for (topic, partition), wanted in sorted(bounds.items()):
         topics.setdefault(topic, []).append((partition, wanted))
@@ -77,27 +77,27 @@ def _shares(bounds: Mapping[TopicPartition, Bounds], tasks: int) -> list[_RangeS
 
 
 def _scan_share(
-    split_ranges: _RangeShare, bootstrap: str, config: ConnectionConfig, rule: ScanRule
+    share: _RangeShare, bootstrap: str, config: ConnectionConfig, rule: ScanRule
 ) -> Iterator[tuple[TopicPartition, ScanResult | OffsetMgrError]]:
-    """Runs on an executor. Returns its errors as outcomes: of an exception Spark would pass only the text to the
-    driver."""
+    """Scans the partitions of one task on an executor.
+
+    It yields errors as results, because Spark passes only the text of an exception to the driver.
+    """
     from offsetmgr.manager.log.kafka.settings import loader_settings
     from offsetmgr.spark.log_source import Range, read_ranges
 
-    scanners = {partition: Scanner(bounds, rule) for partition, bounds in split_ranges.bounds.items()}
-    wanted = [Range(partition, bounds.start, bounds.end) for partition, bounds in split_ranges.bounds.items()]
+    scanners = {partition: Scanner(bounds, rule) for partition, bounds in share.bounds.items()}
+    wanted = [Range(partition, bounds.start, bounds.end) for partition, bounds in share.bounds.items()]
     settings = loader_settings(bootstrap, config.kafka, _CLIENT_GROUP)
     try:
         wait_s = config.timeout_ms / 1000
-        for partition, messages in read_ranges(
-            split_ranges.topic, settings, wanted, wait_s, lambda p: scanners[p].done
-        ):
+        for partition, messages in read_ranges(share.topic, settings, wanted, wait_s, lambda p: scanners[p].done):
             see = scanners[partition].add
             for message in messages:
                 see(message.offset(), message.timestamp()[1])
     except OffsetMgrError as error:
         for partition in scanners:
-            yield TopicPartition(split_ranges.topic, partition), error
+            yield TopicPartition(share.topic, partition), error
         return
     for partition, scanner in scanners.items():
-        yield TopicPartition(split_ranges.topic, partition), scanner.result()
+        yield TopicPartition(share.topic, partition), scanner.result()

@@ -1,9 +1,10 @@
-"""``format("offsetmgr-segments")``: the offsets topic of a stopped cluster, from its log dirs, as a table.
+"""The Spark data source ``format("offsetmgr-segments")``: reads the offsets topic of a stopped cluster from its log
+directories.
 
-The rows are those of ``offsetmgr-log`` (`log_rows.SCHEMA`): one per record, one task per segment. Records of aborted
-transactions and of transactions without an end are left out; for that the headers of all entries are read when the
-query is planned. Damage is a row with its ``error``, which names the unreadable part of the segment; so are missing
-parts, as in ``log offsets``.
+The rows are those of ``offsetmgr-log`` (`log_rows.SCHEMA`), one for each record; each segment is one task. The source
+omits the records of aborted transactions and of transactions without an end. To find these, it reads the headers of all
+entries when Spark plans the query. For damage there is a row whose ``error`` names the unreadable part of the segment,
+and for missing partitions or segments a row as in ``log offsets``.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ _ROWS_PER_BATCH: Final = 20_000
 
 
 class SkippedTransactions(NamedTuple):
-    """Transactions whose records do not count, by producer: aborted ones (first and last offset), and the start of one
-    without an end."""
+    """The transactions whose records are omitted, by producer id: the first and last offsets of aborted transactions,
+    and the first offset of an open one."""
 
     aborted: Mapping[int, Sequence[tuple[int, int]]]
     open: Mapping[int, int]
 
     def is_visible(self, batch: Entries) -> bool:
-        """Whether its records do."""
+        """Returns whether the records of a batch are in the table."""
         if batch.control:
             return False
         if not batch.transactional or batch.producer_id is None:
@@ -64,7 +65,7 @@ class SkippedTransactions(NamedTuple):
 
 
 class SegmentTask(InputPartition):
-    """One task: a segment, up to its size when the query was planned."""
+    """One task: reads a segment, up to the size that it had when the query was planned."""
 
     def __init__(self, partition: int, log: str, base_offset: int, size: int, skipped: SkippedTransactions) -> None:
         super().__init__(log)
@@ -76,7 +77,7 @@ class SegmentTask(InputPartition):
 
 
 class GapTask(InputPartition):
-    """One task: reports missing parts."""
+    """One task: returns the error row of a missing part of the log."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -84,8 +85,12 @@ class GapTask(InputPartition):
 
 
 class SegmentSource(DataSource):
-    """Options: the path, brokers' log dirs or partitions' directories, separated by commas, available on every machine;
-    ``topic`` (``__consumer_offsets``); ``group``, names separated by commas."""
+    """The data source ``offsetmgr-segments``.
+
+    The path is a list of brokers' log directories or partitions' directories, separated by commas, which every executor
+    must be able to read. The options are ``topic``, by default ``__consumer_offsets``, and ``group``, names separated
+    by commas.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -100,7 +105,7 @@ class SegmentSource(DataSource):
 
 
 class SegmentSourceReader(DataSourceReader):
-    """Plans on the driver, reads on the executors."""
+    """Plans the tasks on the driver and reads on the executors."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         given = source_options.checked(NAME, options, _OPTIONS)
@@ -115,7 +120,9 @@ class SegmentSourceReader(DataSourceReader):
         for number, directories in sorted(sources.partitions.items()):
             if len(directories) > 1:
                 why = f"{directories[0]} and {directories[1]} are replicas of one partition"
-                raise UsageError(f"format({NAME!r})", why, "name the one to read; log offsets shows which goes farther")
+                raise UsageError(
+                    f"format({NAME!r})", why, "give only one of them; log offsets shows which replica is longer"
+                )
             segments = [(segment, segment.size) for segment in segments_in(directories[0])]
             skipped = _skipped_transactions(segments)
             for segment, size in segments:
@@ -143,7 +150,8 @@ class SegmentSourceReader(DataSourceReader):
 
     @staticmethod
     def _batches(task: SegmentTask, rows: _Rows) -> Iterator[Entries]:
-        """The valid batches of a segment; ``rows`` receives the error that ends it early."""
+        """Yields a segment's batches without the skipped transactions. Damage ends the batches, and its error is stored
+        in ``rows``."""
         segment = Segment(Path(task.log), task.base_offset)
         with segment.open_reader(end=task.size) as reader:
             try:
@@ -158,11 +166,11 @@ class SegmentSourceReader(DataSourceReader):
             except OSError as error:
                 raise FileFailure(f"file {task.log}", error.strerror or str(error)) from error
             except OffsetMgrError as error:
-                rows.damage = f"{task.log}: read up to {error}"
+                rows.damage = f"{task.log}: records from here on are not read: {error}"
 
 
 class _Rows:
-    """Collects records, column by column, and the error that ended the reading early."""
+    """Collects records as one list for each column, and the error of a damaged segment."""
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
@@ -188,14 +196,15 @@ class _Rows:
 
 
 def _skipped_transactions(segments: Sequence[tuple[Segment, int]]) -> SkippedTransactions:
-    """Reads the headers of a partition's entries. Damage ends a segment here, as it does when the segment is read."""
+    """Finds the skipped transactions from the headers of a partition's entries. At damage it stops to read the segment,
+    as the table does."""
     found = Transactions()
     for segment, size in segments:
         if size:
             try:
                 found.add_all(_transactional_entries(segment, size))
             except OffsetMgrError:
-                continue  # the read reports the damage
+                continue  # the segment's task reports the damage
     aborted: dict[int, list[tuple[int, int]]] = {}
     for one in found.aborted:
         aborted.setdefault(one.producer_id, []).append((one.first_offset, one.last_offset))
@@ -203,7 +212,7 @@ def _skipped_transactions(segments: Sequence[tuple[Segment, int]]) -> SkippedTra
 
 
 def _transactional_entries(segment: Segment, size: int) -> Iterator[LogEntry]:
-    """The entries that belong to transactions, or end one."""
+    """Yields the entries that belong to a transaction, including markers."""
     with segment.open() as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as data:
         at = 0
         while at + LOG_OVERHEAD + LEGACY_MIN_BYTES <= size:

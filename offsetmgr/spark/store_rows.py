@@ -1,6 +1,6 @@
-"""A store's offsets as rows, and rows into a store: shared by the data source and the functions of `store_tables`.
+"""Reads an offset store's content as rows, and commits rows to a store.
 
-Runs on executors, independent of Spark.
+The data source and the functions of `store_tables` use it on executors. It does not depend on Spark.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ SCHEMA: Final = (
     "group string, topic string, partition int, offset bigint, metadata string, leader_epoch int, "
     "commit_timestamp bigint, error string"
 )
-"""Committed offsets as a table, in Spark's DDL: `offsetmgr.core.model.Committed`, null where unknown."""
+"""The columns of a table of committed offsets (`offsetmgr.core.model.Committed`), as Spark's DDL. Unknown values are
+null."""
 COLUMNS: Final = tuple(column.split()[0] for column in SCHEMA.split(", "))
 OUTCOMES: Final = (
     "group string, topic string, partition int, offset bigint, status string, before bigint, atomic boolean, "
@@ -53,7 +54,7 @@ RECREATED: Final = "refuse-recreated"
 
 
 class RowOrigin(NamedTuple):
-    """The store that rows come from, and the user's statement if it belongs to another cluster than the target."""
+    """The store that rows come from. ``translate`` is the user's permission to copy offsets between two clusters."""
 
     uri: str
     config: ConnectionConfig
@@ -61,11 +62,11 @@ class RowOrigin(NamedTuple):
 
 
 class RowOutcome(NamedTuple):
-    """The outcome of one row; fields that were null in the row are null.
+    """The outcome of one row. Fields that were null in the row are None.
 
-    ``status`` is that of `offsetmgr.core.offset_store.EditStatus`, or `RECREATED`. ``before`` is the previous offset,
-    null if there was none or it is unknown. ``atomic`` is False if others could have written between our comparison and
-    our write.
+    ``status`` is a value of `offsetmgr.core.offset_store.EditStatus`, or `RECREATED`. ``before`` is the previous
+    offset, None if there was none or it is unknown. ``atomic`` is False if another client could have written between
+    the comparison and the write.
     """
 
     group: str | None
@@ -81,10 +82,10 @@ class RowOutcome(NamedTuple):
 def read_rows(
     groups: Iterable[str], uri: str, config: ConnectionConfig, topics: TopicSelection, *, errors: bool
 ) -> Iterator[tuple[Any, ...]]:
-    """All offsets of these groups in these topics, in the order of `COLUMNS`.
+    """Yields the offsets of these groups in these topics, as rows in the order of `COLUMNS`.
 
-    An unreadable offset is a row with its ``error`` (without a topic if the whole group is unreadable). Unless
-    ``errors``, it ends the reading and raises `PartialFailure`, or the group's own error.
+    With ``errors`` an unreadable offset becomes a row with its ``error``; if the whole group is unreadable, the row has
+    no topic. Without ``errors`` it raises `PartialFailure`, or the group's own error.
     """
     with open_store(uri, config) as store:
         for found in store.scan(groups):
@@ -103,10 +104,10 @@ def read_rows(
 
 
 def select_groups(uri: str, config: ConnectionConfig, wanted: Iterable[str]) -> list[str]:
-    """The selected groups (names and globs; empty: all), sorted.
+    """Returns the selected groups, sorted. ``wanted`` are names and globs; an empty list selects all groups.
 
-    Raises `UnsupportedOperation` for stores of Kafka 0.7, whose partitions are not numbers, and `GroupNotFound` for a
-    name or a glob without a match, since a misspelt one would return an empty table.
+    Raises `UnsupportedOperation` for stores of Kafka 0.7, whose partitions are not numbers. Raises `GroupNotFound` for
+    a name or glob without a match, because a misspelt one would give an empty table.
     """
     names = list(wanted)
     with _open_with_numbered_partitions(uri, config) as store:
@@ -117,7 +118,7 @@ def select_groups(uri: str, config: ConnectionConfig, wanted: Iterable[str]) -> 
 
 
 def select_groups_of_stores(uris: Iterable[tuple[str, ConnectionConfig]], wanted: Iterable[str]) -> list[str]:
-    """Like `select_groups`, for several stores; a group need not be in each of them."""
+    """Does the same as `select_groups` for several stores. A group need not exist in each of them."""
     names, known = list(wanted), set[str]()
     for uri, config in uris:
         with _open_with_numbered_partitions(uri, config) as store:
@@ -127,7 +128,7 @@ def select_groups_of_stores(uris: Iterable[tuple[str, ConnectionConfig]], wanted
             known.update(found.group for found in store.scan(asked) if not _empty(found))
     for name in names:
         if not matching_groups([name], known):
-            raise GroupNotFound(f"group {name!r}", "is in none of the stores", KNOWN_GROUPS)
+            raise GroupNotFound(f"group {name!r}", "does not exist in any of the stores", KNOWN_GROUPS)
     return matching_groups(names, sorted(known))
 
 
@@ -147,9 +148,10 @@ def _empty(found: GroupOffsets) -> bool:
 def cross_cluster_check(
     origin: RowOrigin | None, uri: str, config: ConnectionConfig
 ) -> Iterator[CrossClusterCheck | None]:
-    """The relation between the logs of the rows' origin and those of the store at ``uri``; None if no origin is known.
+    """Opens the check that the offsets of the rows' origin are valid in the store at ``uri``; None without an origin.
 
-    Raises `OtherCluster` for another cluster that the user has not accepted, and as `OffsetStore.log_origin`.
+    Raises `OtherCluster` if the stores belong to different clusters and ``origin`` does not permit that; raises the
+    errors of `OffsetStore.log_origin`.
     """
     if origin is None:
         yield None
@@ -163,7 +165,8 @@ def cross_cluster_check(
 def rejected_rows(
     rows: Iterable[Any], uri: str, config: ConnectionConfig, origin: RowOrigin
 ) -> Iterator[tuple[str, str, int, str]]:
-    """Group, topic, partition and reason of those rows that `write_rows` would reject."""
+    """Yields the group, topic, partition and reason of each row that `write_rows` would reject because its topic was
+    recreated."""
     with cross_cluster_check(origin, uri, config) as crossing:
         assert crossing is not None  # the origin is given
         remaining = iter(rows)
@@ -178,14 +181,14 @@ def rejected_rows(
 def write_rows(
     rows: Iterable[Mapping[str, Any] | Any], uri: str, config: ConnectionConfig, origin: RowOrigin | None = None
 ) -> Iterator[RowOutcome]:
-    """Commits rows, forward only, and yields the outcome of each; rows of one group should be adjacent.
+    """Commits rows and yields the outcome of each. It never lowers an offset. Rows of one group should be adjacent.
 
-    ``origin``: the store that the rows come from. The rows' leader epochs are written only if it belongs to the
-    target's cluster; rows of recreated topics are rejected if the origin reveals them.
+    ``origin`` is the store that the rows come from. If it belongs to the target's cluster, the rows' leader epochs are
+    written too. Rows of a recreated topic are rejected if the origin shows that the topic was recreated.
 
-    Rows that are written again, because a task's worker died, are unchanged. An invalid row (for example without an
-    offset) fails alone, and so do rows with different commits for one partition, since the right one is unknown. Raises
-    `Unreachable`, `TimedOut` if the store as a whole cannot be reached.
+    If Spark repeats a task because its worker died, the rows that are already committed are unchanged. An invalid row,
+    for example without an offset, fails alone. If rows have different commits for one partition, all of them fail,
+    because the right one is unknown. Raises `Unreachable` or `TimedOut` if the store cannot be reached.
     """
     pending: dict[str, list[dict[TopicPartition, Change]]] = {}
     refused: deque[RowOutcome] = deque()
@@ -197,7 +200,7 @@ def write_rows(
                 pending.setdefault(group, []).append(changes)
                 yield GroupEdit(group, changes)
 
-    # The check uses its own stores, because the target is in the middle of an edit then.
+    # The check opens stores of its own, because it runs while `store` is in the middle of an edit.
     with cross_cluster_check(origin, uri, config) as crossing, open_store(uri, config) as store:
         for result in store.edit(edits()):
             changes = _pop_changes(pending, result)
@@ -215,7 +218,7 @@ def write_rows(
 def _changes(
     rows: Iterable[Any], refused: deque[RowOutcome], crossing: CrossClusterCheck | None = None
 ) -> dict[TopicPartition, Change]:
-    """The changes of one group's rows; invalid rows go to ``refused``."""
+    """Returns the changes of one group's rows. Appends the outcomes of invalid rows to ``refused``."""
     group: str | None = None
     if crossing is not None:
         rows = list(rows)
@@ -245,7 +248,7 @@ def _changes(
 
 
 def _pop_changes(pending: dict[str, list[dict[TopicPartition, Change]]], result: GroupEditResult) -> Any:
-    """The changes that belong to a result: a group may have been edited in several parts."""
+    """Removes the changes of a result from ``pending`` and returns them. A group may have several pending edits."""
     of_group = pending[result.group]
     found = next(one for one in of_group if one.keys() == result.outcomes.keys())
     of_group.remove(found)
@@ -255,7 +258,7 @@ def _pop_changes(pending: dict[str, list[dict[TopicPartition, Change]]], result:
 
 
 def _invalid_reason(row: Any) -> str | None:
-    """Why a row cannot be committed; None if it can."""
+    """Returns why a row cannot be committed; None if it can."""
     columns = row.__fields__ if hasattr(row, "__fields__") else row
     if "error" in columns and row["error"] is not None:
         return f"it could not be read: {row['error']}"
@@ -266,7 +269,7 @@ def _invalid_reason(row: Any) -> str | None:
 
 
 def _recreated(row: Any, crossing: CrossClusterCheck) -> str | None:
-    """Why a row's offset belongs to a deleted log; None if it does not, or if that is unknown."""
+    """Returns why a row's offset belongs to the log of a deleted topic; None if it does not, or if that is unknown."""
     commit = _commit(row)
     found = Committed(commit.offset, commit_timestamp=commit.commit_timestamp)
     refused = crossing.refusal(TopicPartition(row["topic"], row["partition"]), found)
@@ -278,7 +281,7 @@ def _failed(group: Any, topic: Any, partition: Any, offset: Any, why: str) -> Ro
 
 
 def _commit(row: Any) -> OffsetAndMetadata:
-    """A row's commit; missing columns are unknown."""
+    """Returns the commit of a row. Columns that the table does not have count as unknown."""
     columns = row.__fields__ if hasattr(row, "__fields__") else row
 
     def value(name: str) -> Any:

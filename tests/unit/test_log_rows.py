@@ -76,8 +76,8 @@ def test_what_cannot_be_read_is_a_row_with_its_error_and_the_rest_is_read() -> N
     found = rows([(None, b"x"), (b"\x7f\xff?", b"x"), (key[:-1], value), (key, later), (key, value)])
 
     assert [row["kind"] for row in found] == ["other", "other", "other", "offset", "offset"]
-    assert found[0]["error"] == "a record without a key"
-    assert found[1]["error"] == "a key of no known format"
+    assert found[0]["error"] == "the record has no key"
+    assert found[1]["error"] == "the key has an unknown format"
     assert "it ends within partition" in found[2]["error"]
     assert "version 99" in found[3]["error"]
     assert (found[3]["group"], found[3]["partition"], found[3]["offset"]) == ("g", 5, None)

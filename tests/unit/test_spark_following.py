@@ -303,7 +303,7 @@ def test_a_cluster_that_no_client_reads_from_is_reported_and_not_taken_for_done(
 
     assert not follower.reconcile(60)
     assert str(follower.state.failing) == (
-        "nothing is committed: no source reads from the cluster that was named, but from 127.0.0.1:9092"
+        "nothing is committed: no source reads from the configured cluster; the sources read from 127.0.0.1:9092"
     )
     assert committed(memory) == {}
 
@@ -366,7 +366,7 @@ def test_after_its_retries_a_failure_is_reported_once_and_repaired_when_it_ends(
 
     assert str(follower.state.failing) == "store s: told to fail"
     said = [record.message for record in caplog.records if record.levelno == logging.ERROR]
-    assert said == ["group g is not committed: store s: told to fail"]
+    assert said == ["cannot commit offsets of group g: store s: told to fail"]
     assert not query.stopped.is_set()
 
     store.heal()
@@ -452,5 +452,5 @@ def test_closing_commits_what_is_finished_and_takes_no_longer(tmp_path: Path, me
 
     assert follower.close(10)
     assert memory.data["g"] == {T0: Committed(10, version=0)}
-    with pytest.raises(UsageError, match="the committer was closed"):
+    with pytest.raises(UsageError, match="the committer is closed"):
         follower.track(query)

@@ -82,8 +82,8 @@ def test_where_no_source_reads_from_the_groups_cluster_that_is_reported() -> Non
     merged = merge_min(read, frozenset({"esat:1"}))
     assert merged.elsewhere == ("", "east:1")
     assert str(merged.problem) == (
-        "nothing is committed: no source reads from the cluster that was named, but from an unknown cluster and from "
-        "east:1"
+        "nothing is committed: no source reads from the configured cluster; the sources read from an unknown "
+        "cluster and from east:1"
     )
     assert merge_min(read, frozenset({"esat:1"}), [CommitBlock()]).problem is None, (
         "it may be that of one not planned yet"

@@ -106,5 +106,5 @@ def test_of_two_stores_a_group_may_be_in_one_alone_but_not_in_none(stores: dict[
     assert select_groups_of_stores(both, []) == ["a-1", "b-1"]
     assert select_groups_of_stores(both, ["b-*", "a-1"]) == ["a-1", "b-1"]
     for name in ("c-1", "c-*"):
-        with pytest.raises(GroupNotFound, match="is in none of the stores"):
+        with pytest.raises(GroupNotFound, match="does not exist in any of the stores"):
             select_groups_of_stores(both, ["a-1", name])

@@ -1,4 +1,4 @@
-"""Plots as inline SVG: lines over time, and bars. Pure text; names are escaped, the page's style sets the colours."""
+"""Renders plots as inline SVG: lines over time, and bars. Pure. It escapes names; the page's style has the colours."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _WIDTH, _HEIGHT = 640, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 30
 _STEPS: Final = 4
 _SECONDS: Final = 600_000
-"""Below this time span (ms) labels include seconds."""
+"""Labels show seconds if the plot's time span (ms) is shorter than this."""
 
 
 def tick_size(minimum: float) -> float:
-    """The smallest round number (1, 2, 2.5 or 5 times a power of ten) that is at least ``minimum``; 1 for 0."""
+    """Returns the smallest round number (1, 2, 2.5 or 5 times a power of ten) that is at least ``minimum``; 1 for 0."""
     if minimum <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(minimum))
@@ -29,7 +29,7 @@ def tick_size(minimum: float) -> float:
 
 
 def short(value: float) -> str:
-    """A number for an axis: ``950``, ``1.2k``, ``3M``."""
+    """Formats a number for an axis: ``950``, ``1.2k``, ``3M``."""
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.3g}{unit}"
@@ -37,8 +37,8 @@ def short(value: float) -> str:
 
 
 def lines(series: Mapping[str, Sequence[Point]], title: str) -> str:
-    """One line for each name, at most `COLOURS` of them, values from 0 up to a round number. Without any point, a
-    sentence replaces the plot."""
+    """Renders one line for each name, at most `COLOURS` lines. The axis goes from 0 to a round number. If there are no
+    points, a sentence replaces the plot."""
     points = [point for line in series.values() for point in line]
     if not points:
         return f'<p class="none">{escape(title)}: nothing to show.</p>'
@@ -73,7 +73,7 @@ def lines(series: Mapping[str, Sequence[Point]], title: str) -> str:
 
 
 def bars(values: Sequence[tuple[str, float]], title: str) -> str:
-    """One bar for each name, with its value written out."""
+    """Renders one bar for each name, with its value as text."""
     if not values:
         return f'<p class="none">{escape(title)}: nothing to show.</p>'
     top = max(value for _, value in values) or 1.0
@@ -87,7 +87,8 @@ def bars(values: Sequence[tuple[str, float]], title: str) -> str:
 
 
 def moment(at: int, *, seconds: bool = False) -> str:
-    """``2026-01-31 12:00`` (UTC), with ``:30`` if requested; a time outside the calendar's range stays a number."""
+    """Formats a time (UTC) as ``2026-01-31 12:00``, with ``seconds`` as ``2026-01-31 12:00:30``. A time outside the
+    calendar's range stays a number."""
     try:
         return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d %H:%M" + ":%S" * seconds)
     except (ValueError, OverflowError, OSError):

@@ -1,4 +1,4 @@
-"""One audit: reads the offsets topic once, computes every table from it, and stores all tables as Parquet."""
+"""Runs an audit: reads the offsets topic once, computes every table from it, and stores all tables as Parquet files."""
 
 from __future__ import annotations
 
@@ -37,16 +37,19 @@ TABLES: Final = {
     LAG: "how far behind each partition is",
     UNREADABLE: "records that could not be read",
 }
-"""The tables of an audit, in their order, with descriptions."""
+"""The tables of an audit, in order, with their descriptions."""
 DIFFERENCES: Final = "differences"
 COMPARED: Final = {**TABLES, DIFFERENCES: "where the log and the other store differ"}
-"""The same with the table that `add_comparison` adds."""
+"""`TABLES` and the table that `add_comparison` adds."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """``silent_days``: a group without a commit for longer is silent. ``gap_ms``: see `commits.history`. ``now_ms``:
-    the time that ages count from."""
+    """The options of an audit.
+
+    ``now_ms`` is the time from which ages are counted, in milliseconds since 1970. A group is silent if its last commit
+    is more than ``silent_days`` old. For ``gap_ms`` see `commits.history`.
+    """
 
     now_ms: int
     silent_days: float = 7.0
@@ -56,14 +59,15 @@ class AuditOptions:
 def run_audit(
     spark: SparkSession, log: DataFrame, cluster: Cluster, directory: Path, options: AuditOptions
 ) -> dict[str, DataFrame]:
-    """Reads ``log`` (``format("offsetmgr-log")``) once, writes every table of `TABLES` to ``directory`` as Parquet, and
-    returns them as written.
+    """Reads ``log`` (``format("offsetmgr-log")``) once, writes the tables of `TABLES` to ``directory`` as Parquet
+    files, and returns the stored tables.
 
-    The log ends are read after the log, so that no lag is negative. Raises `UsageError` if ``directory`` is not empty.
+    It reads the log ends after the log, because a lag could otherwise be negative. Raises `UsageError` if ``directory``
+    is not empty.
     """
     require_supported("run_audit")
     if directory.exists() and any(directory.iterdir()):
-        raise UsageError(f"directory {directory}", "is not empty", "name one that does not exist yet")
+        raise UsageError(f"directory {directory}", "is not empty", "give a directory that does not exist yet")
     records = _stored(spark, log, directory / RECORDS)
     newest = _stored(spark, commits.latest(records), directory / LATEST)
     committed = commits.committed(newest)
@@ -84,12 +88,12 @@ def run_audit(
 def add_comparison(
     tables: Mapping[str, DataFrame], store: DataFrame, capabilities: Capabilities, directory: Path
 ) -> dict[str, DataFrame]:
-    """The tables of an audit, and `DIFFERENCES`: the log (left) against another store's table (right).
+    """Compares the log (left) with another store's table (right); returns the audit's tables and `DIFFERENCES`.
 
-    Create ``store`` (`copying.store_table`) after the audit, so that it contains every group of the log.
+    Create ``store`` (`store_tables.store_table`) after the audit, so that it contains every group of the log.
     """
     found = differences(log_side(tables[LATEST]), store, (LOG, capabilities))
-    # One file, by a shuffle, which leaves the comparison itself to all executors.
+    # `repartition` gives one file; unlike `coalesce` it lets all executors take part in the comparison.
     return {**tables, DIFFERENCES: _stored(store.sparkSession, found.repartition(1), directory / DIFFERENCES)}
 
 
