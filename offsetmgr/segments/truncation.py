@@ -72,7 +72,7 @@ def scan_segments(segments: Sequence[Segment], *, strict: bool = False) -> Exami
     The log ends in a segment that is damaged or that a broker would not keep; with ``strict`` also in one with a
     suspicious entry. Raises `FileFailure`.
     """
-    return next(seen for seen in scan_in_steps(segments, strict=strict) if seen is not None)
+    return next(examined for examined in scan_in_steps(segments, strict=strict) if examined is not None)
 
 
 def examine_in_steps(segment: Segment) -> Iterator[ExaminedSegment | None]:
@@ -88,11 +88,11 @@ def examine_in_steps(segment: Segment) -> Iterator[ExaminedSegment | None]:
 def scan_in_steps(segments: Sequence[Segment], *, strict: bool = False) -> Iterator[ExaminedSegment | None]:
     """Does what `scan_segments` does, in the steps of `examine_in_steps`."""
     for number, segment in enumerate(segments, 1):
-        for seen in examine_in_steps(segment):
-            if seen is None:
+        for examined in examine_in_steps(segment):
+            if examined is None:
                 yield None
-            elif number == len(segments) or _ends(seen.result, strict):
-                yield replace(seen, later=tuple(segments[number:]))
+            elif number == len(segments) or _ends(examined.result, strict):
+                yield replace(examined, later=tuple(segments[number:]))
                 return
 
 
@@ -100,27 +100,27 @@ def _ends(found: ExaminationResult, strict: bool) -> bool:
     return found.damage is not None or found.outcome is not RecoveryOutcome.KEPT or (strict and bool(found.suspicions))
 
 
-def truncation_point(seen: ExaminedSegment, *, strict: bool = False) -> TruncationPoint:
+def truncation_point(examined: ExaminedSegment, *, strict: bool = False) -> TruncationPoint:
     """Returns the place at which a broker's recovery would truncate the log.
 
     With ``strict``, an earlier suspicious entry counts as damage too, although a broker would keep it. Raises
     `GateRefused` without ``strict`` if a broker would empty the segment or not start.
     """
-    found = seen.result
+    found = examined.result
     if strict and found.suspicions:
         at = found.suspicions[0].position  # before the damage, because the examination stops there
-        with seen.segment.open() as source:
-            before = examine(source, seen.segment.base_offset, str(seen.segment.log), end=at)
-        return TruncationPoint(seen, at, before.next_offset)
+        with examined.segment.open() as source:
+            before = examine(source, examined.segment.base_offset, str(examined.segment.log), end=at)
+        return TruncationPoint(examined, at, before.next_offset)
     if found.outcome in (RecoveryOutcome.EMPTIED, RecoveryOutcome.UNKNOWN):
-        doubt = found.suspicions[0]
-        fate = "discard the whole segment" if found.outcome is RecoveryOutcome.EMPTIED else "split it, or not start"
+        suspicion = found.suspicions[0]
+        action = "discard the whole segment" if found.outcome is RecoveryOutcome.EMPTIED else "split it, or not start"
         raise GateRefused(
-            f"{seen.segment.log}, position {doubt.position}",
-            f"{doubt.why}; a broker would {fate}",
+            f"{examined.segment.log}, position {suspicion.position}",
+            f"{suspicion.why}; a broker would {action}",
             "examine the entry with log dump; --strict truncates the log before it",
         )
-    return TruncationPoint(seen, found.valid_bytes, found.next_offset)
+    return TruncationPoint(examined, found.valid_bytes, found.next_offset)
 
 
 def fingerprint(descriptor: int) -> tuple[int, int, int]:

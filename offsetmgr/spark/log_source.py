@@ -79,11 +79,11 @@ class LogSourceReader(DataSourceReader):
     """Plans the tasks on the driver and reads on the executors."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        given = source_options.checked(NAME, options, _OPTIONS)
-        self._options = given
-        self._bootstrap = source_options.required(NAME, given, source_options.BOOTSTRAP, "host:9092")
-        self._topic = given.get("topic", CONSUMER_OFFSETS)
-        self._groups = source_options.groups(NAME, given)
+        checked = source_options.checked(NAME, options, _OPTIONS)
+        self._options = checked
+        self._bootstrap = source_options.required(NAME, checked, source_options.BOOTSTRAP, "host:9092")
+        self._topic = checked.get("topic", CONSUMER_OFFSETS)
+        self._groups = source_options.groups(NAME, checked)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Raises `UnknownTopicOrPartition`, `Unreachable`, `TimedOut`."""
@@ -97,14 +97,16 @@ class LogSourceReader(DataSourceReader):
                 "does not exist in this Kafka cluster",
                 "Kafka creates __consumer_offsets with the first commit",
             )
-        wanted = sorted({shard_for(group, count) for group in self._groups}) if self._groups else list(range(count))
-        asked = PartitionOffsets(self._bootstrap, config.kafka, self._topic)
+        partitions_to_read = (
+            sorted({shard_for(group, count) for group in self._groups}) if self._groups else list(range(count))
+        )
+        offsets_client = PartitionOffsets(self._bootstrap, config.kafka, self._topic)
         try:
-            starts = asked.starts(wanted, seconds)
-            ends = asked.ends(wanted, seconds, lambda _: 0)
+            starts = offsets_client.starts(partitions_to_read, seconds)
+            ends = offsets_client.ends(partitions_to_read, seconds, lambda _: 0)
         finally:
-            asked.close()
-        ranges = [Range(p, starts[p], ends[p]) for p in wanted if starts[p] < ends[p]]
+            offsets_client.close()
+        ranges = [Range(p, starts[p], ends[p]) for p in partitions_to_read if starts[p] < ends[p]]
         tasks = source_options.number(NAME, self._options, "tasks", 1)
         return [LogTask(part) for part in split_ranges(ranges, tasks)]
 

@@ -50,14 +50,14 @@ class RecordSource:
     def read(self, ranges: Mapping[TopicPartition, OffsetRange], condition: str) -> DataFrame:
         """Returns the records in these ranges that satisfy the SQL ``condition``, with the columns of Spark's Kafka
         source."""
-        wanted = {tp: offsets for tp, offsets in sorted(ranges.items()) if offsets.first < offsets.end}
-        if not wanted:
+        selected = {tp: offsets for tp, offsets in sorted(ranges.items()) if offsets.first < offsets.end}
+        if not selected:
             headers = self.options.get("includeHeaders", "").lower() == "true"
             return self.spark.createDataFrame([], _SCHEMA + (_HEADERS if headers else ""))
         partitions: dict[str, list[int]] = {}
         first: dict[str, dict[str, int]] = {}
         end: dict[str, dict[str, int]] = {}
-        for (topic, number), offsets in wanted.items():
+        for (topic, number), offsets in selected.items():
             partitions.setdefault(topic, []).append(number)
             first.setdefault(topic, {})[str(number)] = offsets.first
             end.setdefault(topic, {})[str(number)] = offsets.end

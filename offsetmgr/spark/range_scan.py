@@ -39,13 +39,13 @@ def scan(
     """Scans each partition for the period. Raises `PartialFailure` if partitions could not be read."""
     found: dict[TopicPartition, ScanResult] = {}
     failed: dict[TopicPartition, OffsetMgrError] = {}
-    unread = {}
-    for tp, wanted in bounds.items():
-        if wanted.start < wanted.end:
-            unread[tp] = wanted
+    pending = {}
+    for tp, scan_bounds in bounds.items():
+        if scan_bounds.start < scan_bounds.end:
+            pending[tp] = scan_bounds
         else:
-            found[tp] = Scanner(wanted, rule).result()
-    shares = _shares(unread, spark.sparkContext.defaultParallelism)
+            found[tp] = Scanner(scan_bounds, rule).result()
+    shares = _shares(pending, spark.sparkContext.defaultParallelism)
     if shares:
 
         def scan_shares(part: Iterable[_RangeShare]) -> Iterator[tuple[TopicPartition, ScanResult | OffsetMgrError]]:
@@ -67,8 +67,8 @@ def scan(
 def _shares(bounds: Mapping[TopicPartition, Bounds], tasks: int) -> list[_RangeShare]:
     """Divides the partitions of each topic among at most ``tasks`` tasks."""
     topics: dict[str, list[tuple[int, Bounds]]] = {}
-    for (topic, partition), wanted in sorted(bounds.items()):
-        topics.setdefault(topic, []).append((partition, wanted))
+    for (topic, partition), scan_bounds in sorted(bounds.items()):
+        topics.setdefault(topic, []).append((partition, scan_bounds))
     return [
         _RangeShare(topic, dict(partitions[at::tasks]))
         for topic, partitions in topics.items()
@@ -87,11 +87,11 @@ def _scan_share(
     from offsetmgr.spark.log_source import Range, read_ranges
 
     scanners = {partition: Scanner(bounds, rule) for partition, bounds in share.bounds.items()}
-    wanted = [Range(partition, bounds.start, bounds.end) for partition, bounds in share.bounds.items()]
+    ranges = [Range(partition, bounds.start, bounds.end) for partition, bounds in share.bounds.items()]
     settings = loader_settings(bootstrap, config.kafka, _CLIENT_GROUP)
     try:
         wait_s = config.timeout_ms / 1000
-        for partition, messages in read_ranges(share.topic, settings, wanted, wait_s, lambda p: scanners[p].done):
+        for partition, messages in read_ranges(share.topic, settings, ranges, wait_s, lambda p: scanners[p].done):
             see = scanners[partition].add
             for message in messages:
                 see(message.offset(), message.timestamp()[1])

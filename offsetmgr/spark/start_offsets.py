@@ -92,13 +92,13 @@ def starting_offsets(
     Raises `PartialFailure` if ``refuse`` applies to a partition or if an offset cannot be read (an unreadable offset
     never counts as absent), `UnknownTopicOrPartition` for topics that do not exist, and `UsageError`.
     """
-    wanted = list(dict.fromkeys(topics))
+    topic_names = list(dict.fromkeys(topics))
     for name, choice in (("default", default), ("out_of_range", out_of_range)):
         if choice not in _CHOICES:
             raise UsageError(f"{name}={choice!r}", f"must be one of {', '.join(_CHOICES)}")
     with ExitStack() as stack:
         known = _cluster(store, cluster, config, stack)
-        partitions = _partitions(known, wanted)
+        partitions = _partitions(known, topic_names)
         committed = store.fetch(group, partitions)
         ranges = known.log_ranges(partitions)
     found: dict[TopicPartition, int] = {}
@@ -151,16 +151,16 @@ def reader_from_group(
     from offsetmgr.spark.versions import require_supported
 
     require_supported("reader_from_group")
-    wanted = list(dict.fromkeys(topics))
+    topic_names = list(dict.fromkeys(topics))
     start = starting_offsets(
-        store, group, wanted, cluster=bootstrap, default=default, out_of_range=out_of_range, config=config
+        store, group, topic_names, cluster=bootstrap, default=default, out_of_range=out_of_range, config=config
     )
     # The user probably does not expect an offset outside the log, or a group without offsets.
     level = logging.WARNING if start.outside_log or start.unknown else logging.INFO
     for line in start.explain():
         LOG.log(level, "%s", line)
     reader: DataStreamReader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
-    reader = reader.option("subscribe", ",".join(wanted)).option("startingOffsets", start.json)
+    reader = reader.option("subscribe", ",".join(topic_names)).option("startingOffsets", start.json)
     for key, value in options.items():
         reader = reader.option(key.replace("__", "."), str(value))
     return reader

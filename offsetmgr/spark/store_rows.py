@@ -103,13 +103,13 @@ def read_rows(
                 yield (found.group, *tp, None, None, None, None, str(error))
 
 
-def select_groups(uri: str, config: ConnectionConfig, wanted: Iterable[str]) -> list[str]:
-    """Returns the selected groups, sorted. ``wanted`` are names and globs; an empty list selects all groups.
+def select_groups(uri: str, config: ConnectionConfig, patterns: Iterable[str]) -> list[str]:
+    """Returns the selected groups, sorted. ``patterns`` are names and globs; an empty list selects all groups.
 
     Raises `UnsupportedOperation` for stores of Kafka 0.7, whose partitions are not numbers. Raises `GroupNotFound` for
     a name or glob without a match, because a misspelt one would give an empty table.
     """
-    names = list(wanted)
+    names = list(patterns)
     with _open_with_numbered_partitions(uri, config) as store:
         chosen = choose_groups(store, names, all_groups=not names)
         if named := sorted(named_groups(names, chosen)):
@@ -117,9 +117,9 @@ def select_groups(uri: str, config: ConnectionConfig, wanted: Iterable[str]) -> 
         return chosen
 
 
-def select_groups_of_stores(uris: Iterable[tuple[str, ConnectionConfig]], wanted: Iterable[str]) -> list[str]:
+def select_groups_of_stores(uris: Iterable[tuple[str, ConnectionConfig]], patterns: Iterable[str]) -> list[str]:
     """Does the same as `select_groups` for several stores. A group need not exist in each of them."""
-    names, known = list(wanted), set[str]()
+    names, known = list(patterns), set[str]()
     for uri, config in uris:
         with _open_with_numbered_partitions(uri, config) as store:
             known.update(store.groups())

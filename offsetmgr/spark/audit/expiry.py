@@ -14,7 +14,7 @@ def expiry(newest: DataFrame, groups: DataFrame, *, retention_ms: int | None, no
 
     ``expires_at`` is null if the offset does not expire or the time is unknown. ``how`` is the basis of the forecast:
 
-    - ``members``: the group has members, so its offsets do not expire.
+    - ``members``: no expiry, because a group with members keeps the offsets of the topics that it subscribes to.
     - ``own``: the client set the expiry time.
     - ``left``: one retention time after the last member left, or after the commit if that is later.
     - ``commit``: the group never had members; one retention time after the commit.
