@@ -14,7 +14,7 @@ from typing import Any
 
 from offsetmgr import open_store
 from offsetmgr.period.schedule import Period, PeriodSchedule
-from offsetmgr.spark import CommitStep, Coordination, JobSettings, PeriodRules, run_periods, session
+from offsetmgr.spark import Coordination, JobSettings, PeriodRules, PeriodStep, run_periods, session
 
 
 def arguments() -> argparse.Namespace:
@@ -46,7 +46,7 @@ def main() -> None:
         **{"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 1, "spark.log.level": "ERROR"},
     )
 
-    def record_step(step: CommitStep, period: Period) -> None:
+    def record_step(step: PeriodStep, period: Period) -> None:
         line = {"at": time.monotonic_ns(), "topic": options.topic, "period": period.number, "step": step.name}
         with options.steps.open("a", encoding="utf-8") as out:
             out.write(json.dumps(line) + "\n")

@@ -170,8 +170,8 @@ def dump(
     The command reads only, needs no broker, and can read the files of a running one. It reports damage and shows the
     rest. Tables cut long keys and values; --format json and csv print them whole.
     """
-    from offsetmgr.segments.compression import LIMIT
-    from offsetmgr.segments.entries import LARGEST
+    from offsetmgr.segments.compression import MAX_DECOMPRESSED_BYTES
+    from offsetmgr.segments.entries import MAX_ENTRY_BYTES
     from offsetmgr.segments.messages import MessageFilter
 
     message_filter = MessageFilter(
@@ -181,8 +181,8 @@ def dump(
         until=None if to_datetime is None else parse_datetime(to_datetime),
         committed=isolation is Isolation.READ_COMMITTED,
         controls=controls,
-        limit=limit or LIMIT,
-        largest=max(limit or 0, LARGEST),
+        limit=limit or MAX_DECOMPRESSED_BYTES,
+        max_entry_bytes=max(limit or 0, MAX_ENTRY_BYTES),
     )
     failed = ErrorReporter()
     logs = _logs(paths, topic or [], failed)
@@ -211,17 +211,23 @@ def _logs(paths: list[Path], topics: list[str], failed: OnError) -> Iterator[Log
 
 
 def _logs_at(path: Path, chosen: Any, failed: OnError) -> Iterator[Log]:
-    from offsetmgr.segments.partition import is_named_as_one, is_partition_dir, partition_of, partitions_in, segments_in
+    from offsetmgr.segments.partition import (
+        has_partition_dir_name,
+        is_directory,
+        partition_of,
+        partitions_in,
+        segments_in,
+    )
     from offsetmgr.segments.segment import Segment
 
-    there = is_partition_dir(path)
+    there = is_directory(path)
     if there is None:
         raise FileFailure(f"cannot read {path}", "there is no such file or directory")
     if not there:
         yield Log(_partition_named_by(path.parent), (Segment.of(path),))
         return
     directories = list(partitions_in(path))
-    if not directories and not is_named_as_one(path):
+    if not directories and not has_partition_dir_name(path):
         raise CorruptData(str(path), "it contains no partition's directory and is not one", "as in orders-0")
     if not directories:
         partition = partition_of(path)

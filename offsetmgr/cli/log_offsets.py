@@ -135,7 +135,7 @@ def offsets(
     from offsetmgr.groups.disk_recovery import Expiry
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.segments.parallel import processors
-    from offsetmgr.segments.partition import is_partition_dir
+    from offsetmgr.segments.partition import is_directory
     from offsetmgr.stores.uri import parse_uri
 
     given = connect.flags
@@ -153,7 +153,7 @@ def offsets(
     if retention_minutes is not None and expired_at is None:
         raise UsageError("--retention-minutes", "has no effect without --expired-at", "add --expired-at")
     for directory in dirs:
-        if not (there := is_partition_dir(directory)):
+        if not (there := is_directory(directory)):
             raise UsageError(f"directory {directory}", "does not exist" if there is None else "is a file")
     expiry = None
     if expired_at is not None:

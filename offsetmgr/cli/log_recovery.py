@@ -107,7 +107,7 @@ class _PlannedRecovery:
         if self.cut is not None:
             cells[5] = self.cut.next_offset
         size = None if self.cut is None else self.size
-        behind = None if self.cut is None else len(self.segment_end.behind)
+        behind = None if self.cut is None else len(self.segment_end.later)
         return (*cells, size, behind or None, self.action, None if self.copy is None else str(self.copy))
 
 
@@ -123,7 +123,7 @@ class _Recovery:
 
     def examined(self, paths: Iterable[Path]) -> list[tuple[Path, ExaminedSegment]]:
         """Each log file and each partition's directory, with the segment in which it ends."""
-        from offsetmgr.segments.truncation import looking_through, unflushed
+        from offsetmgr.segments.truncation import scan_in_steps, unflushed
 
         logs = []
         older = 0
@@ -136,7 +136,7 @@ class _Recovery:
         def steps() -> Iterator[tuple[Path, ExaminedSegment] | None]:
             for source, segments in logs:
                 try:
-                    for segment_end in looking_through(segments, strict=self._strict):
+                    for segment_end in scan_in_steps(segments, strict=self._strict):
                         yield None if segment_end is None else (source, segment_end)
                 except OffsetMgrError as error:
                     self._errors.append(error)
@@ -149,12 +149,12 @@ class _Recovery:
 
     def plan(self, source: Path, segment_end: ExaminedSegment) -> _PlannedRecovery:
         """Determines where to truncate a log. If it must not be truncated, the reason is added to the errors."""
-        from offsetmgr.segments.broker_lock import Use, detect_broker, in_use, refuse_beside
-        from offsetmgr.segments.repair import kept_copy
-        from offsetmgr.segments.truncation import cut_of
+        from offsetmgr.segments.broker_lock import Use, check_parent_unused, detect_broker, in_use_error
+        from offsetmgr.segments.repair import backup_path
+        from offsetmgr.segments.truncation import truncation_point
 
         try:
-            cut = cut_of(segment_end, strict=self._strict)
+            cut = truncation_point(segment_end, strict=self._strict)
             if self._to is not None:
                 target = self._to / (source if source.name not in ("", "..") else source.resolve()).name
                 if target.exists():
@@ -162,17 +162,17 @@ class _Recovery:
                 if target in self._targets:
                     why = f"{self._targets[target]} would be copied to it as well"
                     raise FileFailure(str(target), why, "recover one after the other, each with a directory of its own")
-                refuse_beside(target)
+                check_parent_unused(target)
                 self._targets[target] = source
                 return _PlannedRecovery(source, segment_end, cut, "would be copied", target)
             if not cut.size:
                 return _PlannedRecovery(source, segment_end, cut, "nothing to cut", None)
             found = detect_broker(source)
             if found.use is not Use.IDLE:
-                raise in_use(source, found)
+                raise in_use_error(source, found)
             if self._keep is not None:
-                refuse_beside(self._keep, _KEEP_HINT)
-            return _PlannedRecovery(source, segment_end, cut, "would be cut", kept_copy(cut, self._keep))
+                check_parent_unused(self._keep, _KEEP_HINT)
+            return _PlannedRecovery(source, segment_end, cut, "would be cut", backup_path(cut, self._keep))
         except OffsetMgrError as error:
             self._errors.append(error)
             return _PlannedRecovery(source, segment_end, None, "refused", None)
@@ -180,7 +180,7 @@ class _Recovery:
     def execute(self, one: _PlannedRecovery) -> None:
         """Writes the repaired copy, or truncates the log in place. Failures are added to the errors."""
         from offsetmgr.segments.broker_lock import require_unused, require_unused_parent
-        from offsetmgr.segments.repair import copy_directory, copy_log, cut_in_place
+        from offsetmgr.segments.repair import copy_directory, copy_log, truncate_in_place
 
         assert one.cut is not None
         try:
@@ -190,7 +190,7 @@ class _Recovery:
                     if self._keep is not None:
                         stack.enter_context(require_unused_parent(self._keep, _KEEP_HINT))
                     note(f"{one.source}: {found}")
-                    cut_in_place(one.cut, self._keep)
+                    truncate_in_place(one.cut, self._keep)
                     one.action = "cut"
                     return
                 assert one.copy is not None

@@ -36,10 +36,10 @@ SEGMENT: Final = (
 def sources(path: Path, errors: list[OffsetMgrError]) -> Iterator[tuple[Path, tuple[Segment, ...]]]:
     """The log files and partitions' directories under a path, each with its segments; unreadable ones are added to the
     errors. Raises `UsageError` for a path without a log."""
-    from offsetmgr.segments.partition import is_partition_dir, partitions_in, segments_in
+    from offsetmgr.segments.partition import is_directory, partitions_in, segments_in
     from offsetmgr.segments.segment import Segment
 
-    there = is_partition_dir(path)
+    there = is_directory(path)
     if there is None:
         raise UsageError(f"path {path}", "does not exist")
     if not there:
@@ -72,14 +72,14 @@ def _size(segment: Segment) -> int:
 
 
 def state(seen: ExaminedSegment) -> str:
-    found = seen.found
+    found = seen.result
     if found.damage is not None:
         return found.damage.value
-    return "in doubt" if found.doubt_count else "sound"
+    return "in doubt" if found.suspicion_count else "sound"
 
 
 def columns(seen: ExaminedSegment) -> tuple[Any, ...]:
-    found, log = seen.found, seen.segment.log
+    found, log = seen.result, seen.segment.log
     return (
         str(log),
         log.absolute().parent.name,
@@ -88,5 +88,5 @@ def columns(seen: ExaminedSegment) -> tuple[Any, ...]:
         found.entries,
         found.next_offset,
         state(seen),
-        found.sound,
+        found.valid_bytes,
     )

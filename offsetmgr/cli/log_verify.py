@@ -49,16 +49,16 @@ def verify(
     def rows() -> Iterator[tuple[Any, ...]]:
         nonlocal bad
         for seen in _examined(segments, errors):
-            found = seen.found
+            found = seen.result
             if state(seen) != "sound":
                 bad += 1
             elif only_damaged:
                 continue
             why = "; ".join(
-                ([f"position {found.sound}: {found.why}"] if found.damage else [])
-                + [f"position {doubt.position}: {doubt.why}" for doubt in found.doubts[:1]]
+                ([f"position {found.valid_bytes}: {found.why}"] if found.damage else [])
+                + [f"position {doubt.position}: {doubt.why}" for doubt in found.suspicions[:1]]
             )
-            yield (*columns(seen), found.outcome.value, found.doubt_count, why or None)
+            yield (*columns(seen), found.outcome.value, found.suspicion_count, why or None)
 
     write_rows(_VERIFY, rows(), output)
     note(f"{count_of(len(segments), 'segment')}, {bad} not sound" + (f", {len(errors)} not read" if errors else ""))
@@ -74,12 +74,12 @@ def _segments(paths: Iterable[Path], errors: list[OffsetMgrError]) -> Iterator[S
 
 def _examined(segments: list[Segment], errors: list[OffsetMgrError]) -> Iterator[ExaminedSegment]:
     """Examines each segment, with progress in MiB. Unreadable segments are added to the errors."""
-    from offsetmgr.segments.truncation import looking
+    from offsetmgr.segments.truncation import examine_in_steps
 
     def steps() -> Iterator[ExaminedSegment | None]:
         for segment in segments:
             try:
-                yield from looking(segment)
+                yield from examine_in_steps(segment)
             except OffsetMgrError as error:
                 errors.append(error)
 

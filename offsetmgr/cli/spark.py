@@ -163,11 +163,11 @@ def audit(
     cluster = connect.cluster_at(bootstrap, connect.resolved.connection)
     other = None
     if compare is not None:
-        from offsetmgr.spark.store_rows import groups_of
+        from offsetmgr.spark.store_rows import select_groups
 
         config = connect.connection(compare_config)
         other = connect.store(compare, config).capabilities
-        groups_of(compare, config, ())  # an unreadable store is rejected now, not after the audit
+        select_groups(compare, config, ())  # an unreadable store is rejected now, not after the audit
     if offsets_topic not in cluster.topics([offsets_topic]):  # one line now, instead of a Spark error later
         raise UnknownTopicOrPartition(f"topic {offsets_topic}", "does not exist in this Kafka cluster")
     with _spark(master, conf) as spark:
@@ -190,7 +190,7 @@ def audit(
         tables, table_texts = run.run_audit(spark, log.load(), cluster, directory, options), run.TABLES
         if compare is not None and other is not None:
             store = store_table(spark, compare, errors=True, config=connect.connection(compare_config))
-            tables, table_texts = run.compared(tables, store, other, directory), run.COMPARED
+            tables, table_texts = run.add_comparison(tables, store, other, directory), run.COMPARED
         counts = {name: tables[name].count() for name in table_texts}
         data = page_data(tables, cluster, options.now_ms, title=offsets_topic, source=bootstrap, compared_with=compare)
         (directory / PAGE).write_text(page(data), encoding="utf-8")
@@ -223,11 +223,11 @@ def diff(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Show the differences between two stores, computed by Spark's executors; the exit code is 1 on any difference."""
-    from offsetmgr.spark.store_rows import groups_of_both
+    from offsetmgr.spark.store_rows import select_groups_of_stores
 
     _require_spark("spark diff")
     stores = [(source, connect.connection(from_config)), (target, connect.connection(to_config))]
-    chosen = groups_of_both(stores, require_groups(group, all_groups))
+    chosen = select_groups_of_stores(stores, require_groups(group, all_groups))
     with _spark(master, conf) as spark:
         from offsetmgr.groups.selection import TopicSelection
         from offsetmgr.spark.audit.compare import differences
@@ -270,16 +270,16 @@ def copy(
     copied, and the exit code is 1 if there are any. For a migration that can be undone, use migrate.
     """
     from offsetmgr.cli.edit_command import cross_cluster_check
-    from offsetmgr.spark.store_rows import groups_of
+    from offsetmgr.spark.store_rows import select_groups
 
     _require_spark("spark copy")
     names = require_groups(group, all_groups)
     config, target_config = connect.connection(from_config), connect.connection(to_config)
     cross_cluster_check("spark copy", connect.store(source, config), connect.store(target, target_config), translate)
-    groups = groups_of(source, config, names)
+    groups = select_groups(source, config, names)
     with _spark(master, conf) as spark:
         from offsetmgr.groups.selection import TopicSelection
-        from offsetmgr.spark.store_rows import REFUSED, RowOrigin
+        from offsetmgr.spark.store_rows import RECREATED, RowOrigin
         from offsetmgr.spark.store_tables import copy as copied
         from offsetmgr.spark.store_tables import dry_run, recreated, table_of
 
@@ -297,7 +297,7 @@ def copy(
             summary = f"{counts.get('write', 0):,} would be written, {counts.get('unchanged', 0):,} are equal already"
             if refused := counts.get("refuse-rewind"):
                 summary += f", {refused:,} would be refused (the target's offset is larger)"
-            if gone := counts.get(REFUSED):
+            if gone := counts.get(RECREATED):
                 summary += f", {gone:,} are refused (the topic was recreated after the commit)"
             note(f"{summary}; nothing was written, --execute does it")
             _require_topics(topics, found, source)
@@ -306,13 +306,13 @@ def copy(
             return
         outcomes = copied(rows, target, config=target_config, origin=origin).persist()
         counts = {row["status"]: row["count"] for row in outcomes.groupBy("status").count().collect()}
-        failed = outcomes.where(f"status in ('failed', '{REFUSED}')")
+        failed = outcomes.where(f"status in ('failed', '{RECREATED}')")
         columns = ("group", "topic", "partition", "offset", "status", "before", "error")
         write_rows(_OUTCOMES, _sorted(failed, columns), output)
         guarded = outcomes.where("not atomic").count()
         summary = ", ".join(f"{counts.get(name, 0):,} {name}" for name in ("written", "unchanged", "failed"))
-        summary += f", {counts[REFUSED]:,} {REFUSED}" if REFUSED in counts else ""
+        summary += f", {counts[RECREATED]:,} {RECREATED}" if RECREATED in counts else ""
         note(f"{summary}{f'; not atomic: {guarded:,}' if guarded else ''}")
         _require_topics(topics, outcomes, source)
-    if counts.get("failed") or counts.get(REFUSED):
+    if counts.get("failed") or counts.get(RECREATED):
         raise typer.Exit(FAILED)

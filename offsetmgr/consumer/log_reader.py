@@ -17,7 +17,7 @@ from offsetmgr.kafka.client.fetch import EARLIEST, LATEST, FetchedPartition, Fet
 from offsetmgr.kafka.client.leader_router import PartitionLeaders
 from offsetmgr.kafka.client.retries import backoff, remaining
 from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.segments.batch_reader import begins_with_a_whole_batch
+from offsetmgr.segments.batch_reader import starts_with_complete_batch
 
 OutOfRange: TypeAlias = Literal["raise", "earliest", "latest"]
 """The policy for an offset outside the log: raise an error, or read from the log's start or end."""
@@ -133,7 +133,7 @@ class PartitionLogReader:
 
 
 def _lacks_whole_batch(read: ReadResult) -> bool:
-    return read.slice.high_watermark > read.offset and not begins_with_a_whole_batch(read.slice.data)
+    return read.slice.high_watermark > read.offset and not starts_with_complete_batch(read.slice.data)
 
 
 def _out_of_range_error(tp: TopicPartition, offset: int, log: LogRange | OffsetMgrError) -> OffsetOutOfRange:

@@ -14,7 +14,7 @@ from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import UNNAMED, LogOrigin
 from offsetmgr.groups.replica_choice import ReplicaProgress
 from offsetmgr.segments.broker_lock import Use, detect_broker
-from offsetmgr.segments.partition import is_named_as_one, named_partitions, partition_of, segments_in
+from offsetmgr.segments.partition import has_partition_dir_name, named_partitions, partition_of, segments_in
 from offsetmgr.segments.transaction_state import TOPIC as TRANSACTIONS
 
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
@@ -75,7 +75,9 @@ class _LayoutFinding:
                     self._add(sources.partitions, name.partition, found)
                 elif name.topic == TRANSACTIONS:
                     self._add(sources.transactions, name.partition, found)
-        elif segments_in(directory) or (is_named_as_one(directory) and partition_of(directory).topic == sources.topic):
+        elif segments_in(directory) or (
+            has_partition_dir_name(directory) and partition_of(directory).topic == sources.topic
+        ):
             name = partition_of(directory)
             log_dir = directory.absolute().parent
             self._single[name.topic].append((name.partition, directory))

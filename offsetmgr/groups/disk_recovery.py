@@ -150,16 +150,17 @@ def _read_one(
 def _report(found: SavedPartition, listener: ReplicaProgress) -> None:
     """Reports notes about a partition, and what in it could not be read."""
     name = found.partition
-    if found.cut is not None:
-        listener.note(f"{name}: cut as a broker's recovery would: {found.cut}")
+    if found.ignored_tail is not None:
+        listener.note(f"{name}: cut as a broker's recovery would: {found.ignored_tail}")
     if found.pending:
         listener.note(
             f"{name}: offsetmgr leaves out {count_of(found.pending, 'offset')} of "
             f"{count_of(found.transactions, 'open transaction')}: whether they were committed is not known"
         )
-    if found.settled:
+    if found.decided_transactions:
         listener.note(
-            f"{name}: offsetmgr takes the end of {count_of(found.settled, 'transaction')} from {TRANSACTIONS}"
+            f"{name}: offsetmgr takes the end of {count_of(found.decided_transactions, 'transaction')} "
+            f"from {TRANSACTIONS}"
         )
     if found.keyless:
         listener.note(f"{name}: offsetmgr skips {count_of(found.keyless, 'record')} without a key")

@@ -1,7 +1,7 @@
-"""Encodes entries of a log in all three formats.
+"""Encodes log entries (record batches and older messages) in message formats 0, 1 and 2.
 
-Pure. A value that a format cannot hold raises `UnsupportedOperation` and is never omitted: formats 0 and 1 have no
-headers and no producers, format 0 has no times.
+Pure. If a format cannot hold a value, the encoder raises `UnsupportedOperation`; it never drops the value. Formats 0
+and 1 have no headers and no producer ids, and format 0 has no timestamps.
 
 Source: org.apache.kafka.common.record (DefaultRecordBatch, DefaultRecord, LegacyRecord, EndTransactionMarker).
 """
@@ -20,7 +20,7 @@ from offsetmgr.core.errors import UnsupportedOperation
 from offsetmgr.segments.batch_compression import compress
 from offsetmgr.segments.batch_reader import (
     BATCH_HEADER,
-    BATCH_SMALLEST,
+    BATCH_MIN_BYTES,
     CONTROL,
     CRC_FROM,
     DELETE_HORIZON,
@@ -43,7 +43,7 @@ _MARKER_VALUE: Final = struct.Struct(">hi")
 
 
 class Producer(NamedTuple):
-    """The idempotent producer of a batch (KIP-98); ``sequence`` is that of its first record."""
+    """The idempotent producer of a batch (KIP-98). ``sequence`` is the sequence number of the batch's first record."""
 
     id: int
     epoch: int
@@ -57,20 +57,22 @@ def message(record: Record, magic: int) -> bytes:
 
 
 def message_set(records: Sequence[Record], magic: int, codec: int = NONE) -> bytes:
-    """Encodes messages of format 0 or 1: one after the other, or compressed inside one message with the last offset.
+    """Encodes messages of format 0 or 1.
 
-    Inner offsets are absolute in format 0, and relative to the first in format 1 (KIP-31). Raises
-    `UnsupportedOperation`, and `UnknownVersion` for a codec that the format does not have.
+    Without a codec the messages follow each other. With a codec they are compressed into the value of one outer
+    message, which has the last offset. Inner offsets are absolute in format 0 and relative to the first in format 1
+    (KIP-31). Raises `UnsupportedOperation` for values that the format cannot hold, and `UnknownVersion` for a codec
+    that the format does not have.
     """
     if codec == NONE:
         return b"".join(message(record, magic) for record in records)
     if not records:
         return b""
-    by_broker = _append_time(records)
+    append_time = _append_time(records)
     first, last = records[0].offset if magic else 0, records[-1].offset
     inner = b"".join(message(record._replace(offset=record.offset - first), magic) for record in records)
     newest = max((time for record in records if (time := record.timestamp) is not None), default=None)
-    outer = Record(last, newest, None, compress(codec, inner, magic=magic), (), by_broker is not None)
+    outer = Record(last, newest, None, compress(codec, inner, magic=magic), (), append_time is not None)
     return LOG_HEADER.pack(last, len(body := _message(outer, magic, codec))) + body
 
 
@@ -87,19 +89,20 @@ def batch(
 ) -> bytes:
     """Encodes a batch of format 2.
 
-    ``base_offset`` and ``last_offset`` are those of the first and last record unless given: compaction removes records,
-    even all of them, and the batch keeps its bounds. ``delete_horizon`` (milliseconds since 1970) is when its
-    tombstones may be removed (KIP-534). Raises `UnsupportedOperation`, also for unordered records, or if only some have
-    the broker's time; `UnknownVersion` for another codec.
+    ``base_offset`` and ``last_offset`` default to the offsets of the first and the last record. Give them for a
+    compacted batch: compaction removes records, even all of them, but the batch keeps its bounds. ``delete_horizon``
+    (milliseconds since 1970) is the time from which tombstones may be removed (KIP-534).
+    Raises `UnsupportedOperation` for values that the format cannot hold, offsets that do not ascend, and records of
+    which only some have the broker's append time; `UnknownVersion` for an unknown codec.
     """
     base = records[0].offset if base_offset is None and records else base_offset
     last = records[-1].offset if last_offset is None and records else last_offset
     if base is None or last is None:
-        raise UnsupportedOperation("batch", "it has no records, so its offsets have to be given")
+        raise UnsupportedOperation("batch", "it has no records; give base_offset and last_offset")
     what = f"batch at offset {base}"
     offsets = [base - 1, *(record.offset for record in records), last + 1]
     if any(b <= a for a, b in pairwise(offsets)):
-        raise UnsupportedOperation(what, "the offsets in it do not ascend")
+        raise UnsupportedOperation(what, "the offsets of its records do not ascend")
     appended = _append_time(records)
     times = [_UNKNOWN if record.timestamp is None else record.timestamp for record in records]
     base_time = delete_horizon if delete_horizon is not None else (times[0] if times else _UNKNOWN)
@@ -114,7 +117,7 @@ def batch(
     body = compress(codec, body) if records else body
     identity = producer or Producer(_UNKNOWN, _UNKNOWN, _UNKNOWN)
     try:
-        data = bytearray(LOG_HEADER.pack(base, BATCH_SMALLEST + len(body)))
+        data = bytearray(LOG_HEADER.pack(base, BATCH_MIN_BYTES + len(body)))
         data += BATCH_HEADER.pack(
             _UNKNOWN if leader_epoch is None else leader_epoch,
             2,
@@ -146,14 +149,16 @@ def end_of_transaction(
 
 
 def _append_time(records: Sequence[Record]) -> int | None:
-    """Returns the time that the broker gave the records; a batch or compressed message has only one."""
+    """Returns the append time that the broker gave the records, None without one. A batch or a compressed message has
+    only one append time."""
     times = {record.timestamp if record.log_append_time else None for record in records}
     if times <= {None}:
         return None
     (time, *others) = times
     if others or time is None:
         raise UnsupportedOperation(
-            f"records from offset {records[0].offset} on", "written together they have one time of the broker, or none"
+            f"records from offset {records[0].offset} on",
+            "they have different append times, and a batch can hold only one",
         )
     return time
 
@@ -163,7 +168,7 @@ def _append_time(records: Sequence[Record]) -> int | None:
 
 def _record(record: Record, offset_delta: int, time_delta: int) -> bytes:
     body = bytearray(b"\0")
-    body += _varint(time_delta) + _varint(offset_delta) + _octets(record.key) + _octets(record.value)
+    body += _varint(time_delta) + _varint(offset_delta) + _bytes_field(record.key) + _bytes_field(record.value)
     body += _varint(len(record.headers))
     for header in record.headers:
         body += _header(header)
@@ -172,10 +177,10 @@ def _record(record: Record, offset_delta: int, time_delta: int) -> bytes:
 
 def _header(header: Header) -> bytes:
     name, value = header
-    return _octets(name.encode()) + _octets(value)
+    return _bytes_field(name.encode()) + _bytes_field(value)
 
 
-def _octets(data: bytes | None) -> bytes:
+def _bytes_field(data: bytes | None) -> bytes:
     return b"\x01" if data is None else _varint(len(data)) + data
 
 

@@ -1,4 +1,4 @@
-"""Compresses as Kafka's Java producers and brokers do, for each codec; `compression` decompresses.
+"""Compresses batches and messages as Kafka's Java producers and brokers do. `compression` is the opposite direction.
 
 Source: org.apache.kafka.common.compress; KAFKA-3160 for LZ4 in format 0.
 """
@@ -18,20 +18,21 @@ _GZIP_WINDOW: Final = 31
 _SNAPPY_HEADER: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _SNAPPY_CHUNK: Final = 32 * 1024
 _LZ4_BLOCK: Final = 64 * 1024
-_LZ4_AS_IT_IS: Final = 0x80000000
+_LZ4_UNCOMPRESSED: Final = 0x80000000
 _LZ4_START: Final = b"\x04\x22\x4d\x18\x60\x40"
-"""The magic number; version 1 with independent blocks and no checksums; blocks of 64 KiB."""
+"""The magic number, then the flags (version 1, independent blocks, no checksums) and the block size (64 KiB)."""
 _LZ4_CHECKSUM: Final = b"\x82"
 """The second byte of xxHash-32 of the two bytes before it."""
 _LZ4_BROKEN_CHECKSUM: Final = b"\x1a"
-"""Kafka includes the magic number in format 0, against the specification, and accepts no other checksum there."""
+"""The header checksum in format 0. Kafka computes it over the magic number as well, against the LZ4 specification, and
+accepts no other checksum in that format (KAFKA-3160)."""
 _ZSTD_LEVEL: Final = 3
 _UINT32_LE: Final = struct.Struct("<I")
 _INT32: Final = struct.Struct(">i")
 
 
 def compress(codec: int, data: bytes, *, magic: int = 2) -> bytes:
-    """Returns ``data`` compressed for a batch or message of format ``magic``. Raises `UnknownVersion` for another
+    """Returns ``data`` compressed for a batch or message of format ``magic``. Raises `UnknownVersion` for an unknown
     codec, and for zstd before format 2 (KIP-110)."""
     if codec == NONE:
         return data
@@ -63,5 +64,5 @@ def _lz4(data: bytes, checksum: bytes) -> bytes:
         if len(packed) < len(block):
             out += _UINT32_LE.pack(len(packed)) + packed
         else:
-            out += _UINT32_LE.pack(len(block) | _LZ4_AS_IT_IS) + block
+            out += _UINT32_LE.pack(len(block) | _LZ4_UNCOMPRESSED) + block
     return bytes(out + _UINT32_LE.pack(0))

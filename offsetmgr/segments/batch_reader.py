@@ -1,8 +1,8 @@
 """Decodes messages of all three formats (magic 0, 1 and 2) from the bytes of a log.
 
-A log is a sequence of *batches*: since Kafka 0.11 (KIP-98) records under one header; before that single messages, and
-messages whose value is a compressed sequence of messages. A slice of a log, such as a Fetch response, may end within a
-batch: an incomplete batch is skipped and is no error.
+A log is a sequence of *batches*. Since Kafka 0.11 (KIP-98) a batch has one header and any number of records. Before
+that, each entry was a single message, or a message whose value is a compressed sequence of messages. A slice of a log,
+such as a Fetch response, may end within a batch: the reader skips the incomplete batch without an error.
 
 Source: org.apache.kafka.common.record (DefaultRecordBatch, LegacyRecord, AbstractLegacyRecordBatch).
 """
@@ -17,16 +17,16 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from offsetmgr.core.errors import CorruptData, UnknownVersion
-from offsetmgr.segments.compression import CODEC, LIMIT, decompress
+from offsetmgr.segments.compression import CODEC, MAX_DECOMPRESSED_BYTES, decompress
 
 LOG_OVERHEAD: Final = 12
-"""Offset (or base offset) and size, before every batch of every format."""
+"""Bytes before every batch of every format: its offset (or base offset) and its size."""
 LOG_HEADER: Final = struct.Struct(">qi")
 MAGIC_AT: Final = 16
-LEGACY_SMALLEST: Final = 14
+LEGACY_MIN_BYTES: Final = 14
 """Bytes after the size of a message of version 0: CRC, magic, attributes, lengths of key and value."""
 LEGACY_HEADER: Final = struct.Struct(">IbB")
-BATCH_SMALLEST: Final = 49
+BATCH_MIN_BYTES: Final = 49
 BATCH_HEADER: Final = struct.Struct(">ibIhiqqqhii")
 """Leader epoch, magic, CRC, attributes, last offset's delta, base and largest timestamp, producer id, producer epoch,
 base sequence, number of records."""
@@ -46,8 +46,8 @@ Header = tuple[str, bytes | None]
 class Record(NamedTuple):
     """One message.
 
-    ``timestamp`` is in milliseconds since 1970, None if the format or the producer has none; ``log_append_time`` means
-    that the broker set it. A null ``value`` is a tombstone in compacted topics.
+    ``timestamp`` is in milliseconds since 1970, and None if the format has no timestamps or the producer set none.
+    ``log_append_time`` means that the broker set the timestamp. In compacted topics a null ``value`` is a tombstone.
     """
 
     offset: int
@@ -59,11 +59,11 @@ class Record(NamedTuple):
 
 
 class RecordBatch(NamedTuple):
-    """One entry of the log: records that were written together (one record for a single old message).
+    """One entry of the log: a batch of records, or a message of an older format.
 
-    ``last_offset`` may be larger than that of the last record, because compaction removes records. ``control`` batches
-    mark the ends of transactions; they contain no message, and ``records`` is empty unless requested. ``producer_id``
-    is None if the producer is neither idempotent nor transactional.
+    ``last_offset`` may be larger than the offset of the last record, because compaction removes records. A ``control``
+    batch marks the end of a transaction and contains no messages; its ``records`` are empty unless the caller asked for
+    control records. ``producer_id`` is None if the producer is neither idempotent nor transactional.
     """
 
     base_offset: int
@@ -76,23 +76,24 @@ class RecordBatch(NamedTuple):
     producer_id: int | None = None
 
 
-def batches(data: bytes, first: int = 0, *, controls: bool = False, limit: int = LIMIT) -> Iterator[RecordBatch]:
-    """Yields the complete batches in a slice of a log that begins with a batch, with their records from offset
-    ``first`` on.
+def batches(
+    data: bytes, first: int = 0, *, controls: bool = False, limit: int = MAX_DECOMPRESSED_BYTES
+) -> Iterator[RecordBatch]:
+    """Yields the complete batches of ``data``, which begins with a batch, with their records from offset ``first`` on.
 
-    ``controls`` includes the records of control batches, which are no messages. ``limit`` is the maximum number of
-    decompressed bytes of a batch. Raises `CorruptData` for a batch with a wrong checksum or structure, `LimitExceeded`
-    for a larger one, `UnknownVersion` for an unknown format; earlier batches have been yielded by then.
+    ``controls`` adds the records of control batches. ``limit`` is the maximum number of decompressed bytes of a batch.
+    Raises `CorruptData` for a batch with a wrong checksum or structure, `LimitExceeded` for a batch over the limit, and
+    `UnknownVersion` for an unknown format, after it has yielded the batches before that one.
     """
     at = 0
     while len(data) - at >= LOG_OVERHEAD:
         offset, size = LOG_HEADER.unpack_from(data, at)
         end = at + LOG_OVERHEAD + size
-        if size < LEGACY_SMALLEST:
-            raise CorruptData(f"batch at offset {offset}", f"it claims to have {size} bytes")
+        if size < LEGACY_MIN_BYTES:
+            raise CorruptData(f"batch at offset {offset}", f"it has an invalid size: {size} bytes")
         if end > len(data):
             return
-        if offset < 0:  # no checksum covers it, and a reader of offsets from 0 on would miss it silently
+        if offset < 0:  # no checksum covers the offset, and a reader from offset 0 on would skip the batch silently
             raise CorruptData(f"batch at offset {offset}", "an offset cannot be negative")
         magic = data[at + MAGIC_AT]
         try:
@@ -107,8 +108,8 @@ def batches(data: bytes, first: int = 0, *, controls: bool = False, limit: int =
         at = end
 
 
-def begins_with_a_whole_batch(data: bytes) -> bool:
-    """Returns whether `batches` finds anything in a slice of a log."""
+def starts_with_complete_batch(data: bytes) -> bool:
+    """Returns whether ``data`` begins with a complete batch, so that `batches` yields at least one."""
     return len(data) >= LOG_OVERHEAD and LOG_OVERHEAD + LOG_HEADER.unpack_from(data)[1] <= len(data)
 
 
@@ -118,7 +119,7 @@ def begins_with_a_whole_batch(data: bytes) -> bool:
 def _batch(data: bytes, start: int, end: int, first: int, controls: bool, limit: int) -> RecordBatch:
     (base,) = _INT64.unpack_from(data, start)
     what = f"batch at offset {base}"
-    if end - start - LOG_OVERHEAD < BATCH_SMALLEST:
+    if end - start - LOG_OVERHEAD < BATCH_MIN_BYTES:
         raise CorruptData(what, "it is shorter than its header")
     header = BATCH_HEADER.unpack_from(data, start + LOG_OVERHEAD)
     _epoch, magic, crc, attributes, last_delta, first_time, largest_time, producer, _pepoch, _sequence, count = header
@@ -128,7 +129,7 @@ def _batch(data: bytes, start: int, end: int, first: int, controls: bool, limit:
     control = bool(attributes & CONTROL)
     records: list[Record] = []
     if (controls or not control) and base + last_delta >= first:
-        body = decompress(codec, data[start + LOG_OVERHEAD + BATCH_SMALLEST : end], what, limit)
+        body = decompress(codec, data[start + LOG_OVERHEAD + BATCH_MIN_BYTES : end], what, limit)
         appended = largest_time if attributes & LOG_APPEND_TIME else None
         records = _records(body, count, base, first, first_time, appended, what)
     transactional = bool(attributes & TRANSACTIONAL)
@@ -139,13 +140,14 @@ def _batch(data: bytes, start: int, end: int, first: int, controls: bool, limit:
 def _records(
     body: bytes, count: int, base: int, first: int, first_time: int, appended: int | None, what: str
 ) -> list[Record]:
-    """``appended`` is the time at which the broker appended the records, if that is their timestamp.
+    """Decodes the records of a batch from offset ``first`` on.
 
-    Short keys and values are decoded here and not in `_octets`: a batch may have thousands of records.
+    ``appended`` is the broker's append time if the topic uses that as the timestamp. Short keys and values are decoded
+    inline, without a call of `_bytes_field`, because a batch may have thousands of records.
     """
     records = []
     at = 0
-    by_broker = appended is not None
+    append_time = appended is not None
     for _ in range(count):
         size, at = _varint(body, at)
         end = at + size
@@ -161,13 +163,13 @@ def _records(
             key: bytes | None = body[at : at + (byte >> 1)]
             at += byte >> 1
         else:
-            key, at = _octets(body, at)
+            key, at = _bytes_field(body, at)
         if (byte := body[at]) < 0x80 and not byte & 1:
             at += 1
             value: bytes | None = body[at : at + (byte >> 1)]
             at += byte >> 1
         else:
-            value, at = _octets(body, at)
+            value, at = _bytes_field(body, at)
         headers: tuple[Header, ...] = ()
         if body[at]:
             number, at = _varint(body, at)
@@ -175,9 +177,9 @@ def _records(
         else:
             at += 1
         if at != end:
-            raise CorruptData(what, "a record in it is longer or shorter than it says")
+            raise CorruptData(what, "the size of a record in it does not match its content")
         time = first_time + time_delta if appended is None else appended
-        records.append(Record(base + offset_delta, None if time < 0 else time, key, value, headers, by_broker))
+        records.append(Record(base + offset_delta, None if time < 0 else time, key, value, headers, append_time))
     if at != len(body):
         raise CorruptData(what, f"{len(body) - at} bytes follow its {count} records")
     return records
@@ -186,13 +188,13 @@ def _records(
 def _headers(body: bytes, at: int, number: int) -> tuple[tuple[Header, ...], int]:
     headers = []
     for _ in range(number):
-        name, at = _octets(body, at)
-        value, at = _octets(body, at)
+        name, at = _bytes_field(body, at)
+        value, at = _bytes_field(body, at)
         headers.append(((name or b"").decode("utf-8", "replace"), value))
     return tuple(headers), at
 
 
-def _octets(body: bytes, at: int) -> tuple[bytes | None, int]:
+def _bytes_field(body: bytes, at: int) -> tuple[bytes | None, int]:
     size, at = _varint(body, at)
     if size < 0:
         return None, at
@@ -249,8 +251,11 @@ def _legacy_batch(data: bytes, start: int, end: int, first: int, limit: int) -> 
 
 
 def _inner(outer: _Message, offset: int, codec: int, appended: bool, limit: int) -> list[Record]:
-    """Returns the messages inside a compressed one, whose offset is that of the last: absolute in version 0, relative
-    to the first in version 1 (KIP-31), with the outer time if the broker has set it."""
+    """Returns the messages inside a compressed message, whose own offset is that of the last inner message.
+
+    Inner offsets are absolute in version 0 and relative to the first in version 1 (KIP-31). If the broker set the outer
+    timestamp, it applies to every inner message.
+    """
     what = f"message at offset {offset}"
     body = decompress(codec, outer.value or b"", what, limit)
     inner: list[tuple[int, _Message]] = []
@@ -258,15 +263,15 @@ def _inner(outer: _Message, offset: int, codec: int, appended: bool, limit: int)
     while at < len(body):
         number, size = LOG_HEADER.unpack_from(body, at)
         at += LOG_OVERHEAD
-        if size < LEGACY_SMALLEST or size > len(body) - at:
+        if size < LEGACY_MIN_BYTES or size > len(body) - at:
             raise CorruptData(what, f"a message of {size} bytes does not fit in it")
         message = _message(body, at, at + size, what)
         if message.magic != outer.magic or message.attributes & CODEC:
-            raise CorruptData(what, "a message in it is of another version, or compressed itself")
+            raise CorruptData(what, "a message in it has another version or is itself compressed")
         inner.append((number, message))
         at += size
     if not inner:
-        raise CorruptData(what, "it is compressed, and empty")
+        raise CorruptData(what, "it is compressed but contains no message")
     base = offset - inner[-1][0] if outer.magic else 0
     return [
         Record(base + number, outer.timestamp if appended else m.timestamp, m.key, m.value, (), appended)
@@ -301,4 +306,4 @@ def _sized(data: bytes, at: int, end: int, what: str) -> tuple[bytes | None, int
 
 
 def _corrupt(what: str) -> CorruptData:
-    return CorruptData(what, "its checksum is not that of its bytes (CORRUPT_MESSAGE)")
+    return CorruptData(what, "its checksum does not match its content (CORRUPT_MESSAGE)")

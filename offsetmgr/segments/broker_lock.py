@@ -1,9 +1,9 @@
-"""Detects whether a running broker uses a directory of logs, with evidence.
+"""Detects whether a running broker uses a log directory, and keeps brokers out while offsetmgr writes to one.
 
-A running broker holds a lock on the file ``.lock`` of each of its log directories (Java's ``FileChannel.tryLock``: a
-POSIX record lock over the whole file). A writer takes the same lock, so that no broker can start meanwhile. Such a lock
-belongs to the process, and closing any descriptor of the file releases it: so this process locks a file once for all
-users, and never opens it again while it is held.
+A running broker locks the file ``.lock`` in each of its log directories (Java's ``FileChannel.tryLock``: a POSIX record
+lock over the whole file). Before it writes, offsetmgr takes the same lock, so that no broker can start meanwhile. A
+POSIX lock belongs to the process, and the process loses it when it closes any descriptor of the file. Therefore this
+process locks each file once for all users, and never opens the file again while it holds the lock.
 
 Source: kafka.utils.FileLock, kafka.log.LogManager.lockLogDirs; proc(5), fcntl_locking(2).
 """
@@ -26,21 +26,21 @@ from typing import Final
 from offsetmgr.core.errors import Conflict, FileFailure
 
 LOCK: Final = ".lock"
-_OF_A_LOG_DIR: Final = ("meta.properties", "recovery-point-offset-checkpoint", "cleaner-offset-checkpoint")
-"""A broker's log directory has some of these files besides the lock."""
+_LOG_DIR_FILES: Final = ("meta.properties", "recovery-point-offset-checkpoint", "cleaner-offset-checkpoint")
+"""Files by which a broker's log directory is recognized; a broker creates them in addition to the lock file."""
 _PROC: Final = Path("/proc")
 _FLOCK: Final = struct.Struct("hhqqi4x")
-"""struct flock of Linux: type, whence, start, length, process."""
+"""Linux' ``struct flock``: type, whence, start, length, process id."""
 _WRITES: Final = os.O_WRONLY | os.O_RDWR
 _ELSEWHERE: Final = "write a repaired copy elsewhere with --to"
-_opening = threading.Lock()
-"""Held while a lock file is opened, and until it is either closed or in `_held`."""
-_held: dict[Path, list[int]] = {}
-"""Lock files that this process has locked: the descriptor, and the number of users."""
+_lock = threading.Lock()
+"""Guards `_locked_files`. A thread holds it from the opening of a lock file until the file is closed or registered."""
+_locked_files: dict[Path, list[int]] = {}
+"""Lock files that this process has locked, each with its descriptor and its number of users."""
 
 
 class Use(StrEnum):
-    """The kind of user of a directory."""
+    """Whether a running broker uses a directory."""
 
     RUNNING = "a running broker uses it"
     IDLE = "no running broker uses it"
@@ -49,25 +49,25 @@ class Use(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerUse:
-    """The user of a directory and the evidence: ``known`` is *seen*, *inferred* or *unknown*."""
+    """Whether a broker uses a directory, and how offsetmgr knows. ``known`` is *seen*, *inferred* or *unknown*; ``how``
+    is the evidence in words."""
 
     use: Use
     known: str
     how: str
     log_dir: Path | None = None
-    """The broker's log directory that contains the directory, or equals it; None if there is none."""
+    """The broker's log directory that contains the examined directory or is that directory; None without one."""
 
     def __str__(self) -> str:
         return f"{self.use} ({self.known}: {self.how})"
 
 
 def detect_broker(path: Path) -> BrokerUse:
-    """Returns who uses a log directory, a partition's directory, or a file in one. It changes nothing and takes no
-    lock.
+    """Returns whether a broker uses a log directory, a partition's directory, or a file in one. Takes no lock.
 
-    The lock decides if there is one. Otherwise the processes of this machine with files of the directory open for
-    writing decide. A broker of another machine on a shared disk is detected only by its lock, if the file system shares
-    locks.
+    If the log directory has a lock file, the lock decides. Otherwise a broker counts as running if a process of this
+    machine has a file of the directory open for writing. A broker on another machine that shares the disk is detected
+    only by its lock, and only if the file system shares locks.
     """
     real = Path(os.path.realpath(path))
     directory = real if real.is_dir() else real.parent
@@ -75,7 +75,7 @@ def detect_broker(path: Path) -> BrokerUse:
     if log_dir is not None and (log_dir / LOCK).exists():
         return _by_lock(log_dir)
     for near in (directory, directory.parent):
-        # A lock file alone may belong to any program, unless a process holds the lock.
+        # Any program may create a file of this name; only a held lock shows a broker.
         if (near / LOCK).exists() and (found := _by_lock(near)).use is not Use.IDLE:
             return found
     return _by_processes(directory, log_dir)
@@ -83,38 +83,39 @@ def detect_broker(path: Path) -> BrokerUse:
 
 @contextlib.contextmanager
 def require_unused(path: Path, elsewhere: str = _ELSEWHERE) -> Iterator[BrokerUse]:
-    """Keeps brokers out of the log directory of ``path`` as long as the context lasts.
+    """Keeps brokers out of the log directory of ``path`` while the context is open.
 
-    Yields the evidence that no broker is there. Several contexts of one process may hold the same directory. Raises
-    `Conflict` if a broker is there, or if that is unknown (``elsewhere`` is what the user can do instead);
-    `FileFailure` if the lock file cannot be opened.
+    Yields the evidence that no broker uses the directory. Several contexts of one process may lock the same directory.
+    Raises `Conflict` if a broker uses it or if that is unknown; ``elsewhere`` is the alternative that the error's hint
+    names. Raises `FileFailure` if the lock file cannot be opened.
     """
     found = detect_broker(path)
     if found.use is not Use.IDLE:
-        raise in_use(path, found, elsewhere)
+        raise in_use_error(path, found, elsewhere)
     if found.log_dir is None:
         yield found
         return
     lock = found.log_dir / LOCK
-    with _opening:
-        held = _held.get(lock)
+    with _lock:
+        held = _locked_files.get(lock)
         if held is None:
-            _held[lock] = [_locked(lock, path, elsewhere), 1]
+            _locked_files[lock] = [_lock_file(lock, path, elsewhere), 1]
         else:
             held[1] += 1
     try:
         yield found
     finally:
-        with _opening:
-            held = _held[lock]
+        with _lock:
+            held = _locked_files[lock]
             held[1] -= 1
             if not held[1]:
-                os.close(_held.pop(lock)[0])
+                os.close(_locked_files.pop(lock)[0])
 
 
 @contextlib.contextmanager
 def require_unused_parent(target: Path, elsewhere: str = _ELSEWHERE) -> Iterator[None]:
-    """Works as `require_unused` for a path to be written, if ``target`` would be in a broker's log directory."""
+    """Does the same as `require_unused` for a new file or directory ``target``. Locks nothing if ``target`` is outside
+    every broker's log directory."""
     there = _nearest(target)
     if _log_dir(there) is None:
         yield
@@ -123,31 +124,31 @@ def require_unused_parent(target: Path, elsewhere: str = _ELSEWHERE) -> Iterator
             yield
 
 
-def refuse_beside(target: Path, elsewhere: str = _ELSEWHERE) -> None:
-    """Raises the `Conflict` of `require_unused_parent`; changes nothing and takes no lock."""
+def check_parent_unused(target: Path, elsewhere: str = _ELSEWHERE) -> None:
+    """Raises `Conflict` in the cases in which `require_unused_parent` does. Takes no lock."""
     there = _nearest(target)
     if _log_dir(there) is not None and (found := detect_broker(there)).use is not Use.IDLE:
-        raise in_use(there, found, elsewhere)
+        raise in_use_error(there, found, elsewhere)
 
 
-def in_use(path: Path, found: BrokerUse, elsewhere: str = _ELSEWHERE) -> Conflict:
-    """Returns the error of a write to a directory in use."""
+def in_use_error(path: Path, found: BrokerUse, elsewhere: str = _ELSEWHERE) -> Conflict:
+    """Returns the error for a directory that a broker uses or may use."""
     hint = "stop the broker" if found.use is Use.RUNNING else "run this as the user that the broker runs as"
     return Conflict(f"directory {path}", str(found), f"{hint}, or {elsewhere}")
 
 
 def _nearest(target: Path) -> Path:
-    """Returns the existing part of the path."""
+    """Returns the nearest existing directory or file on the path to ``target``."""
     real = Path(os.path.realpath(target))
     return next(directory for directory in (real, *real.parents) if directory.exists())
 
 
-def _locked(lock: Path, path: Path, elsewhere: str) -> int:
+def _lock_file(lock: Path, path: Path, elsewhere: str) -> int:
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise FileFailure(
-            f"file {lock}", error.strerror or str(error), "it has to be locked against brokers"
+            f"cannot open {lock}", error.strerror or str(error), "offsetmgr locks this file to keep brokers out"
         ) from error
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -155,14 +156,14 @@ def _locked(lock: Path, path: Path, elsewhere: str) -> int:
         os.close(descriptor)
         if error.errno in (errno.EACCES, errno.EAGAIN):
             raise Conflict(f"directory {path}", f"a broker has just started: it holds {lock}", "stop it") from error
-        why = f"{lock} cannot be locked against brokers: {error.strerror or error}"
+        why = f"offsetmgr cannot lock {lock} to keep brokers out: {error.strerror or error}"
         raise Conflict(f"directory {path}", why, elsewhere) from error
     return descriptor
 
 
 def _log_dir(directory: Path) -> Path | None:
     for candidate in (directory, *directory.parents):
-        if any((candidate / name).exists() for name in _OF_A_LOG_DIR):
+        if any((candidate / name).exists() for name in _LOG_DIR_FILES):
             return candidate
     return None
 
@@ -170,10 +171,10 @@ def _log_dir(directory: Path) -> Path | None:
 def _by_lock(log_dir: Path) -> BrokerUse:
     lock = log_dir / LOCK
     if sys.platform != "linux":
-        return BrokerUse(Use.UNKNOWN, "unknown", f"{lock} can be asked for its holder on Linux only", log_dir)
+        return BrokerUse(Use.UNKNOWN, "unknown", f"only Linux shows which process holds the lock of {lock}", log_dir)
     try:
-        with _opening:
-            if lock in _held:
+        with _lock:
+            if lock in _locked_files:
                 return BrokerUse(Use.IDLE, "seen", f"this process itself holds the lock of {lock}", log_dir)
             descriptor = os.open(lock, os.O_RDONLY)
             try:
@@ -181,7 +182,7 @@ def _by_lock(log_dir: Path) -> BrokerUse:
             finally:
                 os.close(descriptor)
     except OSError as error:
-        return BrokerUse(Use.UNKNOWN, "unknown", f"{lock} cannot be asked: {error.strerror or error}", log_dir)
+        return BrokerUse(Use.UNKNOWN, "unknown", f"cannot check the lock of {lock}: {error.strerror or error}", log_dir)
     kind, _, _, _, process = _FLOCK.unpack(answer)
     if kind == fcntl.F_UNLCK:
         return BrokerUse(
@@ -192,11 +193,12 @@ def _by_lock(log_dir: Path) -> BrokerUse:
 
 
 def _by_processes(directory: Path, log_dir: Path | None) -> BrokerUse:
-    """Decides by open files; a memory-mapped index is not open any more, but its segments are."""
-    missing = f"no {LOCK} in {log_dir}" if log_dir else "it is in no broker's log directory"
+    """Decides by the files that processes have open. A broker closes an index after it has mapped it into memory, but
+    it keeps the segments open."""
+    missing = f"no {LOCK} in {log_dir}" if log_dir else "it is not in a broker's log directory"
     if not (_PROC / "self" / "fd").exists():
         return BrokerUse(
-            Use.UNKNOWN, "unknown", f"{missing}, and this system does not tell which files are open", log_dir
+            Use.UNKNOWN, "unknown", f"{missing}, and this system does not show which files are open", log_dir
         )
     try:
         files = {(s.st_dev, s.st_ino) for s in (file.stat() for file in directory.rglob("*") if file.is_file())}
@@ -213,16 +215,16 @@ def _by_processes(directory: Path, log_dir: Path | None) -> BrokerUse:
             why = f"{missing}, but process {process.name} has {writes} open for writing"
             return BrokerUse(Use.RUNNING, "seen", why, log_dir)
     if hidden:
-        why = f"{missing}, and the open files of {hidden} processes may not be looked at"
+        why = f"{missing}, and the open files of {hidden} processes cannot be read"
         return BrokerUse(Use.UNKNOWN, "unknown", why, log_dir)
     return BrokerUse(Use.IDLE, "inferred", f"{missing}, and no process has a file of it open for writing", log_dir)
 
 
 def _writes_to(process: Path, files: set[tuple[int, int]]) -> str | None:
-    """Returns the name of one of these files that the process has open for writing, "" without one; None if that is
-    hidden.
+    """Returns the name of one of ``files`` that the process has open for writing, and "" if there is none.
 
-    Processes that have ended are not hidden, nor those of the kernel, which have no files.
+    Returns None if this user may not see the process's files. A process that has ended and a kernel thread have no
+    files, so for them the result is "".
     """
     try:
         descriptors = list((process / "fd").iterdir())

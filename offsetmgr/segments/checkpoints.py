@@ -1,6 +1,7 @@
-"""The checkpoint files of a broker's log directory: an offset for each partition.
+"""Reads the checkpoint files of a broker's log directory. Each file has one offset for each partition.
 
-Source: org.apache.kafka.server.common.CheckpointFile: version, number of lines, then ``topic partition offset`` lines.
+The format is the version, the number of lines, and then one line ``topic partition offset`` for each partition.
+Source: org.apache.kafka.server.common.CheckpointFile.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from offsetmgr.core.errors import CorruptData, FileFailure, UnknownVersion
 from offsetmgr.core.model import TopicPartition
 
 LOG_START: Final = "log-start-offset-checkpoint"
-"""The start of logs that begin within a segment (DeleteRecords); other logs are not listed."""
+"""The start offsets of logs that begin within a segment (DeleteRecords). Other logs are not in the file."""
 RECOVERY_POINT: Final = "recovery-point-offset-checkpoint"
-"""The offset up to which a log was certainly on disk when the broker last wrote it."""
+"""For each log the offset before which all messages were flushed to disk when the broker wrote the file."""
 _VERSION: Final = 0
 
 
 def read_checkpoint(file: Path) -> dict[TopicPartition, int]:
-    """Returns the offsets of the file; none if it does not exist or is empty.
+    """Returns the offsets of the file. Returns an empty dict if the file does not exist or is empty.
 
     Raises `FileFailure`, `CorruptData`, `UnknownVersion`.
     """
@@ -28,7 +29,7 @@ def read_checkpoint(file: Path) -> dict[TopicPartition, int]:
     except FileNotFoundError:
         return {}
     except UnicodeDecodeError as error:
-        raise CorruptData(str(file), "it is no text") from error
+        raise CorruptData(str(file), "it is not a text file") from error
     except OSError as error:
         raise FileFailure(f"cannot read {file}", error.strerror or str(error)) from error
     if not lines:  # a broker creates it empty
@@ -42,7 +43,7 @@ def read_checkpoint(file: Path) -> dict[TopicPartition, int]:
             topic, partition, offset = line.split()
             found[TopicPartition(topic, int(partition))] = int(offset)
     except (ValueError, IndexError) as error:
-        raise CorruptData(str(file), f"it is no checkpoint file: {error}") from error
+        raise CorruptData(str(file), f"it is not a checkpoint file: {error}") from error
     if len(found) != count:
-        raise CorruptData(str(file), f"it says that it has {count} lines, and has {len(found)}")
+        raise CorruptData(str(file), f"its header announces {count} lines, but it has {len(found)}")
     return found

@@ -1,7 +1,8 @@
-"""Decodes the newest keys and values of an offsets topic: groups, committed offsets, and activity.
+"""Decodes the newest record of each key of an offsets topic into groups with their committed offsets and activity.
 
-Pure. Kafka's records and offsetmgr's are distinguished key by key. An unreadable value is an error of its partition,
-and the others are read (data rule "versioned formats"); keys of versions without offsets are counted by version.
+Pure. The decoder decides for each key whether it is in Kafka's format or in offsetmgr's. If a value is unreadable, only
+its partition gets an error, and decoding continues (data rule "versioned formats"). Keys that are neither an offset nor
+a group are counted by version.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _NO_FORMAT: Final = "of no known format"
 
 
 class SavedOffset(NamedTuple):
-    """A committed offset, and the log offset of its record. Times are in milliseconds since 1970."""
+    """A committed offset as stored in the log. ``log_offset`` is the offset of its record in the offsets topic. Times
+    are in milliseconds since 1970."""
 
     offset: int
     metadata: str
@@ -38,8 +40,12 @@ class SavedOffset(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """The log's information about a group's members. ``since`` (ms since 1970; None: unknown) is when it entered its
-    state; in the offset manager's records, when it last had members. ``subscribed`` is None if unknown."""
+    """The members of a group, according to the log.
+
+    ``since`` (milliseconds since 1970, None if unknown) is the time at which the group entered its state; in the offset
+    manager's records it is the time at which the group last had members. ``subscribed`` are the topics of the members'
+    subscriptions, None if unknown.
+    """
 
     format: str
     members: int
@@ -50,7 +56,8 @@ class Activity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SavedGroup:
-    """One group: its offsets, the partitions with unreadable values, and its activity (None: never had members)."""
+    """One group. ``errors`` are the partitions with unreadable values. ``activity`` is None if the group has never had
+    members."""
 
     group: str
     offsets: Mapping[TopicPartition, SavedOffset]
@@ -60,32 +67,39 @@ class SavedGroup:
 
 
 @dataclass(slots=True)
-class DecodedRecord:
-    """The newest records of a partition, decoded. ``groups`` are sorted and have offsets; ``other`` counts live keys
-    that are neither offset nor group, by version; ``errors`` are of unreadable keys."""
+class DecodedPartition:
+    """The decoded content of one partition of an offsets topic.
+
+    ``groups`` are the groups with offsets, sorted by name. ``other`` counts, by version, the live keys that are neither
+    offsets nor groups. ``errors`` are the errors of unreadable keys.
+    """
 
     groups: list[SavedGroup] = field(default_factory=list)
     other: Counter[str] = field(default_factory=Counter)
     errors: list[OffsetMgrError] = field(default_factory=list)
     foreign: int = 0
-    """The number of keys in neither Kafka's nor offsetmgr's format: if all are, this is no offsets topic."""
+    """The number of keys in neither Kafka's nor offsetmgr's format. If that is every key, the topic is not an offsets
+    topic."""
 
 
-def decode(newest: Newest) -> DecodedRecord:
-    """Decodes the newest record of every key. If Kafka has two keys for one offset (versions 0 and 1) the later record
-    counts, as in its coordinator."""
+def decode(newest: Newest) -> DecodedPartition:
+    """Decodes the newest record of every key.
+
+    Kafka may have two keys for one partition of a group (versions 0 and 1). The record with the larger log offset
+    counts, as in Kafka's coordinator.
+    """
     return _DecodeState().run(newest)
 
 
 class _DecodeState:
     def __init__(self) -> None:
         self._formats: dict[str, RecordFormat] = {name: make() for name, make in FORMATS.items()}
-        self._result = DecodedRecord()
+        self._result = DecodedPartition()
         self._offsets: dict[str, dict[TopicPartition, tuple[int, bytes | None, RecordFormat]]] = {}
         self._activity: dict[str, Activity] = {}
         self._activity_errors: dict[str, OffsetMgrError] = {}
 
-    def run(self, newest: Newest) -> DecodedRecord:
+    def run(self, newest: Newest) -> DecodedPartition:
         prefixes: dict[bytes, tuple[dict[TopicPartition, tuple[int, bytes | None, RecordFormat]], str]] = {}
         for key, (at, value) in newest.items():
             name = format_of(key)
@@ -98,28 +112,28 @@ class _DecodeState:
                 parts = form.split(key)
                 if parts is None:
                     if value is not None:
-                        self._not_an_offset(form, key, value)
+                        self._add_other(form, key, value)
                     continue
                 prefix, partition = parts
-                known = prefixes.get(prefix)
-                if known is None:
+                entry = prefixes.get(prefix)
+                if entry is None:
                     decoded = form.decode_key(key)
                     if not isinstance(decoded, OffsetKey):
                         raise AssertionError("only an offset's key can be split")
-                    known = prefixes[prefix] = (self._offsets.setdefault(decoded.group, {}), decoded.topic)
+                    entry = prefixes[prefix] = (self._offsets.setdefault(decoded.group, {}), decoded.topic)
             except OffsetMgrError as error:
                 self._result.errors.append(error)
                 continue
-            of_group, topic = known
+            records, topic = entry
             tp = TopicPartition(topic, partition)
-            before = of_group.get(tp)
-            if before is None or before[0] < at:
-                of_group[tp] = (at, value, form)
+            previous = records.get(tp)
+            if previous is None or previous[0] < at:
+                records[tp] = (at, value, form)
         for group in sorted(self._offsets):
-            self._finish(group, self._offsets[group])
+            self._add_group(group, self._offsets[group])
         return self._result
 
-    def _not_an_offset(self, form: RecordFormat, key: bytes, value: bytes) -> None:
+    def _add_other(self, form: RecordFormat, key: bytes, value: bytes) -> None:
         decoded = form.decode_key(key)
         if isinstance(decoded, GroupKey):
             try:
@@ -130,10 +144,10 @@ class _DecodeState:
             self._result.other[f"version {decoded.version}"] += 1
             if form.name == KafkaRecordFormat.name and decoded.version == _MEMBER_KEY:
                 group = KafkaFieldReader(key, "key").string("groupId")
-                known = self._activity.get(group)
-                self._activity[group] = Activity(form.name, 1 + (known.members if known else 0))
+                entry = self._activity.get(group)
+                self._activity[group] = Activity(form.name, 1 + (entry.members if entry else 0))
 
-    def _finish(self, group: str, found: Mapping[TopicPartition, tuple[int, bytes | None, RecordFormat]]) -> None:
+    def _add_group(self, group: str, found: Mapping[TopicPartition, tuple[int, bytes | None, RecordFormat]]) -> None:
         offsets: dict[TopicPartition, SavedOffset] = {}
         errors: dict[TopicPartition, OffsetMgrError] = {}
         for tp in sorted(found):
@@ -153,7 +167,7 @@ class _DecodeState:
 
 
 def _activity(form: RecordFormat, value: bytes) -> Activity:
-    """Decodes activity. Raises `UnknownVersion`, `CorruptData`."""
+    """Decodes a group's metadata record. Raises `UnknownVersion`, `CorruptData`."""
     if form.name != KafkaRecordFormat.name:
         return Activity(form.name, 0, form.decode_group(value).last_active)
     group = decode_group_metadata(value)
@@ -167,7 +181,7 @@ def _activity(form: RecordFormat, value: bytes) -> Activity:
 
 
 def _subscribed(subscription: bytes) -> frozenset[str] | None:
-    """Returns the topics of Kafka's ConsumerProtocolSubscription, of any version; None if it is something else."""
+    """Returns the topics of a ConsumerProtocolSubscription of any version. Returns None for other bytes."""
     try:
         _, count = struct.unpack_from(">hi", subscription)
         at, topics = 6, set()

@@ -1,6 +1,6 @@
-"""Decompresses batches of Kafka's producers within a limit.
+"""Decompresses batches of all of Kafka's codecs, up to a maximum size.
 
-The limit holds whatever the bytes claim, because a few kilobytes can expand to gigabytes.
+The maximum applies regardless of the sizes in the data, because a few kilobytes can expand to gigabytes.
 
 Source: org.apache.kafka.common.compress; the codec is the lowest three bits of a batch's attributes.
 """
@@ -14,39 +14,39 @@ from typing import Final
 import cramjam
 
 from offsetmgr.core.errors import CorruptData, LimitExceeded, OffsetMgrError, UnknownVersion
-from offsetmgr.segments.zstd_bound import at_most
+from offsetmgr.segments.zstd_bound import max_decompressed_size
 
 CODEC: Final = 0x07
-"""The bits of the attributes with the codec."""
+"""The mask for the codec in a batch's attributes."""
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
-LIMIT: Final = 128 * 1024 * 1024
-"""The default limit of decompressed bytes of a batch. Brokers accept batches of 1 MiB by default."""
+MAX_DECOMPRESSED_BYTES: Final = 128 * 1024 * 1024
+"""Default maximum of the decompressed bytes of a batch. Brokers accept batches of 1 MiB by default."""
 
 _GZIP_WINDOW: Final = 31
 """zlib's code for the largest window, with gzip's header and checksum."""
 _GZIP_PIECE: Final = 16 * 1024
-"""Bytes that are decompressed at once."""
+"""Number of compressed bytes that are passed to zlib at once."""
 _SNAPPY_RATIO: Final = 32
-"""The maximum ratio of snappy: three bytes for 64, rounded up."""
+"""Upper bound of snappy's compression ratio: three bytes can stand for 64, a ratio of 21.3, rounded up."""
 
 _XERIAL: Final = b"\x82SNAPPY\x00"
-"""The header of Java's producers, who divide snappy data into chunks, each after its length; two versions of four bytes
-follow."""
-_XERIAL_HEADER: Final = 16
+"""The magic bytes of Java producers' snappy format. Two version numbers of four bytes follow, then chunks, each after
+its length."""
+_XERIAL_HEADER_BYTES: Final = 16
 _INT32: Final = struct.Struct(">i")
 
 _LZ4_MAGIC: Final = 0x184D2204
 _LZ4_INDEPENDENT: Final = 0x20
 _LZ4_BLOCK_CHECKSUMS: Final = 0x10
 _LZ4_CONTENT_SIZE: Final = 0x08
-_LZ4_AS_IT_IS: Final = 0x80000000
+_LZ4_UNCOMPRESSED: Final = 0x80000000
 _UINT32_LE: Final = struct.Struct("<I")
 
 
-def decompress(codec: int, data: bytes, what: str, limit: int = LIMIT) -> bytes:
+def decompress(codec: int, data: bytes, what: str, limit: int = MAX_DECOMPRESSED_BYTES) -> bytes:
     """Returns ``data`` decompressed; ``what`` names the batch in errors.
 
     Raises `CorruptData` for invalid data, `LimitExceeded` for more than ``limit`` bytes, `UnknownVersion` for an
@@ -72,26 +72,28 @@ def decompress(codec: int, data: bytes, what: str, limit: int = LIMIT) -> bytes:
 
 def _over(what: str, limit: int) -> LimitExceeded:
     return LimitExceeded(
-        what, f"decompressed it is more than {limit:,} bytes", "allow more if the writer really wrote that much"
+        what,
+        f"it decompresses to more than {limit:,} bytes",
+        "raise the limit if the producer's batches are that large",
     )
 
 
 def _gunzip(data: bytes, what: str, limit: int) -> bytes:
-    """Decompresses all members of a gzip stream; zeros may follow each.
+    """Decompresses all members of a gzip stream; zeros may follow each member.
 
-    A member receives only a piece at a time: the rest is copied, and there may be many members.
+    zlib gets small pieces: at the end of a member it copies the unused rest, and a stream may have many members.
     """
     parts: list[bytes] = []
     remaining = limit
     at = 0
     if not data:
-        raise ValueError("it is empty")
+        raise ValueError("the gzip data is empty")
     while at < len(data):
         stream = zlib.decompressobj(_GZIP_WINDOW)
         while not stream.eof:
             piece = data[at : at + _GZIP_PIECE]
             if not piece:
-                raise ValueError("it ends before its gzip stream does")
+                raise ValueError("the data ends within a gzip stream")
             at += len(piece)
             part = stream.decompress(piece, remaining + 1)
             if len(part) > remaining:
@@ -109,11 +111,11 @@ def _gunzip(data: bytes, what: str, limit: int) -> bytes:
 
 
 def _snappy(data: bytes, what: str, limit: int) -> bytes:
-    """Decompresses Java's chunks, or one piece, as librdkafka writes it."""
+    """Decompresses the chunks of Java's producers, or one raw block as librdkafka writes it."""
     if not data.startswith(_XERIAL):
         return _snappy_piece(data, what, limit, limit)
     out = bytearray()
-    at = _XERIAL_HEADER
+    at = _XERIAL_HEADER_BYTES
     while at < len(data):
         (size,) = _INT32.unpack_from(data, at)
         at += _INT32.size
@@ -125,17 +127,17 @@ def _snappy(data: bytes, what: str, limit: int) -> bytes:
 
 
 def _snappy_piece(data: bytes, what: str, remaining: int, limit: int) -> bytes:
-    """``remaining`` is what is left of the limit."""
+    """Decompresses one raw snappy block. ``remaining`` is the unused part of ``limit`` in bytes."""
     size = cramjam.snappy.decompress_raw_len(data)
     if size > remaining:
         raise _over(what, limit)
     if size > _SNAPPY_RATIO * len(data):
-        raise ValueError(f"{len(data)} bytes cannot have been {size} before")
+        raise ValueError(f"{len(data)} bytes of snappy data cannot expand to {size} bytes")
     return bytes(cramjam.snappy.decompress_raw(data))
 
 
 def _zstd(data: bytes, what: str, limit: int) -> bytes:
-    if at_most(data) <= limit:
+    if max_decompressed_size(data) <= limit:
         return bytes(cramjam.zstd.decompress(data))
     remaining = bytearray(limit)
     try:
@@ -148,8 +150,11 @@ def _zstd(data: bytes, what: str, limit: int) -> bytes:
 
 
 def _lz4(data: bytes, what: str, limit: int) -> bytes:
-    """Decompresses frames of LZ4, which are parsed here: the header checksum is wrong in messages of version 0
-    (KAFKA-3160), and the batch has its own."""
+    """Decompresses LZ4 frames.
+
+    The frame format is parsed here without a check of the header checksum: in messages of version 0 that checksum is
+    wrong (KAFKA-3160), and the batch has a checksum of its own.
+    """
     out = bytearray()
     at = 0
     while at < len(data):
@@ -165,23 +170,23 @@ def _lz4_frame(data: bytes, at: int, out: bytearray, what: str, limit: int) -> i
     flags, descriptor = data[at], data[at + 1]
     if not flags & _LZ4_INDEPENDENT:
         raise CorruptData(what, "its LZ4 blocks depend on each other, which Kafka does not allow")
-    block_room = bytearray(1 << (8 + 2 * (descriptor >> 4 & 0x07)))
+    block_buffer = bytearray(1 << (8 + 2 * (descriptor >> 4 & 0x07)))
     at += 3 + (8 if flags & _LZ4_CONTENT_SIZE else 0)
     while True:
         (size,) = _UINT32_LE.unpack_from(data, at)
         at += _UINT32_LE.size
         if size == 0:
             return at + (_UINT32_LE.size if flags & 0x04 else 0)
-        stored = bool(size & _LZ4_AS_IT_IS)
-        size &= ~_LZ4_AS_IT_IS
+        stored = bool(size & _LZ4_UNCOMPRESSED)
+        size &= ~_LZ4_UNCOMPRESSED
         if size > len(data) - at:
             raise ValueError(f"a block of {size} bytes does not fit in it")
         block = data[at : at + size]
         if stored:
             out += block
         else:
-            written = cramjam.lz4.decompress_block_into(block, block_room, output_len=len(block_room))
-            out += memoryview(block_room)[:written]
+            written = cramjam.lz4.decompress_block_into(block, block_buffer, output_len=len(block_buffer))
+            out += memoryview(block_buffer)[:written]
         if len(out) > limit:  # by one block at most
             raise _over(what, limit)
         at += size + (_UINT32_LE.size if flags & _LZ4_BLOCK_CHECKSUMS else 0)

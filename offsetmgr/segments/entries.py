@@ -1,9 +1,9 @@
 """Reads the entries of a log file in bounded memory.
 
-A file is read in chunks. If a chunk ends within an entry, the rest is read again with the next. If an entry is larger
-than a chunk, the chunk doubles until the entry is complete, up to a maximum.
+The reader reads a file in chunks. If a chunk ends within an entry, the next chunk begins with that entry. If an entry
+is larger than a chunk, the reader doubles the chunk until it contains the entry, up to a maximum.
 
-This module does not decode entries: the header, the checksum and the records are read on request.
+The reader does not decode entries. On request, `LogEntry` decodes the header and the records and verifies the checksum.
 
 Source: Kafka 0.10.1, Implementation, 5.5 "Log" (reads, guarantees); org.apache.kafka.common.record.FileLogInputStream.
 """
@@ -21,12 +21,12 @@ from crc32c import crc32c
 from offsetmgr.core.errors import CorruptData, FileFailure, LimitExceeded, UnknownVersion
 from offsetmgr.segments.batch_reader import (
     BATCH_HEADER,
-    BATCH_SMALLEST,
+    BATCH_MIN_BYTES,
     CONTROL,
     CRC_FROM,
     DELETE_HORIZON,
     LEGACY_HEADER,
-    LEGACY_SMALLEST,
+    LEGACY_MIN_BYTES,
     LOG_APPEND_TIME,
     LOG_HEADER,
     LOG_OVERHEAD,
@@ -35,21 +35,21 @@ from offsetmgr.segments.batch_reader import (
     RecordBatch,
     batches,
 )
-from offsetmgr.segments.compression import CODEC, LIMIT
+from offsetmgr.segments.compression import CODEC, MAX_DECOMPRESSED_BYTES
 
 CHUNK: Final = 1024 * 1024
-"""Bytes read at once."""
-LARGEST: Final = 256 * 1024 * 1024
-"""The default maximum size of an entry. Brokers accept entries of 1 MiB by default."""
+"""Default number of bytes that the reader reads at once."""
+MAX_ENTRY_BYTES: Final = 256 * 1024 * 1024
+"""Default maximum size of an entry. Brokers accept entries of 1 MiB by default."""
 _INT64: Final = struct.Struct(">q")
 _LEGACY_CRC_FROM: Final = 16
 
 
 class EntryHeader(NamedTuple):
-    """The fields of an entry without its records. Nothing in it is verified before `LogEntry.intact`.
+    """The fields of an entry without its records. They are not verified; `LogEntry.intact` verifies the checksum.
 
-    ``base_offset`` is None for a compressed message of format 0 or 1, which has only its last offset. Times are in
-    milliseconds since 1970. A field that the format or the producer does not have is None.
+    ``base_offset`` is None for a compressed message of format 0 or 1, whose header has only the last offset. Times are
+    in milliseconds since 1970. A field is None if the format does not have it or the producer did not set it.
     """
 
     magic: int
@@ -59,7 +59,8 @@ class EntryHeader(NamedTuple):
     last_offset: int
     codec: int
     base_timestamp: int | None
-    """In format 2 the first record's time, or (``delete_horizon``) when the batch's tombstones may be removed."""
+    """In format 2 the time of the first record; with ``delete_horizon``, the time from which the batch's tombstones may
+    be removed."""
     largest_timestamp: int | None
     log_append_time: bool = False
     record_count: int | None = None
@@ -73,10 +74,10 @@ class EntryHeader(NamedTuple):
 
 
 class LogEntry(NamedTuple):
-    """One entry of a file: a batch, or a message of an older format.
+    """One entry of a log file: a batch, or a message of an older format.
 
-    ``offset`` is the number before its size: of a batch (magic 2) the first offset, of an older message its own, and of
-    a compressed one its last.
+    ``offset`` is the offset field at the beginning of the entry. For a batch (magic 2) it is the first offset, for an
+    uncompressed older message its only offset, and for a compressed older message its last offset.
     """
 
     position: int
@@ -85,12 +86,12 @@ class LogEntry(NamedTuple):
 
     @property
     def magic(self) -> int:
-        """The version of its format."""
+        """The message format: 0, 1 or 2."""
         return self.data[MAGIC_AT]
 
     @property
     def end(self) -> int:
-        """The position after the entry."""
+        """The position in the file after the entry."""
         return self.position + len(self.data)
 
     def header(self) -> EntryHeader:
@@ -99,35 +100,39 @@ class LogEntry(NamedTuple):
         return _header(self.data, self.offset)
 
     def intact(self) -> bool:
-        """Returns whether its checksum is right: from the magic byte to the end in formats 0 and 1 (CRC-32), from the
-        attributes to the end in format 2 (CRC-32C). Raises the errors of `header`."""
+        """Returns whether the entry's checksum is right. Raises the errors of `header`.
+
+        Formats 0 and 1 have a CRC-32 of the bytes from the magic byte to the end, format 2 a CRC-32C of the bytes from
+        the attributes to the end.
+        """
         header = self.header()
         view = memoryview(self.data)
         if header.magic < 2:
             return zlib.crc32(view[_LEGACY_CRC_FROM:]) == header.crc
         return bool(crc32c(view[CRC_FROM:]) == header.crc)
 
-    def batch(self, first: int = 0, *, controls: bool = False, limit: int = LIMIT) -> RecordBatch:
+    def batch(self, first: int = 0, *, controls: bool = False, limit: int = MAX_DECOMPRESSED_BYTES) -> RecordBatch:
         """Verifies the checksum and returns the records. Raises the errors of `batches`."""
         return next(batches(self.data, first, controls=controls, limit=limit))
 
 
 class Chunk(NamedTuple):
-    """Complete entries, one after the other, from ``position`` of a file on. `batches` decodes them."""
+    """Bytes of a file from ``position`` on that consist of complete entries. `batches` decodes them."""
 
     position: int
     data: bytes
 
 
 class EntryReader:
-    """The entries of a file from a position to its end, once.
+    """Reads the entries of a file once, from a position to the end.
 
-    ``position`` is where the next entry begins, also after an error: everything before it consists of entries. ``left``
-    is the number of bytes of an incomplete entry between there and ``end``; it is known at the end.
+    It reads ``source`` from ``position``, where an entry must begin, to ``end`` (by default the file's size at the
+    start). ``what`` names the source in errors. The reader needs memory for a few times ``chunk`` bytes, or for a
+    larger entry of up to ``max_entry_bytes``.
 
-    ``source`` is read from ``position``, where an entry has to begin, to ``end`` (by default the file's size at the
-    start). ``what`` names it in errors. Memory is a few times ``chunk`` bytes, or the size of a larger entry, up to
-    ``largest``.
+    The attribute ``position`` is the position of the next entry. It stays valid after an error: all bytes before it
+    belong to complete entries. ``incomplete_bytes`` is the number of bytes between it and ``end`` that do not form a
+    complete entry; it is None until the reader has reached the end.
     """
 
     def __init__(
@@ -138,27 +143,27 @@ class EntryReader:
         position: int = 0,
         end: int | None = None,
         chunk: int = CHUNK,
-        largest: int = LARGEST,
+        max_entry_bytes: int = MAX_ENTRY_BYTES,
     ) -> None:
         self._source = source
         self._what = what
         self._chunk = max(chunk, LOG_OVERHEAD)
-        self._largest = largest
+        self._max_entry_bytes = max_entry_bytes
         self.position = position
         self.end = source.seek(0, io.SEEK_END) if end is None else end
-        self.left: int | None = None
+        self.incomplete_bytes: int | None = None
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yields complete entries, many at once, which is faster for readers of all entries.
+        """Yields complete entries, many at once. That is faster than iteration for a caller that decodes all entries.
 
-        Raises `CorruptData` for an invalid size of an entry, `LimitExceeded` for a size over the maximum (earlier
-        entries have been yielded by then), `FileFailure`.
+        Raises `CorruptData` for an entry with an invalid size and `LimitExceeded` for an entry over the maximum, after
+        it has yielded the entries before that one. Raises `FileFailure` if the file cannot be read.
         """
         size = self._chunk
         while True:
             remaining = min(size, self.end - self.position)
             data = self._read(remaining)
-            whole, damage = _whole(data, self._what, self.position)
+            whole, damage = _complete_prefix(data, self._what, self.position)
             if whole:
                 start = self.position
                 self.position += whole
@@ -168,20 +173,20 @@ class EntryReader:
                 raise damage
             if whole:
                 continue
-            needed = _needed(data)
+            needed = _entry_size(data)
             if len(data) < remaining or needed is None or self.position + needed > self.end:
-                self.left = max(0, self.end - self.position)
+                self.incomplete_bytes = max(0, self.end - self.position)
                 return
-            if needed > self._largest:
+            if needed > self._max_entry_bytes:
                 raise LimitExceeded(
                     f"{self._what}, position {self.position}",
-                    f"an entry of {needed:,} bytes begins there, more than the {self._largest:,} that may be read",
+                    f"the entry has {needed:,} bytes, more than the maximum of {self._max_entry_bytes:,}",
                 )
             while size < needed:
                 size *= 2
 
     def _read(self, size: int) -> bytes:
-        """Reads ``size`` bytes, or fewer if the file has become shorter; a raw file may return them in pieces."""
+        """Reads ``size`` bytes, or fewer if the file has become shorter. A raw file may return fewer bytes per call."""
         parts: list[bytes] = []
         try:
             self._source.seek(self.position)
@@ -193,7 +198,7 @@ class EntryReader:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def __iter__(self) -> Iterator[LogEntry]:
-        """Yields one entry at a time. Raises the errors of `chunks`; ``position`` is after the last yielded entry."""
+        """Yields one entry at a time and moves ``position`` after it. Raises the errors of `chunks`."""
         for chunk in self.chunks():
             at = 0
             behind = self.position
@@ -207,10 +212,10 @@ class EntryReader:
 
 
 def split(data: bytes, position: int = 0) -> Iterator[LogEntry]:
-    """Yields the complete entries of a piece of a log in memory that begins at ``position``, without an incomplete one
-    at its end. Raises `CorruptData` for an invalid size."""
+    """Yields the complete entries of ``data``, a part of a log that begins at ``position``. Skips an incomplete entry
+    at the end. Raises `CorruptData` for an entry with an invalid size."""
     at = 0
-    whole, damage = _whole(data, "entry", position)
+    whole, damage = _complete_prefix(data, "entry", position)
     while at < whole:
         offset, size = LOG_HEADER.unpack_from(data, at)
         end = at + LOG_OVERHEAD + size
@@ -220,15 +225,15 @@ def split(data: bytes, position: int = 0) -> Iterator[LogEntry]:
         raise damage
 
 
-def _whole(data: bytes, what: str, position: int) -> tuple[int, CorruptData | None]:
-    """Returns the size of the complete entries at the beginning, and the error of the entry after them."""
+def _complete_prefix(data: bytes, what: str, position: int) -> tuple[int, CorruptData | None]:
+    """Returns the number of bytes of complete entries at the beginning, and the error of the entry after them."""
     at, length = 0, len(data)
     unpack = LOG_HEADER.unpack_from
     while at + LOG_OVERHEAD <= length:
         offset, size = unpack(data, at)
-        if size < LEGACY_SMALLEST:
+        if size < LEGACY_MIN_BYTES:
             where = f"{what}, position {position + at}"
-            return at, CorruptData(where, f"the entry at offset {offset} claims to have {size} bytes")
+            return at, CorruptData(where, f"the entry at offset {offset} has an invalid size: {size} bytes")
         end: int = at + LOG_OVERHEAD + size
         if end > length:
             break
@@ -236,8 +241,8 @@ def _whole(data: bytes, what: str, position: int) -> tuple[int, CorruptData | No
     return at, None
 
 
-def _needed(data: bytes) -> int | None:
-    """Returns the size of the entry that begins here, with the bytes before it; None if it is incomplete."""
+def _entry_size(data: bytes) -> int | None:
+    """Returns the total size of the entry at the beginning of ``data``; None if even its size field is incomplete."""
     return LOG_OVERHEAD + LOG_HEADER.unpack_from(data)[1] if len(data) >= LOG_OVERHEAD else None
 
 
@@ -247,7 +252,7 @@ def _header(data: bytes, offset: int) -> EntryHeader:
         return _legacy_header(data, offset)
     if magic > 2:
         raise UnknownVersion(f"batch at offset {offset}", f"message format {magic} is not known")
-    if len(data) < LOG_OVERHEAD + BATCH_SMALLEST:
+    if len(data) < LOG_OVERHEAD + BATCH_MIN_BYTES:
         raise CorruptData(f"batch at offset {offset}", "it is shorter than its header")
     epoch, _, crc, attributes, last, first_time, largest_time, producer, producer_epoch, sequence, count = (
         BATCH_HEADER.unpack_from(data, LOG_OVERHEAD)
@@ -277,7 +282,7 @@ def _legacy_header(data: bytes, offset: int) -> EntryHeader:
     crc, magic, attributes = LEGACY_HEADER.unpack_from(data, LOG_OVERHEAD)
     timestamp = None
     if magic == 1:
-        if len(data) < LOG_OVERHEAD + LEGACY_SMALLEST + _INT64.size:
+        if len(data) < LOG_OVERHEAD + LEGACY_MIN_BYTES + _INT64.size:
             raise CorruptData(f"message at offset {offset}", "it is shorter than its header")
         timestamp = _known(_INT64.unpack_from(data, LOG_OVERHEAD + LEGACY_HEADER.size)[0])
     codec = attributes & CODEC

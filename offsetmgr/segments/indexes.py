@@ -1,8 +1,8 @@
 """The index files of a segment: offset index, time index, and the index of aborted transactions.
 
-Brokers preallocate the first two and truncate them when they roll or stop: zeros follow the last entry of a running or
-killed broker's index. An index only contains positions where reading can begin. A damaged one leads to a wrong
-position, so readers verify it (`Segment.position_before`).
+A broker preallocates the offset index and the time index, and truncates them when it rolls the segment or stops.
+Therefore zeros follow the last entry in an index of a running or killed broker. An index only contains positions at
+which a reader can begin. A damaged index may name a wrong position, so `Segment.position_before` verifies the position.
 
 Source: org.apache.kafka.storage.internals.log (OffsetIndex, TimeIndex, AbortedTxn).
 """
@@ -17,33 +17,38 @@ from typing import Final, NamedTuple
 from offsetmgr.core.errors import CorruptData, UnknownVersion, UnsupportedOperation
 
 OFFSET_ENTRY: Final = struct.Struct(">ii")
-"""The offset relative to the segment's, and the position in its log."""
+"""An offset relative to the segment's base offset, and a position in the log file."""
 TIME_ENTRY: Final = struct.Struct(">qi")
-"""The time (milliseconds since 1970), and the offset relative to the segment's."""
+"""A time (milliseconds since 1970), and an offset relative to the segment's base offset."""
 ABORTED_ENTRY: Final = struct.Struct(">hqqqq")
 """Version, producer id, first offset, last offset, last stable offset."""
 _ABORTED_VERSION: Final = 0
-LARGEST_RELATIVE: Final = 2**31 - 1
-"""The maximum distance of an offset from its segment's: indexes have four bytes for it."""
+MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+"""Maximum distance of an offset from the segment's base offset: the indexes have four bytes for it."""
 
 
 class IndexEntry(NamedTuple):
-    """The entry with ``offset`` begins at or after ``position``; no earlier entry has a larger offset."""
+    """An entry of an offset index: the log entry with ``offset`` begins at ``position`` or later, and no log entry
+    before ``position`` has a larger offset."""
 
     offset: int
     position: int
 
 
 class TimeEntry(NamedTuple):
-    """The largest time up to ``offset``, which is the offset of its message (or of the last one in its batch)."""
+    """An entry of a time index: ``timestamp`` is the largest time of all messages up to ``offset``. ``offset`` is that
+    of the message with this time, or of the last message in its batch."""
 
     timestamp: int
     offset: int
 
 
 class AbortedTransaction(NamedTuple):
-    """A transaction that readers skip: the messages of this producer from the first offset to the last, which is its
-    marker's. ``last_stable_offset`` is the broker's when it wrote the marker, None if unknown."""
+    """An aborted transaction, whose messages ``read_committed`` consumers skip.
+
+    It covers the producer's messages from ``first_offset`` to ``last_offset``, the offset of the abort marker.
+    ``last_stable_offset`` is the partition's when the broker wrote the marker, None if unknown.
+    """
 
     producer_id: int
     first_offset: int
@@ -52,7 +57,8 @@ class AbortedTransaction(NamedTuple):
 
 
 class OffsetIndex:
-    """The entries of an offset index (``.index``) as bytes; ``base`` is the offset of its segment."""
+    """The entries of an offset index file (``.index``) with the content ``data``; ``base`` is the segment's base
+    offset."""
 
     def __init__(self, data: bytes, base: int) -> None:
         self._data = data
@@ -69,13 +75,15 @@ class OffsetIndex:
         return IndexEntry(self._base + relative, position)
 
     def before(self, offset: int) -> IndexEntry:
-        """Returns the last entry whose offset is at most ``offset``; the segment's beginning if there is none."""
+        """Returns the last entry with an offset of at most ``offset``. Without such an entry, returns one for the
+        beginning of the segment."""
         at = bisect_right(self, offset, key=lambda entry: entry.offset)
         return self[at - 1] if at else IndexEntry(self._base, 0)
 
 
 class TimeIndex:
-    """The entries of a time index (``.timeindex``) as bytes; ``base`` is the offset of its segment."""
+    """The entries of a time index file (``.timeindex``) with the content ``data``; ``base`` is the segment's base
+    offset."""
 
     def __init__(self, data: bytes, base: int) -> None:
         self._data = data
@@ -92,7 +100,8 @@ class TimeIndex:
         return TimeEntry(timestamp, self._base + relative)
 
     def before(self, timestamp: int) -> TimeEntry | None:
-        """Returns the last entry whose time is at most ``timestamp``: no message up to its offset is later."""
+        """Returns the last entry with a time of at most ``timestamp``, None without one. No message up to the entry's
+        offset has a later time."""
         at = bisect_right(self, timestamp, key=lambda entry: entry.timestamp)
         return self[at - 1] if at else None
 
@@ -103,7 +112,9 @@ def aborted_transactions(data: bytes, what: str) -> list[AbortedTransaction]:
     Raises `UnknownVersion`, and `CorruptData` if it ends within an entry.
     """
     if len(data) % ABORTED_ENTRY.size:
-        raise CorruptData(what, f"{len(data)} bytes are no whole number of entries")
+        raise CorruptData(
+            what, f"its size of {len(data)} bytes is not a multiple of {ABORTED_ENTRY.size}, the size of an entry"
+        )
     found = []
     for version, *fields in ABORTED_ENTRY.iter_unpack(data):
         if version != _ABORTED_VERSION:
@@ -113,18 +124,18 @@ def aborted_transactions(data: bytes, what: str) -> list[AbortedTransaction]:
 
 
 def offset_index_bytes(entries: Iterable[IndexEntry], base: int) -> bytes:
-    """Encodes an offset index as Kafka does. Raises `UnsupportedOperation` for offsets too far from ``base``."""
+    """Encodes an offset index file. Raises `UnsupportedOperation` for an offset too far from ``base``."""
     return b"".join(OFFSET_ENTRY.pack(_relative(offset, base), position) for offset, position in entries)
 
 
 def time_index_bytes(entries: Iterable[TimeEntry], base: int) -> bytes:
-    """Encodes a time index as Kafka does. Raises `UnsupportedOperation` for offsets too far from ``base``."""
+    """Encodes a time index file. Raises `UnsupportedOperation` for an offset too far from ``base``."""
     return b"".join(TIME_ENTRY.pack(timestamp, _relative(offset, base)) for timestamp, offset in entries)
 
 
 def aborted_index_bytes(entries: Iterable[AbortedTransaction]) -> bytes:
-    """Encodes an index of aborted transactions as Kafka does. Raises `UnsupportedOperation` for a transaction without
-    its last stable offset, which the file requires."""
+    """Encodes an index file of aborted transactions. Raises `UnsupportedOperation` for a transaction whose last stable
+    offset is unknown, because the file requires it."""
     out = bytearray()
     for producer_id, first, last, stable in entries:
         if stable is None:
@@ -134,12 +145,12 @@ def aborted_index_bytes(entries: Iterable[AbortedTransaction]) -> bytes:
 
 
 def _entries(data: bytes, size: int) -> int:
-    """Returns the number of entries before the zeros of preallocated space, and before an incomplete one."""
+    """Returns the number of complete entries before the zeros of the preallocated space."""
     used = len(data.rstrip(b"\0"))
     return min(-(-used // size), len(data) // size)
 
 
 def _relative(offset: int, base: int) -> int:
-    if not 0 <= offset - base <= LARGEST_RELATIVE:
-        raise UnsupportedOperation(f"offset {offset}", f"it is too far from its segment's, {base}")
+    if not 0 <= offset - base <= MAX_RELATIVE_OFFSET:
+        raise UnsupportedOperation(f"offset {offset}", f"it is too far from the segment's base offset {base}")
     return offset - base

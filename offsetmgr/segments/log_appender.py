@@ -1,9 +1,10 @@
-"""Appends to a partition's directory without a running broker: entries go to the last segment, which rolls by size and
-time as at a broker, and the indexes are updated.
+"""Appends records to a partition's directory without a running broker.
 
-The log is written before its indexes, so after a crash an index may lack entries and the log may end within an entry;
-`LogAppender` refuses to append after such an end. `LogAppender.flush` makes appended entries durable; the caller
-decides how often.
+Like a broker, the appender writes to the active (last) segment, rolls it by size and time, and updates its indexes.
+
+The appender writes the log before the indexes. After a crash an index may lack entries, and the log may end within an
+entry; `LogAppender` then refuses to append. `LogAppender.flush` makes appended entries durable; the caller decides how
+often to call it.
 
 Source: Kafka 0.10.1, Implementation, 5.5 "Writes"; org.apache.kafka.storage.internals.log (LogSegment.append,
 shouldRoll), kafka.log.UnifiedLog.
@@ -29,7 +30,7 @@ from offsetmgr.segments.broker_lock import require_unused, require_unused_parent
 from offsetmgr.segments.compression import NONE
 from offsetmgr.segments.entries import LogEntry, split
 from offsetmgr.segments.indexes import (
-    LARGEST_RELATIVE,
+    MAX_RELATIVE_OFFSET,
     OFFSET_ENTRY,
     TIME_ENTRY,
     IndexEntry,
@@ -39,17 +40,20 @@ from offsetmgr.segments.indexes import (
 )
 from offsetmgr.segments.partition import partition_of, segments_in
 from offsetmgr.segments.retention import max_timestamp
-from offsetmgr.segments.segment import INDEX, TIME_INDEX, Segment, name_of
+from offsetmgr.segments.segment import INDEX, TIME_INDEX, Segment, segment_file_name
 
-_LARGEST_LOG: Final = 2**31 - 1
-"""Positions in an index are Java ints."""
+_MAX_SEGMENT_BYTES: Final = 2**31 - 1
+"""Maximum size of a segment: positions in an index are Java ints."""
 
 
 @dataclass(frozen=True, slots=True)
 class RollPolicy:
-    """When a segment is closed and the next one begins, with the names of the topic's settings: before an append that
-    would make it larger than ``segment_bytes``, or whose newest message is ``segment_ms`` later than the segment's
-    first one (without times: after that age). An index entry is written every ``index_interval_bytes``."""
+    """When the appender closes a segment and begins the next. The fields have the names of Kafka's topic settings.
+
+    The appender rolls before an append that would make the segment larger than ``segment_bytes``, and before one whose
+    newest message is more than ``segment_ms`` later than the segment's first message. For messages without timestamps
+    the age of the segment counts. The appender adds an index entry after every ``index_interval_bytes``.
+    """
 
     segment_bytes: int = 1024 * 1024 * 1024
     segment_ms: int = 7 * 24 * 3600 * 1000
@@ -57,71 +61,71 @@ class RollPolicy:
 
 
 class AppendInfo(NamedTuple):
-    """The offsets that an append has assigned."""
+    """The first and the last offset of an append."""
 
     first: int
     last: int
 
 
-class _Last:
+class _ActiveSegment:
     """The segment that receives appends."""
 
     def __init__(self, segment: Segment, stack: ExitStack, now: int) -> None:
         self.segment = segment
         self.log = stack.enter_context(segment.log.open("ab", buffering=0))
-        self.index: BinaryIO = stack.enter_context(segment.beside(INDEX).open("ab"))
-        self.times: BinaryIO = stack.enter_context(segment.beside(TIME_INDEX).open("ab"))
+        self.index: BinaryIO = stack.enter_context(segment.index_path(INDEX).open("ab"))
+        self.times: BinaryIO = stack.enter_context(segment.index_path(TIME_INDEX).open("ab"))
         self.size = segment.size
-        self.begun = now
+        self.opened_at_ms = now
         self.first_time: int | None = None
         self.newest = TimeEntry(-1, segment.base_offset)
-        self.noted = -1
+        self.last_indexed_time = -1
         """The time of the last entry of the time index."""
-        self.since_entry = 0
-        """Bytes since the last index entry."""
+        self.bytes_since_index_entry = 0
+        """Bytes of the log after the last index entry."""
 
 
 class LogAppender:
-    """Appends to one partition. Use it as a context: it holds the directory's files and keeps brokers out of it.
+    """Appends to one partition. Use it as a context manager: it keeps files open and keeps brokers out of the
+    directory.
 
     Entering raises `Conflict` if a broker uses the directory (see `broker_lock`), `CorruptData` if the last segment
-    does not end with a complete entry (recover it first), `FileFailure`. Instances are not thread-safe.
+    does not end with a complete entry (recover it first), and `FileFailure`. Instances are not thread-safe.
     """
 
-    def __init__(self, directory: Path, rolling: RollPolicy | None = None, clock: Clock | None = None) -> None:
+    def __init__(self, directory: Path, roll_policy: RollPolicy | None = None, clock: Clock | None = None) -> None:
         self.directory = directory
-        self._rolling = rolling or RollPolicy()
+        self._roll_policy = roll_policy or RollPolicy()
         self._clock = clock or SystemClock()
-        self._held = ExitStack()
+        self._locks = ExitStack()
         self._open = ExitStack()
-        self._last: _Last | None = None
+        self._active: _ActiveSegment | None = None
         self.next_offset = 0
         """The offset of the next record."""
 
     def __enter__(self) -> Self:
         partition_of(self.directory)
         try:
-            self._held.enter_context(
-                require_unused_parent(self.directory)
-            )  # before it is made, which a broker would find
+            # Before mkdir, because a broker that runs here would find the new directory.
+            self._locks.enter_context(require_unused_parent(self.directory))
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._held.enter_context(require_unused(self.directory))
+            self._locks.enter_context(require_unused(self.directory))
             segments = segments_in(self.directory)
             if segments:
-                self._continue(segments[-1])
+                self._resume(segments[-1])
         except OSError as error:
-            self._held.close()
+            self._locks.close()
             raise FileFailure(f"cannot append to {self.directory}", error.strerror or str(error)) from error
         except BaseException:
-            self._held.close()
+            self._locks.close()
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._held:
-            self._close_last()
+        with self._locks:
+            self._close_active()
 
     def append(
         self,
@@ -132,144 +136,152 @@ class LogAppender:
         producer: Producer | None = None,
         leader_epoch: int | None = None,
     ) -> AppendInfo:
-        """Appends records as one batch (formats 0 and 1: one message, or several uncompressed ones); they receive the
-        next offsets, whatever theirs are. Raises the errors of `append_entries`, `batch` and `message_set`."""
-        placed = [record._replace(offset=self.next_offset + at) for at, record in enumerate(records)]
-        if not placed:
+        """Appends records as one batch and assigns the next offsets to them; it ignores their own offsets.
+
+        In formats 0 and 1 the records become uncompressed messages, or one compressed message. Raises the errors of
+        `append_entries`, `batch` and `message_set`.
+        """
+        numbered = [record._replace(offset=self.next_offset + at) for at, record in enumerate(records)]
+        if not numbered:
             raise UnsupportedOperation(f"append to {self.directory}", "there are no records")
         if magic == 2:
-            data = batch(placed, codec, producer=producer, leader_epoch=leader_epoch)
+            data = batch(numbered, codec, producer=producer, leader_epoch=leader_epoch)
         elif producer is None and leader_epoch is None:
-            data = message_set(placed, magic, codec)
+            data = message_set(numbered, magic, codec)
         else:
-            raise UnsupportedOperation(f"append to {self.directory}", f"format {magic} has no producers and no epochs")
+            raise UnsupportedOperation(
+                f"append to {self.directory}", f"format {magic} has no producer ids and no leader epochs"
+            )
         return self.append_entries(data)
 
     def append_entries(self, data: bytes) -> AppendInfo:
-        """Appends complete entries unchanged, as a replica does; their offsets may leave gaps and must ascend.
+        """Appends complete entries unchanged, as a follower replica does. Their offsets must ascend and may have gaps.
 
-        It writes nothing unless all are intact. Raises `CorruptData`, `UnsupportedOperation` for offsets that exist
-        already, `FileFailure`.
+        It verifies all entries before it writes any. Raises `CorruptData` for a damaged entry, `UnsupportedOperation`
+        for an offset below `next_offset`, and `FileFailure`.
         """
         entries = list(split(data))
         if not entries or entries[-1].end != len(data):
-            raise CorruptData(f"append to {self.directory}", "the bytes to append do not end with a whole entry")
+            raise CorruptData(f"append to {self.directory}", "the data does not end with a complete entry")
         firsts = []
         expected = self.next_offset
         for entry in entries:
             found = entry.batch(controls=True)  # verifies the whole entry
             firsts.append(found.base_offset)
             if found.base_offset < expected:
-                why = f"offset {found.base_offset} is given, and the next is {expected}"
+                why = f"an entry has offset {found.base_offset}, but the next offset is {expected}"
                 raise UnsupportedOperation(f"append to {self.directory}", why)
             expected = found.last_offset + 1
-        given = AppendInfo(firsts[0], expected - 1)
+        assigned = AppendInfo(firsts[0], expected - 1)
         try:
-            self._write(entries, data, given)
+            self._write(entries, data, assigned)
         except OSError as error:
             raise FileFailure(f"cannot append to {self.directory}", error.strerror or str(error)) from error
         self.next_offset = expected
-        return given
+        return assigned
 
     def roll(self) -> None:
-        """Closes the last segment; the next append begins another. Raises `FileFailure`."""
-        self._close_last()
+        """Closes the active segment; the next append begins a new one. Raises `FileFailure`."""
+        self._close_active()
 
     def flush(self) -> None:
-        """Returns once all appended entries are on disk. Raises `FileFailure`."""
-        if self._last is None:
+        """Flushes all appended entries to disk (fsync). Raises `FileFailure`."""
+        if self._active is None:
             return
         try:
-            files: tuple[IO[bytes], ...] = (self._last.log, self._last.index, self._last.times)
+            files: tuple[IO[bytes], ...] = (self._active.log, self._active.index, self._active.times)
             for file in files:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
             raise FileFailure(f"cannot write {self.directory}", error.strerror or str(error)) from error
 
-    # --- the last segment --------------------------------------------------------------------------
+    # --- the active segment ------------------------------------------------------------------------
 
-    def _continue(self, segment: Segment) -> None:
+    def _resume(self, segment: Segment) -> None:
         first: LogEntry | None = None
         end = 0
         self.next_offset = segment.base_offset
-        with segment.walk() as walk, contextlib.suppress(CorruptData):  # an invalid size ends it too
-            for entry in walk:
+        with (
+            segment.open_reader() as reader,
+            contextlib.suppress(CorruptData),
+        ):  # an invalid size ends the valid part too
+            for entry in reader:
                 if not entry.intact():
                     break
                 first = first or entry
                 end, self.next_offset = entry.end, entry.header().last_offset + 1
         if end != segment.size:
-            why = f"behind position {end} it has no whole and intact entry"
-            raise CorruptData(str(segment.log), why, "offsetmgr log recover cuts it there")
+            why = f"after position {end} there is no complete entry with a right checksum"
+            raise CorruptData(str(segment.log), why, "truncate it there with offsetmgr log recover")
         offsets, times = segment.offset_index(), segment.time_index()
         for suffix, size in ((INDEX, OFFSET_ENTRY.size * len(offsets)), (TIME_INDEX, TIME_ENTRY.size * len(times))):
-            if (file := segment.beside(suffix)).exists():
-                os.truncate(file, size)  # a killed broker's has preallocated space after its entries
-        last = self._last = _Last(segment, self._open, self._clock.now_ms())
-        last.noted = times[len(times) - 1].timestamp if len(times) else -1
-        last.first_time = None if first is None else first.header().largest_timestamp
-        if last.first_time is not None:
-            last.newest = TimeEntry(max_timestamp(segment), self.next_offset - 1)
+            if (file := segment.index_path(suffix)).exists():
+                os.truncate(file, size)  # removes the preallocated space that a killed broker left
+        active = self._active = _ActiveSegment(segment, self._open, self._clock.now_ms())
+        active.last_indexed_time = times[len(times) - 1].timestamp if len(times) else -1
+        active.first_time = None if first is None else first.header().largest_timestamp
+        if active.first_time is not None:
+            active.newest = TimeEntry(max_timestamp(segment), self.next_offset - 1)
 
-    def _write(self, entries: Sequence[LogEntry], data: bytes, given: AppendInfo) -> None:
+    def _write(self, entries: Sequence[LogEntry], data: bytes, assigned: AppendInfo) -> None:
         newest = max((entry.header().largest_timestamp or -1) for entry in entries)
-        last = self._last
-        if last is None or self._full(last, len(data), given.last, newest):
-            last = self._begin(given.first)
-        position = last.size
-        _write_all(last.log, data, position)
-        last.size += len(data)
-        if newest >= 0 and last.first_time is None:
-            last.first_time = newest
-        if newest > last.newest.timestamp:
-            last.newest = TimeEntry(newest, given.last)
-        if last.since_entry > self._rolling.index_interval_bytes:
-            base = last.segment.base_offset
-            last.index.write(offset_index_bytes([IndexEntry(given.last, position)], base))
-            self._note_time(last)
-            last.since_entry = 0
-        last.since_entry += len(data)
+        active = self._active
+        if active is None or self._must_roll(active, len(data), assigned.last, newest):
+            active = self._open_segment(assigned.first)
+        position = active.size
+        _write_all(active.log, data, position)
+        active.size += len(data)
+        if newest >= 0 and active.first_time is None:
+            active.first_time = newest
+        if newest > active.newest.timestamp:
+            active.newest = TimeEntry(newest, assigned.last)
+        if active.bytes_since_index_entry > self._roll_policy.index_interval_bytes:
+            base = active.segment.base_offset
+            active.index.write(offset_index_bytes([IndexEntry(assigned.last, position)], base))
+            self._append_time_entry(active)
+            active.bytes_since_index_entry = 0
+        active.bytes_since_index_entry += len(data)
 
-    def _full(self, last: _Last, more: int, offset: int, newest: int) -> bool:
-        if not last.size:
+    def _must_roll(self, active: _ActiveSegment, new_bytes: int, offset: int, newest: int) -> bool:
+        if not active.size:
             return False
-        limit = min(self._rolling.segment_bytes, _LARGEST_LOG)
-        if last.size > limit - more or offset - last.segment.base_offset > LARGEST_RELATIVE:
+        limit = min(self._roll_policy.segment_bytes, _MAX_SEGMENT_BYTES)
+        if active.size > limit - new_bytes or offset - active.segment.base_offset > MAX_RELATIVE_OFFSET:
             return True
-        if last.first_time is not None and newest >= 0:
-            return newest - last.first_time > self._rolling.segment_ms
-        return self._clock.now_ms() - last.begun > self._rolling.segment_ms
+        if active.first_time is not None and newest >= 0:
+            return newest - active.first_time > self._roll_policy.segment_ms
+        return self._clock.now_ms() - active.opened_at_ms > self._roll_policy.segment_ms
 
-    def _begin(self, offset: int) -> _Last:
-        self._close_last()
-        segment = Segment(self.directory / name_of(offset), offset)
+    def _open_segment(self, offset: int) -> _ActiveSegment:
+        self._close_active()
+        segment = Segment(self.directory / segment_file_name(offset), offset)
         segment.log.touch(exist_ok=False)
-        self._last = _Last(segment, self._open, self._clock.now_ms())
-        return self._last
+        self._active = _ActiveSegment(segment, self._open, self._clock.now_ms())
+        return self._active
 
-    def _note_time(self, last: _Last) -> None:
-        if last.newest.timestamp > last.noted:
-            last.times.write(time_index_bytes([last.newest], last.segment.base_offset))
-            last.noted = last.newest.timestamp
+    def _append_time_entry(self, active: _ActiveSegment) -> None:
+        if active.newest.timestamp > active.last_indexed_time:
+            active.times.write(time_index_bytes([active.newest], active.segment.base_offset))
+            active.last_indexed_time = active.newest.timestamp
 
-    def _close_last(self) -> None:
-        last, self._last = self._last, None
-        if last is None:
+    def _close_active(self) -> None:
+        active, self._active = self._active, None
+        if active is None:
             return
         try:
             with self._open:
-                self._note_time(last)
+                self._append_time_entry(active)
         except OSError as error:
-            raise FileFailure(f"cannot write {last.segment.log}", error.strerror or str(error)) from error
+            raise FileFailure(f"cannot write {active.segment.log}", error.strerror or str(error)) from error
 
 
 def _write_all(file: io.FileIO, data: bytes, position: int) -> None:
-    """Writes all of it, or truncates the file at ``position`` and raises `OSError`."""
-    left = memoryview(data)
+    """Writes all of ``data``. If that fails, truncates the file at ``position`` and raises `OSError`."""
+    remaining = memoryview(data)
     try:
-        while left:
-            left = left[file.write(left) :]
+        while remaining:
+            remaining = remaining[file.write(remaining) :]
     except OSError:
         file.truncate(position)
         raise

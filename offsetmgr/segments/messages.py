@@ -1,7 +1,7 @@
-"""Yields the requested messages of segments, one by one.
+"""Reads selected messages from segments, one by one.
 
-A damaged entry hides no other: its error is reported, and reading continues after it. If not even its size is valid,
-the rest of its file cannot be read, which is reported too.
+The reader reports the error of a damaged entry and continues after that entry. If the size of an entry is invalid, the
+reader cannot find the next entry, so it reports that and continues with the next segment.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.segments.batch_reader import Record
-from offsetmgr.segments.compression import LIMIT
-from offsetmgr.segments.entries import LARGEST, EntryHeader, LogEntry
+from offsetmgr.segments.compression import MAX_DECOMPRESSED_BYTES
+from offsetmgr.segments.entries import MAX_ENTRY_BYTES, EntryHeader, LogEntry
 from offsetmgr.segments.segment import Segment
 from offsetmgr.segments.transactions import Transactions
 
@@ -23,11 +23,12 @@ _SEQUENCES: Final = 2**31
 
 @dataclass(frozen=True, slots=True)
 class MessageFilter:
-    """The requested messages: a range of offsets, a range of times (milliseconds since 1970; a message without a time
-    is then excluded).
+    """Selects messages by offset and time, and limits the size of entries.
 
-    ``committed`` excludes what readers of committed messages do not see. ``controls`` adds control records, which are
-    no messages. ``limit`` is the maximum of decompressed bytes of an entry, ``largest`` the maximum size of an entry.
+    ``first`` and ``since`` are inclusive, ``end`` and ``until`` exclusive. Times are in milliseconds since 1970; a
+    range of times excludes messages without a time. ``committed`` excludes the messages that a ``read_committed``
+    consumer does not receive. ``controls`` adds control records. ``limit`` is the maximum of decompressed bytes of an
+    entry, ``max_entry_bytes`` the maximum size of an entry in the file.
     """
 
     first: int = 0
@@ -36,11 +37,11 @@ class MessageFilter:
     until: int | None = None
     committed: bool = False
     controls: bool = False
-    limit: int = LIMIT
-    largest: int = LARGEST
+    limit: int = MAX_DECOMPRESSED_BYTES
+    max_entry_bytes: int = MAX_ENTRY_BYTES
 
-    def has(self, record: Record) -> bool:
-        """Returns whether a record is within the bounds."""
+    def matches(self, record: Record) -> bool:
+        """Returns whether a record is within the ranges of offsets and times."""
         if record.offset < self.first or (self.end is not None and record.offset >= self.end):
             return False
         if self.since is None and self.until is None:
@@ -50,7 +51,7 @@ class MessageFilter:
 
 
 class LogMessage(NamedTuple):
-    """A record and its entry; ``sequence`` is its number among its producer's."""
+    """A record with its entry. ``sequence`` is its producer's sequence number, None without an idempotent producer."""
 
     record: Record
     entry: LogEntry
@@ -58,62 +59,64 @@ class LogMessage(NamedTuple):
     sequence: int | None
 
 
-Told = Callable[[OffsetMgrError], None]
+OnError = Callable[[OffsetMgrError], None]
 """Receives the error of one entry, or of the rest of a file."""
 
 
-def entries_of(segment: Segment, wanted: MessageFilter, told: Told) -> Iterator[LogEntry]:
-    """Yields a segment's intact entries from the one with the first offset on."""
+def entries_of(segment: Segment, message_filter: MessageFilter, on_error: OnError) -> Iterator[LogEntry]:
+    """Yields a segment's intact entries from the entry with the filter's first offset on. Errors go to ``on_error``."""
     try:
-        start = segment.position_before(wanted.first) if wanted.first > segment.base_offset else 0
-        with segment.walk(start, largest=wanted.largest) as walk:
-            for entry in walk:
+        start = segment.position_before(message_filter.first) if message_filter.first > segment.base_offset else 0
+        with segment.open_reader(start, max_entry_bytes=message_filter.max_entry_bytes) as reader:
+            for entry in reader:
                 try:
                     intact = entry.intact()
                 except OffsetMgrError as error:
-                    told(_placed(segment, entry, error))
+                    on_error(_with_position(segment, entry, error))
                     continue
                 if intact:
                     yield entry
                 else:
-                    why = "its checksum is not that of its bytes (CORRUPT_MESSAGE)"
-                    told(_placed(segment, entry, CorruptData(f"entry at offset {entry.offset}", why)))
-            if walk.left:
-                where = f"{segment.log}, position {walk.position}"
-                told(CorruptData(where, f"the last {walk.left:,} bytes are no whole entry"))
+                    why = "its checksum does not match its content (CORRUPT_MESSAGE)"
+                    on_error(_with_position(segment, entry, CorruptData(f"entry at offset {entry.offset}", why)))
+            if reader.incomplete_bytes:
+                where = f"{segment.log}, position {reader.position}"
+                on_error(CorruptData(where, f"the last {reader.incomplete_bytes:,} bytes are not a complete entry"))
     except OffsetMgrError as error:
-        told(error)
+        on_error(error)
 
 
-def messages(segments: Sequence[Segment], wanted: MessageFilter, told: Told) -> Iterator[LogMessage]:
-    """Yields the requested messages in the order of the log. Errors go to ``told``; none is raised."""
-    transactions = _transactions(segments, wanted) if wanted.committed else None
-    for segment, following in zip(segments, [*segments[1:], None], strict=True):
-        if following is not None and following.base_offset <= wanted.first:
+def messages(segments: Sequence[Segment], message_filter: MessageFilter, on_error: OnError) -> Iterator[LogMessage]:
+    """Yields the selected messages in the order of the log. Errors go to ``on_error``; it raises none."""
+    transactions = _transactions(segments, message_filter) if message_filter.committed else None
+    for segment, successor in zip(segments, [*segments[1:], None], strict=True):
+        if successor is not None and successor.base_offset <= message_filter.first:
             continue
-        if wanted.end is not None and segment.base_offset >= wanted.end:
+        if message_filter.end is not None and segment.base_offset >= message_filter.end:
             return
-        for entry in entries_of(segment, wanted, told):
-            if wanted.end is not None and entry.magic == 2 and entry.offset >= wanted.end:
+        for entry in entries_of(segment, message_filter, on_error):
+            if message_filter.end is not None and entry.magic == 2 and entry.offset >= message_filter.end:
                 return
             try:
-                yield from _of(entry, wanted, transactions)
+                yield from _messages_of(entry, message_filter, transactions)
             except OffsetMgrError as error:
-                told(_placed(segment, entry, error))
+                on_error(_with_position(segment, entry, error))
 
 
-def _of(entry: LogEntry, wanted: MessageFilter, transactions: Transactions | None) -> Iterator[LogMessage]:
+def _messages_of(
+    entry: LogEntry, message_filter: MessageFilter, transactions: Transactions | None
+) -> Iterator[LogMessage]:
     header = entry.header()
-    if header.last_offset < wanted.first:
+    if header.last_offset < message_filter.first:
         return
     newest = header.largest_timestamp
-    if wanted.since is not None and newest is not None and newest < wanted.since:
+    if message_filter.since is not None and newest is not None and newest < message_filter.since:
         return
-    batch = entry.batch(wanted.first, controls=wanted.controls, limit=wanted.limit)
+    batch = entry.batch(message_filter.first, controls=message_filter.controls, limit=message_filter.limit)
     if transactions is not None and not batch.control and not transactions.committed(batch):
         return
     for record in batch.records:
-        if wanted.has(record):
+        if message_filter.matches(record):
             yield LogMessage(record, entry, header, _sequence(header, record))
 
 
@@ -123,14 +126,16 @@ def _sequence(header: EntryHeader, record: Record) -> int | None:
     return (header.base_sequence + record.offset - header.base_offset) % _SEQUENCES
 
 
-def _transactions(segments: Sequence[Segment], wanted: MessageFilter) -> Transactions:
-    """Reads the transactions of the whole log, since one may begin before the first offset and end after the last.
+def _transactions(segments: Sequence[Segment], message_filter: MessageFilter) -> Transactions:
+    """Reads the transactions of the whole log: a transaction may begin before the selected offsets and end after them.
 
-    Damaged entries are skipped here: their errors are reported when their messages are read.
+    It skips damaged entries, because `messages` reports their errors.
     """
     found = Transactions()
     for segment in segments:
-        for entry in entries_of(segment, MessageFilter(largest=wanted.largest), lambda _error: None):
+        for entry in entries_of(
+            segment, MessageFilter(max_entry_bytes=message_filter.max_entry_bytes), lambda _error: None
+        ):
             try:
                 found.add(entry)
             except OffsetMgrError:
@@ -138,6 +143,6 @@ def _transactions(segments: Sequence[Segment], wanted: MessageFilter) -> Transac
     return found
 
 
-def _placed(segment: Segment, entry: LogEntry, error: OffsetMgrError) -> OffsetMgrError:
-    """Returns the same error with its position."""
+def _with_position(segment: Segment, entry: LogEntry, error: OffsetMgrError) -> OffsetMgrError:
+    """Returns an error of the same type that also names the file and the position."""
     return type(error)(f"{segment.log}, position {entry.position}", str(error), error.hint)

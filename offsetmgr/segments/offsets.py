@@ -1,14 +1,16 @@
-"""Computes the newest value of every key of one partition of an offsets topic, with transactions. Pure.
+"""Replays one partition of an offsets topic into the newest record of each key, with transactions. Pure.
 
-The rule is that of compaction and of Kafka's coordinator: of the valid records of a key the one with the largest offset
-counts, and a null value deletes. Records outside transactions are valid at once, those of a transaction after its
-commit marker, those of an aborted one never (`GroupMetadataManager.doLoadGroupsAndOffsets`,
-`OffsetMetadataManager.replay`). A transaction without a marker in the log stays *pending*.
+The rule is that of compaction and of Kafka's coordinator: among the valid records of a key, the one with the largest
+offset counts, and a null value deletes the key. A record outside a transaction is valid at once. A record in a
+transaction is valid once the commit marker is read, and never if the transaction is aborted
+(`GroupMetadataManager.doLoadGroupsAndOffsets`, `OffsetMetadataManager.replay`). A transaction without a marker in the
+log stays *pending*.
 
-A deletion during an open transaction outlives the transaction's commit, as in brokers of 4.x and in any broker that was
-not restarted meanwhile; a broker of 3.x that loads such a log restores the older offset.
+If a key is deleted while a transaction with an older record of it is open, the deletion still counts after the commit.
+Brokers of 4.x do the same, and so does any broker that was not restarted meanwhile. A broker of 3.x that loads such a
+log restores the older offset.
 
-Keys and values stay bytes: of a hundred commits of a partition only the last is decoded (`committed`).
+Keys and values stay bytes, because only the newest of many records of a key is ever decoded (`committed_offsets`).
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ from crc32c import crc32c
 
 from offsetmgr.core.errors import CorruptData
 from offsetmgr.segments.batch_reader import (
-    BATCH_SMALLEST,
+    BATCH_MIN_BYTES,
     CONTROL,
     CRC_FROM,
-    LEGACY_SMALLEST,
+    LEGACY_MIN_BYTES,
     LOG_HEADER,
     LOG_OVERHEAD,
     MAGIC_AT,
@@ -34,41 +36,42 @@ from offsetmgr.segments.compression import CODEC, decompress
 from offsetmgr.segments.transactions import ABORT, COMMIT, marker_of
 
 Newest: TypeAlias = dict[bytes, tuple[int, bytes | None]]
-"""A key's newest record: its log offset, and its value; None deletes."""
+"""Maps each key to its newest record: the log offset and the value, None for a tombstone."""
 
 _BATCH: Final = struct.Struct(">qiibIhiqqqhii")
 """Base offset, size, leader epoch, magic, CRC, attributes, last offset's delta, base and largest timestamp, producer
 id, producer epoch, base sequence, number of records."""
-_BODY: Final = LOG_OVERHEAD + BATCH_SMALLEST
+_BODY: Final = LOG_OVERHEAD + BATCH_MIN_BYTES
 
 
-class OffsetsFold:
-    """Reads the log of one partition in order and keeps the newest records.
+class OffsetsReplay:
+    """Replays the log of one partition in order and keeps the newest record of each key.
 
-    ``end`` is the offset after the last entry (None before the first), ``leader_epoch`` that entry's (None in formats
-    before 2), ``largest_timestamp`` the latest time of any entry in milliseconds since 1970. ``records`` counts the
-    records, ``keyless`` those without a key.
+    ``end`` is the offset after the last entry (None before the first entry). ``leader_epoch`` is the epoch of the last
+    entry (None in formats before 2). ``largest_timestamp`` is the largest time of any entry in milliseconds since 1970.
+    ``records`` counts all records, ``keyless`` those without a key.
     """
 
     def __init__(self) -> None:
         self.newest: Newest = {}
         self.pending: dict[int, Newest] = {}
-        """By producer id: the records of transactions without a marker."""
+        """The records of transactions without a marker, by producer id."""
         self.aborted = 0
-        """Records of aborted transactions."""
+        """Number of keys in aborted transactions."""
         self.end: int | None = None
         self.leader_epoch: int | None = None
         self.largest_timestamp: int | None = None
         self.records = 0
         self.keyless = 0
-        self.taken = 0
-        """Bytes of the last data that were processed."""
+        self.replayed_bytes = 0
+        """Number of bytes of the last `replay` call's data that were processed."""
 
-    def take(self, data: bytes) -> None:
-        """Processes complete entries, the next of the log (`entries.Chunk.data`).
+    def replay(self, data: bytes) -> None:
+        """Replays the next complete entries of the log (`entries.Chunk.data`).
 
-        Raises `CorruptData` for an entry with a wrong checksum, an invalid structure, or a decreasing offset;
-        `LimitExceeded`, `UnknownVersion`. Earlier entries have been processed by then: ``taken`` is where it begins.
+        Raises `CorruptData` for an entry with a wrong checksum, an invalid structure, or a decreasing offset; raises
+        `LimitExceeded` and `UnknownVersion` as well. The entries before the failed one have been replayed by then, and
+        ``replayed_bytes`` is the position of the failed one in ``data``.
         """
         at, length = 0, len(data)
         view = memoryview(data)
@@ -76,18 +79,18 @@ class OffsetsFold:
         newest, expected = self.newest, self.end or 0
         latest = -1 if self.largest_timestamp is None else self.largest_timestamp
         try:
-            while at + LOG_OVERHEAD + LEGACY_SMALLEST <= length:
-                self.taken = at
+            while at + LOG_OVERHEAD + LEGACY_MIN_BYTES <= length:
+                self.replayed_bytes = at
                 if data[at + MAGIC_AT] != 2 or at + _BODY > length:
                     at, time = self._legacy(data, at)
                     latest, expected = max(latest, time), self.end or 0
                     continue
                 base, size, epoch, _, crc, attributes, last, _, time, producer, _, _, count = unpack(data, at)
                 end = at + LOG_OVERHEAD + size
-                if size < BATCH_SMALLEST or crc32c(view[at + CRC_FROM : end]) != crc:
-                    raise CorruptData(f"batch at offset {base}", "its checksum is not that of its bytes")
+                if size < BATCH_MIN_BYTES or crc32c(view[at + CRC_FROM : end]) != crc:
+                    raise CorruptData(f"batch at offset {base}", "its checksum does not match its content")
                 if base < expected or last < 0:
-                    raise _backwards(base, expected)
+                    raise _offset_not_ascending(base, expected)
                 if attributes & CONTROL:
                     self._marker(data[at:end], producer)
                 else:
@@ -97,19 +100,19 @@ class OffsetsFold:
                     else:
                         body, start, stop = data, at + _BODY, end
                     into = newest if not attributes & TRANSACTIONAL else self.pending.setdefault(producer, {})
-                    if not _take_plain(body, start, stop, count, base, into):
-                        self._by_the_book(data[at:end], into)
+                    if not _replay_fast(body, start, stop, count, base, into):
+                        self._replay_decoded(data[at:end], into)
                     self.records += count
                 latest = max(latest, time)
                 self.end = expected = base + last + 1
                 self.leader_epoch = None if epoch < 0 else epoch
                 at = end
-            self.taken = at
+            self.replayed_bytes = at
         finally:
             self.largest_timestamp = None if latest < 0 else latest
 
-    def settle(self, producer: int, *, committed: bool) -> None:
-        """Ends a producer's transaction, as its marker would."""
+    def end_transaction(self, producer: int, *, committed: bool) -> None:
+        """Commits or aborts the open transaction of a producer, as a marker would."""
         found = self.pending.pop(producer, {})
         if not committed:
             self.aborted += len(found)
@@ -120,14 +123,14 @@ class OffsetsFold:
                 self.newest[key] = record
 
     def _marker(self, data: bytes, producer: int) -> None:
-        """Processes a control batch. Unknown kinds end no transaction."""
+        """Replays a control batch. Control records of other kinds do not end a transaction."""
         for batch in batches(data, controls=True):
             for record in batch.records:
                 if (kind := marker_of(record).kind) in (ABORT, COMMIT):
-                    self.settle(producer, committed=kind == COMMIT)
+                    self.end_transaction(producer, committed=kind == COMMIT)
 
-    def _by_the_book(self, data: bytes, into: Newest) -> None:
-        """Processes an unusual batch through `batches`, which reports errors."""
+    def _replay_decoded(self, data: bytes, into: Newest) -> None:
+        """Replays a batch that `_replay_fast` does not support. `batches` decodes it and reports errors."""
         for batch in batches(data):
             for record in batch.records:
                 if record.key is None:
@@ -136,13 +139,15 @@ class OffsetsFold:
                     into[record.key] = (record.offset, record.value)
 
     def _legacy(self, data: bytes, at: int) -> tuple[int, int]:
-        """Processes a message of format 0 or 1 (or an invalid one, which `batches` reports); returns its end and its
-        latest time."""
+        """Replays a message of format 0 or 1; returns the position after it and its largest time.
+
+        `batches` raises the error of an invalid message.
+        """
         end: int = at + LOG_OVERHEAD + LOG_HEADER.unpack_from(data, at)[1]
         latest = -1
         for batch in batches(data[at:end]):
             if batch.base_offset < (self.end or 0):
-                raise _backwards(batch.base_offset, self.end or 0)
+                raise _offset_not_ascending(batch.base_offset, self.end or 0)
             self.records += len(batch.records)
             for record in batch.records:
                 if record.key is None:
@@ -155,15 +160,17 @@ class OffsetsFold:
         return end, latest
 
 
-def _backwards(offset: int, expected: int) -> CorruptData:
-    return CorruptData(f"entry at offset {offset}", f"those before it go up to {expected - 1}: one of them was changed")
+def _offset_not_ascending(offset: int, expected: int) -> CorruptData:
+    return CorruptData(
+        f"entry at offset {offset}", f"entries before it go up to offset {expected - 1}, so one of them was altered"
+    )
 
 
-def _take_plain(body: bytes, at: int, stop: int, count: int, base: int, into: Newest) -> bool:  # noqa: PLR0912
-    """Processes the records of a batch with fields of usual sizes (under 8 KiB; no headers). Returns False if one is
-    not: the whole batch is then processed in another way, which does no harm.
+def _replay_fast(body: bytes, at: int, stop: int, count: int, base: int, into: Newest) -> bool:  # noqa: PLR0912
+    """Replays a batch whose records have no headers and fields under 8 KiB. Returns False for any other batch.
 
-    This loop takes most of the time, so numbers are decoded inline: each is one or two bytes.
+    After False the caller replays the whole batch with `_replay_decoded`, which overwrites the records that this
+    function has already stored. This loop takes most of the time, so it decodes varints of one or two bytes inline.
     """
     try:
         for _ in range(count):
@@ -207,7 +214,7 @@ def _take_plain(body: bytes, at: int, stop: int, count: int, base: int, into: Ne
                 start = at
                 at += filled >> 1
                 value = body[start:at]
-            # No headers, and the record ends where it says: then every size within it was right as well.
+            # If the record has no headers and ends where its size says, all sizes within it were right as well.
             if body[at] or at + 1 != end or (size | delta | length) & 1 or length >= 0x4000 or filled >= 0x4000:
                 return False
             at = end

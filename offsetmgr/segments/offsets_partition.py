@@ -1,8 +1,8 @@
-"""Reads the directory of one partition of an offsets topic: the newest records at the end of its log.
+"""Reads the committed offsets from the directory of one partition of an offsets topic.
 
-The newest segment may end with damage after a broker was killed: the reader truncates it there as the broker's recovery
-would, and reports that. Damage anywhere before is an error of the whole directory, since the records after it are
-unknown.
+After a broker was killed, the newest segment may end with damage. The reader then ignores the part that the broker's
+recovery would truncate, and reports it. Damage anywhere else is an error of the whole directory, because the records
+after it are unknown.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Final, NamedTuple
 from offsetmgr.core.errors import CorruptData, FileFailure, LimitExceeded, OffsetMgrError, UnknownVersion
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.segments.checkpoints import LOG_START, read_checkpoint
-from offsetmgr.segments.committed_offsets import DecodedRecord, decode
+from offsetmgr.segments.committed_offsets import DecodedPartition, decode
 from offsetmgr.segments.entries import EntryReader
-from offsetmgr.segments.offsets import OffsetsFold
+from offsetmgr.segments.offsets import OffsetsReplay
 from offsetmgr.segments.partition import partition_of, segments_in
 from offsetmgr.segments.recovery import examine
 from offsetmgr.segments.segment import Segment
 from offsetmgr.segments.transaction_state import TransactionDecision, decisions
 
-Tick = Callable[[int], None]
-"""Receives the number of further bytes that have been read."""
+OnRead = Callable[[int], None]
+"""Callback for progress: receives the number of bytes that were read since the last call."""
 
-_HINT: Final = "offsetmgr log verify tells more; log recover --to DIR writes a copy that ends before the damage"
+_HINT: Final = "offsetmgr log verify shows the damage; log recover --to DIR writes a copy that ends before it"
 
 
-class MissingRange(NamedTuple):
-    """The part of a damaged tail that was not read: ``size`` bytes from ``position`` of ``file`` on."""
+class IgnoredTail(NamedTuple):
+    """The damaged end of a log that the reader ignores: ``size`` bytes from ``position`` of ``file`` on."""
 
     file: Path
     position: int
@@ -38,11 +38,11 @@ class MissingRange(NamedTuple):
     why: str
 
     def __str__(self) -> str:
-        return f"{self.file}: {self.size:,} bytes from position {self.position:,} on do not count: {self.why}"
+        return f"{self.file}: {self.size:,} bytes from position {self.position:,} on are ignored: {self.why}"
 
 
 class LogEnd(NamedTuple):
-    """The end of a replica's log. Of two, that of the later leader wins, then the longer one (KIP-101)."""
+    """The end of a replica's log. Comparison prefers the later leader epoch, then the larger offset (KIP-101)."""
 
     leader_epoch: int
     offset: int
@@ -52,9 +52,10 @@ class LogEnd(NamedTuple):
 class SavedPartition:
     """The content of the directory of one partition of an offsets topic.
 
-    ``end`` is the end of its log, ``records`` the number of records, ``cut`` the ignored tail of its newest segment.
-    ``pending`` are the offsets of ``transactions`` without a known outcome, ``aborted`` those of aborted ones; neither
-    is in ``decoded``. ``latest`` is the latest time in the log, milliseconds since 1970.
+    ``end`` is the end of its log, ``records`` the number of records, and ``ignored_tail`` the damaged end of its newest
+    segment. ``transactions`` counts the transactions without a known outcome and ``pending`` their offsets;
+    ``aborted`` counts the offsets of aborted transactions. ``decoded`` contains neither. ``latest`` is the largest time
+    in the log in milliseconds since 1970.
     """
 
     directory: Path
@@ -62,142 +63,152 @@ class SavedPartition:
     end: LogEnd
     records: int
     size: int
-    decoded: DecodedRecord = field(default_factory=DecodedRecord)
-    cut: MissingRange | None = None
+    decoded: DecodedPartition = field(default_factory=DecodedPartition)
+    ignored_tail: IgnoredTail | None = None
     pending: int = 0
     transactions: int = 0
-    settled: int = 0
-    """Transactions that are decided according to ``__transaction_state``, though their marker is not in this log."""
+    decided_transactions: int = 0
+    """Number of transactions whose outcome is known only from ``__transaction_state``: their markers are not in this
+    log."""
     aborted: int = 0
     keyless: int = 0
     latest: int | None = None
     unknown_start: OffsetMgrError | None = None
-    """Why the start of the log is unknown; all its segments then count, as in a broker that starts."""
+    """The error if the start offset of the log is unknown. All segments then count, as they do for a broker that
+    starts."""
 
 
 def read_partition(
-    directory: Path, decided: Mapping[int, bool] | None = None, tick: Tick | None = None
+    directory: Path, decided: Mapping[int, bool] | None = None, on_read: OnRead | None = None
 ) -> SavedPartition:
-    """Reads the log in ``directory``; ``decided`` maps producers to whether their open transaction was committed.
+    """Reads the log in ``directory``.
 
-    Raises `CorruptData` for damage that is not the newest segment's tail and for a directory that is no offsets topic,
+    ``decided`` maps a producer id to whether its open transaction was committed (True) or aborted (False). Raises
+    `CorruptData` for damage elsewhere than at the end of the newest segment and for a directory of another topic;
     `LimitExceeded`, `UnknownVersion`, `UnsupportedOperation`, `FileFailure`.
     """
     name = partition_of(directory)
-    fold, cut, size = _read(segments_in(directory), tick)
-    settled = [producer for producer in fold.pending if producer in (decided or {})]
-    for producer in settled:
-        fold.settle(producer, committed=(decided or {})[producer])
+    replay, ignored_tail, size = _read(segments_in(directory), on_read)
+    decided_transactions = [producer for producer in replay.pending if producer in (decided or {})]
+    for producer in decided_transactions:
+        replay.end_transaction(producer, committed=(decided or {})[producer])
     unknown_start: OffsetMgrError | None = None
     try:
-        _forget_before(fold, read_checkpoint(directory.absolute().parent / LOG_START).get(name, 0))
-    except (CorruptData, UnknownVersion, FileFailure) as error:  # LogManager.loadLogs (3.9) takes it for empty as well
+        _drop_before(replay, read_checkpoint(directory.absolute().parent / LOG_START).get(name, 0))
+    except (CorruptData, UnknownVersion, FileFailure) as error:  # as LogManager.loadLogs (3.9), which then uses none
         unknown_start = error
-    decoded = decode(fold.newest)
-    if decoded.foreign and decoded.foreign == len(fold.newest):
-        raise CorruptData(f"directory {directory}", "not one of its keys is an offset's", "is this an offsets topic?")
+    decoded = decode(replay.newest)
+    if decoded.foreign and decoded.foreign == len(replay.newest):
+        raise CorruptData(
+            f"directory {directory}", "none of its keys is the key of an offset", "is this an offsets topic?"
+        )
     return SavedPartition(
         directory,
         name,
-        _end(fold),
-        fold.records,
+        _end(replay),
+        replay.records,
         size,
         decoded,
-        cut,
-        sum(len(found) for found in fold.pending.values()),
-        sum(1 for found in fold.pending.values() if found),
-        len(settled),
-        fold.aborted,
-        fold.keyless,
-        fold.largest_timestamp,
+        ignored_tail,
+        sum(len(found) for found in replay.pending.values()),
+        sum(1 for found in replay.pending.values() if found),
+        len(decided_transactions),
+        replay.aborted,
+        replay.keyless,
+        replay.largest_timestamp,
         unknown_start,
     )
 
 
-def read_decisions(directory: Path, tick: Tick | None = None) -> tuple[list[TransactionDecision], list[OffsetMgrError]]:
-    """Reads the decisions in the directory of a partition of ``__transaction_state``. Raises the errors of
-    `read_partition`."""
-    fold, _, _ = _read(segments_in(directory), tick)
-    return decisions(fold.newest)
+def read_decisions(
+    directory: Path, on_read: OnRead | None = None
+) -> tuple[list[TransactionDecision], list[OffsetMgrError]]:
+    """Reads the decided transactions, and the errors of unreadable records, from the directory of a partition of
+    ``__transaction_state``. Raises the errors of `read_partition`."""
+    replay, _, _ = _read(segments_in(directory), on_read)
+    return decisions(replay.newest)
 
 
 def log_end(directory: Path) -> LogEnd:
-    """Returns the end of a replica's log according to its last segment with a sound entry. Raises the errors of
+    """Returns the end of a replica's log, from its last segment with a valid entry. Raises the errors of
     `read_partition`."""
     filled = [segment for segment in segments_in(directory) if segment.size]
     for at in reversed(range(len(filled))):
-        fold, _, _ = _read(filled[at:], None)
-        if fold.end is not None:
-            return _end(fold)
-    return _end(OffsetsFold())
+        replay, _, _ = _read(filled[at:], None)
+        if replay.end is not None:
+            return _end(replay)
+    return _end(OffsetsReplay())
 
 
-def _end(fold: OffsetsFold) -> LogEnd:
-    return LogEnd(-1 if fold.leader_epoch is None else fold.leader_epoch, fold.end or 0)
+def _end(replay: OffsetsReplay) -> LogEnd:
+    return LogEnd(-1 if replay.leader_epoch is None else replay.leader_epoch, replay.end or 0)
 
 
-def _read(segments: Iterable[Segment], tick: Tick | None) -> tuple[OffsetsFold, MissingRange | None, int]:
-    """Reads all segments of a log; returns the ignored tail and the number of bytes."""
-    fold = OffsetsFold()
-    cut = None
+def _read(segments: Iterable[Segment], on_read: OnRead | None) -> tuple[OffsetsReplay, IgnoredTail | None, int]:
+    """Replays all segments of a log. Returns the replay, the ignored tail and the number of bytes."""
+    replay = OffsetsReplay()
+    ignored_tail = None
     filled = [(segment, segment.size) for segment in segments]
     filled = [(segment, size) for segment, size in filled if size]
     for number, (segment, size) in enumerate(filled, 1):
-        cut = _take(segment, size, fold, newest=number == len(filled), tick=tick)
-    return fold, cut, sum(size for _, size in filled)
+        ignored_tail = _replay_segment(segment, size, replay, newest=number == len(filled), on_read=on_read)
+    return replay, ignored_tail, sum(size for _, size in filled)
 
 
-def _take(segment: Segment, size: int, fold: OffsetsFold, *, newest: bool, tick: Tick | None) -> MissingRange | None:
+def _replay_segment(
+    segment: Segment, size: int, replay: OffsetsReplay, *, newest: bool, on_read: OnRead | None
+) -> IgnoredTail | None:
     position = 0
-    with segment.walk(end=size) as walk:
+    with segment.open_reader(end=size) as reader:
         try:
-            for chunk in walk.chunks():
+            for chunk in reader.chunks():
                 position = chunk.position
-                fold.take(chunk.data)
+                replay.replay(chunk.data)
                 position = chunk.position + len(chunk.data)
-                if tick is not None:
-                    tick(len(chunk.data))
+                if on_read is not None:
+                    on_read(len(chunk.data))
         except OSError as error:
             raise FileFailure(f"file {segment.log}", error.strerror or str(error)) from error
         except (CorruptData, LimitExceeded, UnknownVersion) as error:
-            if position != walk.position:  # within a chunk, and not after it in the file
-                position += fold.taken
-            cut = _tail(segment, position) if newest else None
-            if cut is None:
+            if position != reader.position:  # the damage is within this chunk, not after it
+                position += replay.replayed_bytes
+            ignored_tail = _damaged_tail(segment, position) if newest else None
+            if ignored_tail is None:
                 where = f"file {segment.log}, position {position}"
                 why = f"{error.what}: {error.why}"
                 hint = "" if newest else _HINT
                 raise type(error)(where, why, hint) from error
-            return cut
-        left = walk.left or 0
-    return _left(segment, walk, left, newest=newest)
+            return ignored_tail
+        incomplete = reader.incomplete_bytes or 0
+    return _incomplete_tail(segment, reader, incomplete, newest=newest)
 
 
-def _left(segment: Segment, walk: EntryReader, left: int, *, newest: bool) -> MissingRange | None:
-    """Decides on a segment that ends within an entry."""
-    if not left:
+def _incomplete_tail(segment: Segment, reader: EntryReader, incomplete: int, *, newest: bool) -> IgnoredTail | None:
+    """Handles a segment that ends within an entry: returns the ignored tail of the newest segment, raises `CorruptData`
+    for any other."""
+    if not incomplete:
         return None
     why = "the file ends within an entry"
     if not newest:
         raise CorruptData(
-            f"file {segment.log}, position {walk.position}",
-            f"{why}, and it is not the newest",
+            f"file {segment.log}, position {reader.position}",
+            f"{why}, although it is not the newest segment",
             _HINT,
         )
-    return MissingRange(segment.log, walk.position, left, why)
+    return IgnoredTail(segment.log, reader.position, incomplete, why)
 
 
-def _tail(segment: Segment, position: int) -> MissingRange | None:
-    """Returns the truncation of a broker's recovery there; None if it would not truncate at this entry."""
+def _damaged_tail(segment: Segment, position: int) -> IgnoredTail | None:
+    """Returns the tail that a broker's recovery would truncate; None if it would not truncate at ``position``."""
     with segment.open() as file:
         found = examine(file, segment.base_offset, str(segment.log))
-    if found.damage is None or found.sound != position:
+    if found.damage is None or found.valid_bytes != position:
         return None
-    return MissingRange(segment.log, found.sound, found.cut, f"{found.damage}, {found.why}")
+    return IgnoredTail(segment.log, found.valid_bytes, found.invalid_bytes, f"{found.damage}, {found.why}")
 
 
-def _forget_before(fold: OffsetsFold, start: int) -> None:
-    """Removes records before the log's start, which may be within a segment (DeleteRecords)."""
-    for newest in (fold.newest, *fold.pending.values()):
+def _drop_before(replay: OffsetsReplay, start: int) -> None:
+    """Removes the records before the log's start offset, which may be within a segment (DeleteRecords)."""
+    for newest in (replay.newest, *replay.pending.values()):
         for key in [key for key, (at, _) in newest.items() if at < start] if start else ():
             del newest[key]

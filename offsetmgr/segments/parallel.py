@@ -1,7 +1,7 @@
 """Runs one function over many directories in parallel processes, because reading a log is CPU-bound.
 
-Results come in the order of the directories as soon as they are available; an error is that directory's result. A
-worker ends with its parent, however that ends.
+The results come in the order of the directories. If the function fails for a directory, the error is that directory's
+result. A worker process exits when its parent exits, even if the parent is killed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 _POLL_S: Final = 0.2
-"""Seconds between two reads of the workers' progress."""
-_GARBAGE: Final = 1_000_000
-"""Millions of records are held, in no cycles."""
+"""Interval at which the parent reads the workers' progress."""
+_GC_THRESHOLD: Final = 1_000_000
+"""Garbage collections are rare in workers, because their millions of records contain no reference cycles."""
 _bytes_read: Any = None
 
 
@@ -39,20 +39,20 @@ def map_directories(
     processes: int,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[Argument, Result | OffsetMgrError]]:
-    """Yields the result or error of ``function`` for every argument, with at most ``processes`` at a time (1: in this
-    process).
+    """Yields each argument with the result of ``function`` or its error, in order.
 
-    ``function`` receives a counter for the bytes that it has read, and ``progress`` receives the sum periodically.
-    Function, arguments and results are pickled. An error that is not an `OffsetMgrError` ends it.
+    At most ``processes`` worker processes run at a time; with 1 the function runs in this process. ``function`` gets
+    the argument and a callback that counts the bytes that it has read; ``progress`` periodically gets the total. The
+    function, the arguments and the results must be picklable. An exception other than `OffsetMgrError` is raised here.
     """
     if min(processes, len(arguments)) <= 1:
-        yield from _here(function, arguments, progress)
+        yield from _run_inline(function, arguments, progress)
         return
     context = multiprocessing.get_context("spawn")
     counter = context.Value("q", 0)
-    pool = ProcessPoolExecutor(min(processes, len(arguments)), context, _begin, (counter,))
+    pool = ProcessPoolExecutor(min(processes, len(arguments)), context, _initialize_worker, (counter,))
     try:
-        futures = [pool.submit(_called, function, argument) for argument in arguments]
+        futures = [pool.submit(_run_in_worker, function, argument) for argument in arguments]
         for argument, future in zip(arguments, futures, strict=True):
             while not wait([future], _POLL_S).done:
                 if progress is not None:
@@ -61,11 +61,11 @@ def map_directories(
         if progress is not None:
             progress(counter.value)
     finally:
-        # A worker that has just started would not find what its parent has removed.
+        # Without the wait a worker that is still starting would miss resources that the parent has removed.
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _here(
+def _run_inline(
     function: Callable[[Argument, Callable[[int], None]], Result],
     arguments: Sequence[Argument],
     progress: Callable[[int], None] | None,
@@ -91,18 +91,18 @@ def _result(future: Future[Result | OffsetMgrError], argument: object) -> Result
         return future.result()
     except BrokenProcessPool:
         return FileFailure(
-            f"reading {argument}", "the process that read it, or a parallel one, was killed", "is there enough memory?"
+            f"reading {argument}", "one of the worker processes was killed", "check that there is enough memory"
         )
 
 
-def _begin(counter: Any) -> None:
-    """Initializes each worker once."""
-    global _bytes_read  # noqa: PLW0603 - a pool hands nothing else to its workers
+def _initialize_worker(counter: Any) -> None:
+    """Initializes a worker process."""
+    global _bytes_read  # noqa: PLW0603 - a pool passes shared counters only through its initializer
     _bytes_read = counter
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # not the parent's handlers
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # workers must not run the parent's handlers
         if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGINT:
             signal.signal(number, signal.SIG_DFL)
-    gc.set_threshold(_GARBAGE)
+    gc.set_threshold(_GC_THRESHOLD)
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
 
 
@@ -113,15 +113,15 @@ def _end_with_the_parent() -> None:
         os._exit(1)
 
 
-def _called(
+def _run_in_worker(
     function: Callable[[Argument, Callable[[int], None]], Result], argument: Argument
 ) -> Result | OffsetMgrError:
     try:
-        return function(argument, _tick)
+        return function(argument, _add_bytes_read)
     except OffsetMgrError as error:
         return error
 
 
-def _tick(size: int) -> None:
+def _add_bytes_read(size: int) -> None:
     with _bytes_read.get_lock():
         _bytes_read.value += size

@@ -1,12 +1,13 @@
-"""A partition's directory (``topic-0``): its segments, and reads from any offset.
+"""A partition's directory (``topic-0``): lists its segments and reads from any offset.
 
-`Partition.refresh` replaces the list of segments as a whole, so a reader that took `Partition.segments` before
-continues with a list that does not change while segments are rolled and deleted.
+`Partition.refresh` replaces the tuple of segments. A reader that took `Partition.segments` before continues with its
+tuple, which does not change when a broker rolls or deletes segments.
 
-Unfinished work of a dead broker is read as the broker would: segments that compaction had written completely
-(``.swap``) replace the original ones, and files to be deleted or unfinished ones are ignored (``.deleted``,
-``.cleaned``). Source: kafka.log.LogLoader, LocalLog; for the search and the reads Kafka 0.10.1, Implementation, 5.5
-"Log".
+After a crash of the broker, this module reads the files as the broker would at its next start: segments that compaction
+had written completely (``.swap``) replace the original ones, and files that are incomplete or marked for deletion
+(``.cleaned``, ``.deleted``) are ignored.
+
+Source: kafka.log.LogLoader, LocalLog; for the search and the reads Kafka 0.10.1, Implementation, 5.5 "Log".
 """
 
 from __future__ import annotations
@@ -22,21 +23,22 @@ from typing import Final
 from offsetmgr.core.errors import CorruptData, FileFailure, OffsetOutOfRange, UnsupportedOperation
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.segments.checkpoints import LOG_START, read_checkpoint
-from offsetmgr.segments.entries import CHUNK, LARGEST
-from offsetmgr.segments.segment import LOG, OLD_LOG, SWAP, LogSlice, Segment
+from offsetmgr.segments.entries import CHUNK, MAX_ENTRY_BYTES
+from offsetmgr.segments.segment import KAFKA_07_LOG, LOG, SWAP, LogSlice, Segment
 
-_FOLDER: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>\d{1,10})")
-_ODD: Final = re.compile(r".+\.[0-9a-f]{32}-(delete|future|stray)")
-"""A broker's directory of a partition that is not a live log: deleted, being moved, or unknown to the cluster."""
-_OLD_FOLDER: Final = re.compile(r".+_\d+")
+_PARTITION_DIR: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>\d{1,10})")
+_INACTIVE_DIR: Final = re.compile(r".+\.[0-9a-f]{32}-(delete|future|stray)")
+"""A partition's directory that is not a live log: deleted, a copy in progress, or unknown to the cluster."""
+_KAFKA_07_DIR: Final = re.compile(r".+_\d+")
 _CLEANED: Final = ".log.cleaned"
 
 
 class Partition:
     """A partition's log, for reading.
 
-    ``directory`` has its name. Raises `CorruptData` for a directory of no partition, `UnsupportedOperation` for one of
-    Kafka 0.7 and for one that a broker has set aside by name; `FileFailure`.
+    The name of ``directory`` is that of the partition (``topic-0``). Raises `CorruptData` for another name,
+    `UnsupportedOperation` for a directory of Kafka 0.7 and for one that a broker has renamed because it is not in use
+    (``-delete``, ``-future``, ``-stray``), and `FileFailure`.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -47,7 +49,7 @@ class Partition:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """Returns the segments of the last `refresh`, by offset, as a tuple that never changes."""
+        """Returns the segments at the last `refresh`, sorted by offset."""
         return self._segments
 
     def refresh(self) -> None:
@@ -55,21 +57,21 @@ class Partition:
         self._segments = segments_in(self.directory)
 
     def range(self) -> LogRange:
-        """Returns its offsets: from its start, which may be within a segment (DeleteRecords), to the offset after its
-        last entry. Raises `CorruptData` if the last segment is damaged, `FileFailure`."""
+        """Returns the log's start offset, which may be within a segment (DeleteRecords), and the offset after its last
+        entry. Raises `CorruptData` if the last segment is damaged, `FileFailure`."""
         return LogRange(self._start(self._segments), self._end(self._segments))
 
     def segment_of(self, offset: int) -> Segment | None:
-        """Returns the last segment that begins at or before ``offset``; None if all begin after it."""
+        """Returns the last segment that begins at or before ``offset``; None if all segments begin after it."""
         return _segment_of(self._segments, offset)
 
-    def read(self, offset: int, size: int = CHUNK, largest: int = LARGEST) -> LogSlice | None:
-        """Returns about ``size`` bytes from the entry with ``offset`` on, or from the next one if compaction has
-        removed it.
+    def read(self, offset: int, size: int = CHUNK, max_entry_bytes: int = MAX_ENTRY_BYTES) -> LogSlice | None:
+        """Returns about ``size`` bytes from the entry with ``offset`` on, or from the next entry if compaction has
+        removed that one. Returns None at the end of the log.
 
-        The bytes may end within an entry; an entry larger than ``size`` is returned in full, and one over ``largest``
-        raises `LimitExceeded`. None at the log's end. Raises `OffsetOutOfRange` for an offset before the log or after
-        its end; `CorruptData`, `FileFailure`.
+        The bytes may end within an entry, but the first entry is always complete. Raises `LimitExceeded` if the first
+        entry is larger than ``max_entry_bytes``, `OffsetOutOfRange` for an offset before the start or after the end of
+        the log, `CorruptData`, and `FileFailure`.
         """
         segments = self._segments
         at = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
@@ -77,9 +79,9 @@ class Partition:
         if offset < start:
             raise self._outside(offset, segments, start)
         for segment in segments[max(at, 0) :]:
-            piece = segment.read(offset, size, largest)
-            if piece is not None:
-                return piece
+            log_slice = segment.read(offset, size, max_entry_bytes)
+            if log_slice is not None:
+                return log_slice
         if offset > self._end(segments):
             raise self._outside(offset, segments, start)
         return None
@@ -101,15 +103,15 @@ class Partition:
 
 
 def next_offset(segment: Segment) -> int:
-    """Returns the offset after a segment's last complete entry; the segment's own if it has none.
+    """Returns the offset after a segment's last complete entry. Returns the base offset if the segment has none.
 
     Raises `CorruptData` if an entry near the end is damaged, `FileFailure`.
     """
     index = segment.offset_index()
     start = segment.position_before(index[len(index) - 1].offset) if len(index) else 0
     end = segment.base_offset
-    with segment.walk(start) as walk:
-        for entry in walk:
+    with segment.open_reader(start) as reader:
+        for entry in reader:
             if not entry.intact():
                 raise CorruptData(
                     f"{segment.log}, position {entry.position}", f"the entry at offset {entry.offset} is damaged"
@@ -119,60 +121,61 @@ def next_offset(segment: Segment) -> int:
 
 
 def partition_of(directory: Path) -> TopicPartition:
-    """Returns the partition of a directory with this name, which may be a link's. Raises the errors of `Partition`."""
-    name = directory.name if _FOLDER.fullmatch(directory.name) else directory.resolve().name
-    with contextlib.suppress(FileFailure):  # the name suffices; a reader of the directory gets the error
-        _refuse_kafka_07(directory, name)
-    if _ODD.fullmatch(name):
+    """Returns the partition of a directory according to its name. ``directory`` may be a link to one with such a name.
+    Raises the errors of `Partition`."""
+    name = directory.name if _PARTITION_DIR.fullmatch(directory.name) else directory.resolve().name
+    with contextlib.suppress(FileFailure):  # the name is enough here; reading the directory raises the error
+        _reject_kafka_07(directory, name)
+    if _INACTIVE_DIR.fullmatch(name):
         state = {"delete": "deleted", "future": "still being copied to", "stray": "unknown to its cluster"}
         raise UnsupportedOperation(
             str(directory),
             f"the partition is {state[name.rpartition('-')[2]]}",
-            "rename it to TOPIC-N to read it anyway",
+            "to read it anyway, rename it to TOPIC-N",
         )
-    found = _FOLDER.fullmatch(name)
+    found = _PARTITION_DIR.fullmatch(name)
     if found is None:
-        raise CorruptData(str(directory), "it has not the name of a partition's directory", "as in orders-0")
+        raise CorruptData(str(directory), "its name is not that of a partition's directory", "an example is orders-0")
     return TopicPartition(found["topic"], int(found["partition"]))
 
 
-def is_named_as_one(directory: Path) -> bool:
-    """Returns whether a directory has the name of a partition's, in use, set aside, or of Kafka 0.7."""
+def has_partition_dir_name(directory: Path) -> bool:
+    """Returns whether a directory's name is that of a partition's directory: of a live log, of a log that is not in use
+    (deleted, being copied, stray), or of Kafka 0.7."""
     name = directory.resolve().name
-    return any(form.fullmatch(name) for form in (_FOLDER, _ODD, _OLD_FOLDER))
+    return any(form.fullmatch(name) for form in (_PARTITION_DIR, _INACTIVE_DIR, _KAFKA_07_DIR))
 
 
 def partitions_in(directory: Path) -> Iterator[Path]:
-    """Yields the directories of partitions in a broker's log directory, by topic and number, without those that a
-    broker has set aside.
+    """Yields the directories of live partitions in a broker's log directory, sorted by topic and number.
 
-    Raises `FileFailure`, and `UnsupportedOperation` if there are only those of Kafka 0.7.
+    Raises `FileFailure`, and `UnsupportedOperation` if all partitions in it are of Kafka 0.7.
     """
     return (path for _, path in named_partitions(directory))
 
 
 def named_partitions(directory: Path) -> list[tuple[TopicPartition, Path]]:
-    """Returns `partitions_in` with their partitions, without reading the directories. Raises its errors."""
+    """Returns the partitions and directories of `partitions_in` without reading the directories. Raises its errors."""
     named = []
     paths = _listing(directory)
     for path in paths:
-        found = _FOLDER.fullmatch(path.name)
-        if found and is_partition_dir(path):
+        found = _PARTITION_DIR.fullmatch(path.name)
+        if found and is_directory(path):
             named.append((TopicPartition(found["topic"], int(found["partition"])), path))
     if not named:
         for path in paths:
-            if _OLD_FOLDER.fullmatch(path.name) and is_partition_dir(path):
-                _refuse_kafka_07(path)
+            if _KAFKA_07_DIR.fullmatch(path.name) and is_directory(path):
+                _reject_kafka_07(path)
     return sorted(named)
 
 
 def segments_in(directory: Path) -> tuple[Segment, ...]:
-    """Returns a directory's segments by offset, as a broker would find them. Raises `FileFailure`,
-    `UnsupportedOperation`, and `CorruptData` if unfinished files of compaction are damaged."""
+    """Returns a directory's segments, sorted by offset, as a broker would find them at its start. Raises `FileFailure`,
+    `UnsupportedOperation`, and `CorruptData` if a ``.swap`` file of compaction is damaged."""
     files = _listing(directory)
     for file in files:
-        if file.name.endswith(OLD_LOG):
-            _refuse_kafka_07(directory)
+        if file.name.endswith(KAFKA_07_LOG):
+            _reject_kafka_07(directory)
     segments = {segment.base_offset: segment for segment in _named(files, LOG)}
     swaps = _valid_swaps(files)
     if swaps:
@@ -184,14 +187,17 @@ def segments_in(directory: Path) -> tuple[Segment, ...]:
 
 
 def _valid_swaps(files: list[Path]) -> list[Segment]:
-    """Compaction renames its files from the last segment to the first, from ``.cleaned`` to ``.swap``: while one
-    ``.cleaned`` is left, those from it on are incomplete, and the old segments count."""
+    """Returns the complete ``.swap`` segments of compaction.
+
+    Compaction renames its files from ``.cleaned`` to ``.swap``, from the last segment to the first. If a ``.cleaned``
+    file is left, the renaming did not finish, so the ``.swap`` files from its offset on do not count.
+    """
     unfinished = [int(file.name[:20]) for file in files if file.name.endswith(_CLEANED) and file.name[:20].isdigit()]
     return [segment for segment in _named(files, LOG + SWAP) if not unfinished or segment.base_offset < min(unfinished)]
 
 
 def _named(files: list[Path], suffix: str) -> list[Segment]:
-    """A broker ignores other files in its directories."""
+    """Returns the segments with this suffix. Like a broker, it ignores other files."""
     return [Segment.of(file) for file in files if file.name[20:] == suffix and file.name[:20].isdecimal()]
 
 
@@ -200,9 +206,8 @@ def _segment_of(segments: tuple[Segment, ...], offset: int) -> Segment | None:
     return segments[at - 1] if at else None
 
 
-def is_partition_dir(path: Path) -> bool | None:
-    """Returns whether a path is a directory (False: something else; None: it does not exist). Raises `FileFailure` if
-    that is unknown."""
+def is_directory(path: Path) -> bool | None:
+    """Returns whether a path is a directory; None if it does not exist. Raises `FileFailure`."""
     try:
         return stat.S_ISDIR(path.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -218,14 +223,18 @@ def _listing(directory: Path) -> list[Path]:
         raise FileFailure(f"cannot read {directory}", error.strerror or str(error)) from error
 
 
-def _refuse_kafka_07(directory: Path, name: str = "") -> None:
-    """Decides by its files, or by its name if that is given and it has no logs of later versions."""
-    files = [file.name for file in _listing(directory)] if is_partition_dir(directory) else []
-    old = [file for file in files if file.endswith(OLD_LOG)]
-    if old or (_OLD_FOLDER.fullmatch(name) and not any(file.endswith(LOG) for file in files)):
+def _reject_kafka_07(directory: Path, name: str = "") -> None:
+    """Raises `UnsupportedOperation` for a directory of Kafka 0.7.
+
+    A ``.kafka`` file shows such a directory. If ``name`` is given and the directory has no later logs, a name of the
+    form TOPIC_N shows it too.
+    """
+    files = [file.name for file in _listing(directory)] if is_directory(directory) else []
+    old = [file for file in files if file.endswith(KAFKA_07_LOG)]
+    if old or (_KAFKA_07_DIR.fullmatch(name) and not any(file.endswith(LOG) for file in files)):
         why = f"it holds {old[0]}" if old else "its name is TOPIC_N"
         raise UnsupportedOperation(
             str(directory),
             f"{why}: a log of Kafka 0.7, whose entries have a length of 4 bytes and no offset",
-            "only logs of Kafka 0.8 and later (directories TOPIC-N with .log files) are read",
+            "offsetmgr reads only logs of Kafka 0.8 and later: directories TOPIC-N with .log files",
         )

@@ -1,10 +1,10 @@
-"""Finds the sound part of a segment: its entries from the first to the last complete one with the right checksum.
+"""Finds the valid part of a segment, by the rule of Kafka's recovery of the newest segment after a crash.
 
-It is Kafka's recovery of the newest segment after a crash: an entry counts if it ends within the file and its CRC is
-right, and the log is truncated at the first one that does not. That covers a tail that was never written and invalid
-data that was added.
+An entry is valid if it ends within the file and its CRC is right. A broker truncates the log at the first entry that is
+not valid. The rule covers a tail that was never written, and invalid data at the end.
 
-It only reads, in bounded memory: the checksum is computed piece by piece, so that an invalid size costs only time.
+This module only reads, in bounded memory. It computes checksums piece by piece, so that an entry with an invalid size
+costs time but no memory.
 
 Source: Kafka 0.10.1, Implementation, 5.5 "Guarantees"; org.apache.kafka.storage.internals.log.LogSegment.recover,
 org.apache.kafka.common.record.FileLogInputStream; kafka.log.LogLoader.recoverLog (3.9).
@@ -23,38 +23,38 @@ from typing import BinaryIO, Final, NamedTuple
 from crc32c import crc32c
 
 from offsetmgr.core.errors import FileFailure
-from offsetmgr.segments.batch_reader import BATCH_SMALLEST, CRC_FROM, LEGACY_SMALLEST, LOG_OVERHEAD
+from offsetmgr.segments.batch_reader import BATCH_MIN_BYTES, CRC_FROM, LEGACY_MIN_BYTES, LOG_OVERHEAD
 
 CHUNK: Final = 1024 * 1024
 INDEX_INTERVAL: Final = 4096
 """Bytes between two entries of an index: the broker's default of ``index.interval.bytes``."""
-DOUBTS_KEPT: Final = 100
-"""The number of suspicions that are reported one by one; further ones are only counted."""
-_FARTHEST: Final = 2**31 - 1
-"""An index has 32-bit offsets relative to the segment's first."""
+MAX_SUSPICIONS: Final = 100
+"""Maximum number of suspicions that a result lists; further ones are only counted."""
+_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+"""An index stores 32-bit offsets relative to the segment's base offset."""
 _UP_TO_MAGIC: Final = 17
 _LEGACY_CRC_FROM: Final = 16
-_FRONT: Final = struct.Struct(">qiiB")
-"""Offset, size, leader epoch (of magic 2) or CRC (before), magic."""
+_PREFIX: Final = struct.Struct(">qiiB")
+"""Offset, size, leader epoch (in magic 2) or CRC (in magic 0 and 1), magic."""
 _REST: Final = struct.Struct(">Ihiqq")
-"""Of magic 2, after the magic: CRC, attributes, last offset's delta, first and largest timestamp."""
-_BATCH_FRONT: Final = _UP_TO_MAGIC + _REST.size
+"""The next fields in magic 2: CRC, attributes, last offset's delta, first and largest timestamp."""
+_BATCH_PREFIX_BYTES: Final = _UP_TO_MAGIC + _REST.size
 _INT64: Final = struct.Struct(">q")
 
 
 class Damage(StrEnum):
-    """Why a segment is sound only up to a position."""
+    """The kind of the first damage in a segment."""
 
     MISSING_TAIL = "missing tail"
-    """The last entry does not end within the file. (An invalid size that is too large looks the same.)"""
-    NONSENSE = "nonsense"
+    """The last entry does not end within the file. An invalid size that is too large looks the same."""
+    INVALID_ENTRY = "invalid entry"
     """No entry begins there, or its checksum is wrong."""
 
 
 class Suspicion(NamedTuple):
-    """An entry with the right checksum whose offset or version, which no checksum covers, cannot be right.
+    """An entry with a right checksum but an impossible offset or version: no checksum covers these fields.
 
-    Kafka's recovery keeps it.
+    Kafka's recovery keeps such an entry.
     """
 
     position: int
@@ -63,46 +63,46 @@ class Suspicion(NamedTuple):
 
 
 class RecoveryOutcome(StrEnum):
-    """The action of a recovering broker on the segment."""
+    """The action of a broker's recovery on the segment."""
 
     KEPT = "kept"
     CUT = "cut"
     EMPTIED = "emptied"
-    """Its index cannot be built, because offsets decrease: the broker discards the whole segment."""
+    """The broker discards the whole segment, because it cannot build the index of decreasing offsets."""
     UNKNOWN = "unknown"
-    """An offset is before the segment's first one, or too far after it: the broker tries to split the segment, and does
-    not start if it cannot."""
+    """An offset is below the segment's base offset or too far above it. The broker tries to split the segment, and does
+    not start if that fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExaminationResult:
-    """The content of a segment file. Sizes and positions are in bytes."""
+    """The result of `examine` for one segment file. Sizes and positions are in bytes."""
 
     base_offset: int
     size: int
-    sound: int
-    """The position of the first damage: everything before it is complete entries with right checksums."""
+    valid_bytes: int
+    """The position of the first damage: all bytes before it are complete entries with right checksums."""
     entries: int
-    """The number of sound entries."""
+    """The number of valid entries."""
     next_offset: int
-    """The offset after the last sound entry: the log's end offset after a truncation there."""
+    """The offset after the last valid entry, which is the log end offset after a truncation there."""
     damage: Damage | None = None
     why: str = ""
-    doubts: tuple[Suspicion, ...] = ()
-    doubt_count: int = 0
+    suspicions: tuple[Suspicion, ...] = ()
+    suspicion_count: int = 0
     outcome: RecoveryOutcome = RecoveryOutcome.KEPT
 
     @property
-    def cut(self) -> int:
-        """Bytes after the sound part."""
-        return self.size - self.sound
+    def invalid_bytes(self) -> int:
+        """Number of bytes after the valid part."""
+        return self.size - self.valid_bytes
 
     @property
     def broker_keeps(self) -> int | None:
-        """Returns the bytes that a recovering broker keeps; None if unknown."""
+        """Returns the number of bytes that a broker's recovery keeps; None if unknown."""
         if self.outcome is RecoveryOutcome.UNKNOWN:
             return None
-        return 0 if self.outcome is RecoveryOutcome.EMPTIED else self.sound
+        return 0 if self.outcome is RecoveryOutcome.EMPTIED else self.valid_bytes
 
 
 def examine(
@@ -115,8 +115,8 @@ def examine(
 ) -> ExaminationResult:
     """Reads a segment from its beginning to the first damage, or to ``end`` (by default the file's size).
 
-    ``base_offset`` is the segment's, from its name; ``what`` names it in errors. Raises `FileFailure` if the file
-    cannot be read, or becomes shorter meanwhile.
+    ``base_offset`` is the base offset in the segment's file name; ``what`` names the file in errors. Raises
+    `FileFailure` if the file cannot be read, or becomes shorter meanwhile.
     """
     examination = Examination(source, base_offset, what, end=end, index_interval=index_interval)
     for _ in examination:
@@ -125,7 +125,10 @@ def examine(
 
 
 class Examination:
-    """`examine` in pieces, for callers that report progress: yields the position after every `CHUNK` or so."""
+    """Does what `examine` does, in steps, for callers that report progress.
+
+    Iteration yields the position after about every `CHUNK` bytes.
+    """
 
     def __init__(
         self,
@@ -137,18 +140,18 @@ class Examination:
         index_interval: int = INDEX_INTERVAL,
     ) -> None:
         size = source.seek(0, io.SEEK_END) if end is None else end
-        self._walk = _Cursor(_Window(source, what, size), base_offset, index_interval)
+        self._cursor = _Cursor(_Window(source, what, size), base_offset, index_interval)
 
     def __iter__(self) -> Iterator[int]:
-        told = 0
-        while self._walk.step():
-            if self._walk.position - told >= CHUNK:
-                told = self._walk.position
-                yield told
+        reported = 0
+        while self._cursor.step():
+            if self._cursor.position - reported >= CHUNK:
+                reported = self._cursor.position
+                yield reported
 
     def result(self) -> ExaminationResult:
         """Returns the result so far."""
-        return self._walk.result()
+        return self._cursor.result()
 
 
 class _Window:
@@ -171,12 +174,12 @@ class _Window:
             start = 0
         return memoryview(self._data)[start : start + length]
 
-    def checksum(self, position: int, end: int, taken: Callable[[memoryview, int], int]) -> int:
-        """Returns the checksum of the bytes between two positions, whatever their number."""
+    def checksum(self, position: int, end: int, update: Callable[[memoryview, int], int]) -> int:
+        """Returns the checksum of the bytes between two positions. Reads them in pieces of at most `CHUNK` bytes."""
         value = 0
         while position < end:
             piece = self.at(position, min(CHUNK, end - position))
-            value = taken(piece, value)
+            value = update(piece, value)
             position += len(piece)
         return value
 
@@ -191,7 +194,9 @@ class _Window:
         except OSError as error:
             raise FileFailure(self._what, f"position {position}: {error.strerror or error}") from error
         if missing:
-            raise FileFailure(self._what, "it became shorter while it was read", "does another process write to it?")
+            raise FileFailure(
+                self._what, "it became shorter while offsetmgr read it", "check whether another process writes to it"
+            )
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -204,65 +209,65 @@ class _Cursor:
         self._last: int | None = None
         self._damage: Damage | None = None
         self._why = ""
-        self._doubts: list[Suspicion] = []
-        self._doubt_count = 0
+        self._suspicions: list[Suspicion] = []
+        self._suspicion_count = 0
         self._outcome = RecoveryOutcome.KEPT
-        self._index = _BrokersIndex(base_offset, index_interval)
+        self._index = _BrokerIndexSimulation(base_offset, index_interval)
 
     def step(self) -> bool:
-        """Reads one entry; returns False if there is no further sound one."""
+        """Reads one entry; returns False if there is no further valid entry."""
         window, at = self._window, self.position
         left = window.size - at
         if not left:
             return False
-        front = window.at(at, _BATCH_FRONT)
-        # The broker does not read an entry of which it has only the bytes up to the magic one.
+        prefix = window.at(at, _BATCH_PREFIX_BYTES)
+        # A broker does not read an entry if the file ends at or before its magic byte.
         if left <= _UP_TO_MAGIC:
-            return self._end(Damage.MISSING_TAIL, f"{left} bytes are no whole entry")
-        offset, size, legacy_crc, magic = _FRONT.unpack_from(front)
-        if size < LEGACY_SMALLEST:
-            return self._end(Damage.NONSENSE, f"an entry cannot have {size} bytes")
+            return self._end(Damage.MISSING_TAIL, f"{left} bytes are not a complete entry")
+        offset, size, legacy_crc, magic = _PREFIX.unpack_from(prefix)
+        if size < LEGACY_MIN_BYTES:
+            return self._end(Damage.INVALID_ENTRY, f"an entry cannot have {size} bytes")
         end = at + LOG_OVERHEAD + size
         if end > window.size:
             return self._end(
-                Damage.MISSING_TAIL, f"the entry would end {end - window.size} bytes behind the file's end"
+                Damage.MISSING_TAIL, f"the entry would end {end - window.size} bytes after the end of the file"
             )
-        # As a signed byte: Java takes 128 and more for versions below 2.
+        # Java reads the magic as a signed byte, so it takes 128 and more for versions below 2.
         if magic < 2 or magic > 0x7F:
             if window.checksum(at + _LEGACY_CRC_FROM, end, zlib.crc32) != legacy_crc & 0xFFFFFFFF:
-                return self._end(Damage.NONSENSE, "the checksum is not that of its bytes")
+                return self._end(Damage.INVALID_ENTRY, "the checksum does not match its content")
             first = None
             last = offset
-            time = _INT64.unpack_from(front, _UP_TO_MAGIC + 1)[0] if magic == 1 else -1
+            time = _INT64.unpack_from(prefix, _UP_TO_MAGIC + 1)[0] if magic == 1 else -1
         else:
-            if size < BATCH_SMALLEST:
-                return self._end(Damage.NONSENSE, "the entry is shorter than its header")
-            crc, _attributes, delta, _first_time, time = _REST.unpack_from(front, _UP_TO_MAGIC)
+            if size < BATCH_MIN_BYTES:
+                return self._end(Damage.INVALID_ENTRY, "the entry is shorter than its header")
+            crc, _attributes, delta, _first_time, time = _REST.unpack_from(prefix, _UP_TO_MAGIC)
             if window.checksum(at + CRC_FROM, end, crc32c) != crc:
-                return self._end(Damage.NONSENSE, "the checksum is not that of its bytes")
+                return self._end(Damage.INVALID_ENTRY, "the checksum does not match its content")
             first = offset
             last = offset + delta
-        self._take(offset, first, last, magic, time)
+        self._check_offsets(offset, first, last, magic, time)
         self._entries += 1
         self.position = end
         return True
 
-    def _take(self, offset: int, first: int | None, last: int, magic: int, time: int) -> None:
+    def _check_offsets(self, offset: int, first: int | None, last: int, magic: int, time: int) -> None:
         lowest = last if first is None else first
         if magic > 2:
-            self._doubt(offset, f"message format {magic} is not known")
-        if not self._base <= lowest <= last <= self._base + _FARTHEST:
-            self._doubt(offset, f"offsets {lowest} to {last} do not belong to a segment that begins at {self._base}")
+            self._suspect(offset, f"message format {magic} is not known")
+        if not self._base <= lowest <= last <= self._base + _MAX_RELATIVE_OFFSET:
+            self._suspect(offset, f"offsets {lowest} to {last} do not belong to a segment that begins at {self._base}")
         elif self._last is not None and lowest <= self._last:
-            self._doubt(offset, f"offset {lowest} comes after {self._last}: one of the two entries was changed")
+            self._suspect(offset, f"offset {lowest} comes after {self._last}: one of the two entries was altered")
         self._last = last
         if self._outcome is RecoveryOutcome.KEPT:
-            self._outcome = self._index.take(self.position, last, time)
+            self._outcome = self._index.add(self.position, last, time)
 
-    def _doubt(self, offset: int, why: str) -> None:
-        self._doubt_count += 1
-        if len(self._doubts) < DOUBTS_KEPT:
-            self._doubts.append(Suspicion(self.position, offset, why))
+    def _suspect(self, offset: int, why: str) -> None:
+        self._suspicion_count += 1
+        if len(self._suspicions) < MAX_SUSPICIONS:
+            self._suspicions.append(Suspicion(self.position, offset, why))
 
     def _end(self, damage: Damage, why: str) -> bool:
         self._damage, self._why = damage, why
@@ -282,15 +287,18 @@ class _Cursor:
             self._base if self._last is None else self._last + 1,
             self._damage,
             self._why,
-            tuple(self._doubts),
-            self._doubt_count,
+            tuple(self._suspicions),
+            self._suspicion_count,
             outcome,
         )
 
 
-class _BrokersIndex:
-    """Whether a broker could build the segment's indexes: otherwise it empties the segment (LogLoader.recoverLog, on
-    InvalidOffsetException), though every checksum is right."""
+class _BrokerIndexSimulation:
+    """Simulates how a broker builds the segment's indexes.
+
+    If the broker cannot build them, it empties the segment, although every checksum is right (LogLoader.recoverLog, on
+    InvalidOffsetException).
+    """
 
     def __init__(self, base_offset: int, interval: int) -> None:
         self._base = base_offset
@@ -301,9 +309,9 @@ class _BrokersIndex:
         self._indexed_time = -1
         self._indexed_time_offset: int | None = None
 
-    def take(self, position: int, last: int, time: int) -> RecoveryOutcome:
-        """Adds an entry that begins at ``position``."""
-        if not self._base <= last <= self._base + _FARTHEST:
+    def add(self, position: int, last: int, time: int) -> RecoveryOutcome:
+        """Adds an entry that begins at ``position``; returns the outcome for the segment so far."""
+        if not self._base <= last <= self._base + _MAX_RELATIVE_OFFSET:
             return RecoveryOutcome.UNKNOWN
         if time > self._time:
             self._time, self._time_offset = time, last

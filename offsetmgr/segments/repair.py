@@ -1,10 +1,14 @@
-"""Truncates a segment at its first damage: in place, or in a copy.
+"""Truncates a damaged log: in place, or in a copy.
 
-Ordering contract of a truncation in place: the removed bytes are first copied and made durable; then later segments are
-renamed, from the last to the first, so that the log never has a hole; then the segment's indexes, which may refer to
-removed entries, are renamed (a broker rebuilds them); then the log is truncated. If the process is killed between any
-two steps, every segment is either unchanged or completely processed; another run continues. A copy of a log is written
-under a temporary name and renamed when all of it is on disk.
+A truncation in place has four steps, in this order:
+
+1. Copy the bytes to remove, and flush the copy to disk.
+2. Rename the later segments, from the last to the first, so that the log never has a gap.
+3. Rename the segment's indexes, which may refer to removed entries. A broker rebuilds them.
+4. Truncate the segment.
+
+If the process is killed between two steps, every segment is either unchanged or completely processed, and another run
+continues. `copy_log` and `copy_directory` write under a temporary name and rename the copy when all of it is on disk.
 
 The caller keeps brokers out meanwhile (`broker_lock.require_unused`).
 """
@@ -20,68 +24,70 @@ from typing import BinaryIO, Final
 
 from offsetmgr.core.errors import Conflict, FileFailure
 from offsetmgr.segments.segment import ABORTED_INDEX, INDEX, TIME_INDEX, Segment
-from offsetmgr.segments.truncation import TruncationPoint, fingerprint, look
+from offsetmgr.segments.truncation import TruncationPoint, examine_segment, fingerprint
 
-CUT: Final = ".cut-from-"
-"""In the name of the copy of the removed bytes, before the position."""
-ASIDE: Final = ".before-cut-"
-"""In the name of a renamed index, before the position."""
+BACKUP: Final = ".cut-from-"
+"""The part of a backup's file name before the position of the first removed byte."""
+RENAMED: Final = ".before-cut-"
+"""The part of a renamed index's file name before the position of the truncation."""
 _INDEXES: Final = (INDEX, TIME_INDEX, ABORTED_INDEX)
-_DOOMED: Final = (".deleted", ".cleaned")
-"""Files that a broker would remove when it starts."""
+_REMOVED_AT_STARTUP: Final = (".deleted", ".cleaned")
+"""Suffixes of the files that a broker removes when it starts."""
 _PART: Final = ".part"
 _CHUNK: Final = 1024 * 1024
 
 
-def kept_copy(cut: TruncationPoint, keep: Path | None = None) -> Path:
-    """Returns the path of the copy of the removed bytes: next to the log, or in the directory ``keep``."""
-    return _kept(cut.seen.segment.log, cut.at, keep)
+def backup_path(truncation: TruncationPoint, keep: Path | None = None) -> Path:
+    """Returns the path of the backup of the removed bytes: next to the log, or in the directory ``keep``."""
+    return _backup_path(truncation.examined.segment.log, truncation.position, keep)
 
 
-def _kept(log: Path, at: int, keep: Path | None) -> Path:
-    name = f"{log.name}{CUT}{at}"
-    # Logs of different partitions have the same names.
+def _backup_path(log: Path, at: int, keep: Path | None) -> Path:
+    name = f"{log.name}{BACKUP}{at}"
+    # Logs of different partitions have the same file names.
     return log.with_name(name) if keep is None else keep / f"{log.absolute().parent.name}.{name}"
 
 
-def cut_in_place(cut: TruncationPoint, keep: Path | None = None) -> Path:
-    """Truncates the log in the order of the module's docstring, and returns the path of the copy of the removed bytes.
+def truncate_in_place(truncation: TruncationPoint, keep: Path | None = None) -> Path:
+    """Truncates the log in the order of the module's docstring; returns the path of the backup of the removed bytes.
 
-    Later segments are renamed as if they were truncated at 0, or moved to ``keep``.
-
-    Raises `FileFailure`, with the log unchanged; `Conflict` if it has changed since it was examined, or another copy of
-    that name exists.
+    Later segments are renamed to backups as well, or moved to ``keep``. Raises `FileFailure` if a step fails, and
+    `Conflict` if the log has changed since it was examined or a different file has the backup's name.
     """
-    log = cut.seen.segment.log
-    copy = kept_copy(cut, keep)
-    with _told(f"file {log}", "nothing was done"):
+    log = truncation.examined.segment.log
+    copy = backup_path(truncation, keep)
+    with _as_file_failure(f"file {log}", "the log is unchanged"):
         source = log.open("r+b")
     with source:
-        if fingerprint(source.fileno()) != cut.seen.mark:
+        if fingerprint(source.fileno()) != truncation.examined.fingerprint:
             raise Conflict(f"file {log}", "has changed since it was examined", "run the same command again")
-        _keep(source, cut, copy)
-        for segment in reversed(cut.seen.behind):
-            _put_aside(segment, keep)
-        with _told(f"indexes of {log}", "the log is as it was"):
-            _rename_indexes(cut.seen.segment, cut.at)
+        _back_up(source, truncation, copy)
+        for segment in reversed(truncation.examined.later):
+            _remove_segment(segment, keep)
+        with _as_file_failure(f"indexes of {log}", "the log itself is unchanged; run the same command again"):
+            _rename_indexes(truncation.examined.segment, truncation.position)
             _sync_directory(log.parent)
-        with _told(f"file {log} cannot be cut", f"the bytes to remove have been copied to {copy}"):
-            os.ftruncate(source.fileno(), cut.at)
+        with _as_file_failure(f"cannot truncate {log}", f"the bytes to remove have been copied to {copy}"):
+            os.ftruncate(source.fileno(), truncation.position)
             os.fsync(source.fileno())
     return copy
 
 
-def _keep(source: BinaryIO, cut: TruncationPoint, copy: Path) -> None:
-    """Copies the bytes to remove; accepts a copy of an interrupted run."""
+def _back_up(source: BinaryIO, truncation: TruncationPoint, copy: Path) -> None:
+    """Copies the bytes to remove to ``copy``. If an interrupted run has written the same copy, keeps that."""
     if copy.exists():
-        with _told(f"file {copy}", "the log is as it was"), copy.open("rb") as before:
-            if not _same(before, source, cut.at):
-                raise Conflict(f"file {copy}", "exists, and does not contain the bytes to remove", "move it away")
+        with _as_file_failure(f"file {copy}", "the log is unchanged"), copy.open("rb") as before:
+            if not _is_same(before, source, truncation.position):
+                raise Conflict(
+                    f"file {copy}", "exists with other content than the bytes to remove", "move it elsewhere"
+                )
         return
     part = copy.with_name(copy.name + _PART)
-    with _told(f"file {copy}", "the log is as it was; make room, or name another directory with --keep"):
+    with _as_file_failure(
+        f"file {copy}", "the log is unchanged; free disk space, or name another directory with --keep"
+    ):
         try:
-            _copy(source, cut.at, part)
+            _copy(source, truncation.position, part)
             part.rename(copy)
         except OSError:
             with contextlib.suppress(OSError):
@@ -90,19 +96,19 @@ def _keep(source: BinaryIO, cut: TruncationPoint, copy: Path) -> None:
         _sync_directory(copy.parent)
 
 
-def _put_aside(segment: Segment, keep: Path | None) -> None:
+def _remove_segment(segment: Segment, keep: Path | None) -> None:
     log = segment.log
-    aside = _kept(log, 0, keep)
+    backup = _backup_path(log, 0, keep)
     if keep is not None:
-        whole = TruncationPoint(look(segment), 0, segment.base_offset)
+        whole = TruncationPoint(examine_segment(segment), 0, segment.base_offset)
         with segment.open() as source:
-            _keep(source, whole, aside)
-    elif aside.exists():
-        raise Conflict(f"file {aside}", "exists", "move it away")
-    with _told(f"file {log}", "removed bytes have been saved; run the same command again"):
+            _back_up(source, whole, backup)
+    elif backup.exists():
+        raise Conflict(f"file {backup}", "exists already", "move it elsewhere")
+    with _as_file_failure(f"file {log}", "the removed bytes are backed up; run the same command again"):
         _rename_indexes(segment, 0)
         if keep is None:
-            log.rename(aside)
+            log.rename(backup)
         else:
             log.unlink()
         _sync_directory(log.parent)
@@ -110,17 +116,17 @@ def _put_aside(segment: Segment, keep: Path | None) -> None:
 
 def _rename_indexes(segment: Segment, at: int) -> None:
     for suffix in _INDEXES:
-        index = segment.beside(suffix)
+        index = segment.index_path(suffix)
         if index.exists():
-            index.rename(index.with_name(f"{index.name}{ASIDE}{at}"))
+            index.rename(index.with_name(f"{index.name}{RENAMED}{at}"))
 
 
-def copy_log(cut: TruncationPoint, target: Path) -> None:
-    """Writes the sound part of one log file to ``target``, a new file. Raises `FileFailure`."""
+def copy_log(truncation: TruncationPoint, target: Path) -> None:
+    """Writes the valid part of one log file to ``target``, a new file. Raises `FileFailure`."""
     part = target.with_name(f".{target.name}{_PART}")
-    with _new(target), cut.seen.segment.open() as source:
+    with _new_target(target), truncation.examined.segment.open() as source:
         try:
-            _copy(source, 0, part, cut.at)
+            _copy(source, 0, part, truncation.position)
             part.rename(target)
         except OSError:
             with contextlib.suppress(OSError):
@@ -129,26 +135,26 @@ def copy_log(cut: TruncationPoint, target: Path) -> None:
         _sync_directory(target.parent)
 
 
-def copy_directory(cut: TruncationPoint, target: Path) -> None:
-    """Writes a partition's directory to ``target``, a new directory, with the sound part of the truncated segment.
+def copy_directory(truncation: TruncationPoint, target: Path) -> None:
+    """Copies a partition's directory to ``target``, a new directory, with the valid part of the truncated segment.
 
-    It omits that segment's indexes, which a broker rebuilds, later segments, and files that a broker would remove.
-    Raises `FileFailure`.
+    The copy omits that segment's indexes, which a broker rebuilds, the later segments, and files that a broker would
+    remove. Raises `FileFailure`.
     """
-    log = cut.seen.segment.log
-    gone = (cut.seen.segment, *cut.seen.behind)
-    left_out = {file.name for segment in gone for file in (segment.log, *map(segment.beside, _INDEXES))}
+    log = truncation.examined.segment.log
+    removed = (truncation.examined.segment, *truncation.examined.later)
+    omitted = {file.name for segment in removed for file in (segment.log, *map(segment.index_path, _INDEXES))}
     part = target.with_name(f".{target.name}{_PART}")
-    with _new(target):
+    with _new_target(target):
         shutil.rmtree(part, ignore_errors=True)  # from an interrupted run
         try:
             part.mkdir()
             for file in sorted(log.parent.iterdir()):
-                if file.is_file() and file.name not in left_out and not _leftover(file.name):
+                if file.is_file() and file.name not in omitted and not _leftover(file.name):
                     with file.open("rb") as source:
                         _copy(source, 0, part / file.name)
-            with cut.seen.segment.open() as source:
-                _copy(source, 0, part / log.name, cut.at)
+            with truncation.examined.segment.open() as source:
+                _copy(source, 0, part / log.name, truncation.position)
             _sync_directory(part)
             part.rename(target)
         except OSError:
@@ -158,29 +164,29 @@ def copy_directory(cut: TruncationPoint, target: Path) -> None:
 
 
 def _leftover(name: str) -> bool:
-    return name.endswith(_DOOMED) or CUT in name or ASIDE in name
+    return name.endswith(_REMOVED_AT_STARTUP) or BACKUP in name or RENAMED in name
 
 
 def _copy(source: BinaryIO, start: int, target: Path, end: int | None = None) -> None:
-    """Copies the bytes between two positions and makes them durable."""
+    """Copies the bytes between two positions to ``target`` and flushes them to disk."""
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
         source.seek(start)
-        left = None if end is None else end - start
-        while piece := source.read(_CHUNK if left is None else min(_CHUNK, left)):
-            if left is not None:
-                left -= len(piece)
+        remaining = None if end is None else end - start
+        while piece := source.read(_CHUNK if remaining is None else min(_CHUNK, remaining)):
+            if remaining is not None:
+                remaining -= len(piece)
             view = memoryview(piece)
             while view:
                 view = view[os.write(descriptor, view) :]
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    if left:
-        raise OSError(f"the log became {left} bytes shorter while it was copied")
+    if remaining:
+        raise OSError(f"the log became {remaining} bytes shorter during the copy")
 
 
-def _same(before: BinaryIO, source: BinaryIO, start: int) -> bool:
+def _is_same(before: BinaryIO, source: BinaryIO, start: int) -> bool:
     source.seek(start)
     while True:
         one, other = before.read(_CHUNK), source.read(_CHUNK)
@@ -199,16 +205,18 @@ def _sync_directory(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def _new(target: Path) -> Iterator[None]:
+def _new_target(target: Path) -> Iterator[None]:
     if target.exists():
         raise FileFailure(str(target), "exists already", "name another directory with --to")
-    with _told(str(target), "nothing is left of the copy; make room, or name another directory with --to"):
+    with _as_file_failure(
+        str(target), "the incomplete copy was removed; free disk space, or name another directory with --to"
+    ):
         yield
 
 
 @contextlib.contextmanager
-def _told(what: str, hint: str) -> Iterator[None]:
-    """Turns errors of the operating system into `FileFailure`."""
+def _as_file_failure(what: str, hint: str) -> Iterator[None]:
+    """Converts an `OSError` to `FileFailure`."""
     try:
         yield
     except OSError as error:

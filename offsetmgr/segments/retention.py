@@ -1,8 +1,8 @@
-"""Reports which segments of a log a deletion policy would delete; it deletes nothing.
+"""Reports which segments of a log a retention policy would delete. It deletes nothing.
 
-Whole segments are deleted, the oldest first. A policy is applied to one after the other and stops at the first that it
-keeps, so a log never gets a hole. If even the last one would be deleted, a broker first begins a new one, so that the
-log's end is not lost; an empty last one stays.
+Brokers delete whole segments, the oldest first, and stop at the first segment that the policy keeps, so a log never
+gets a gap. If the policy would delete even the last segment, a broker first rolls a new one, which keeps the log end
+offset; it does not delete an empty last segment.
 
 Source: Kafka 0.10.1, Implementation, 5.5 "Deletes"; kafka.log.UnifiedLog.deleteOldSegments.
 """
@@ -16,56 +16,59 @@ from typing import NamedTuple, Protocol
 from offsetmgr.segments.segment import Segment
 
 
-class SegmentDecision(NamedTuple):
-    """A segment for a policy: ``newest`` is the largest time of its messages, or, without times, the last write of its
-    file (milliseconds since 1970). ``behind`` is the number of bytes of all later segments."""
+class DeletionCandidate(NamedTuple):
+    """A segment on which a policy decides.
+
+    ``newest`` is the largest time of its messages in milliseconds since 1970; for messages without times, the last
+    modification of its file. ``later_bytes`` is the number of bytes of all later segments.
+    """
 
     segment: Segment
     size: int
     newest: int
-    behind: int
+    later_bytes: int
 
 
 class DeletionPolicy(Protocol):
-    """Decides on one segment. Pure: the time is a parameter (milliseconds since 1970)."""
+    """Decides whether a segment may be deleted. Pure: ``now`` is a parameter, in milliseconds since 1970."""
 
-    def reason(self, judged: SegmentDecision, now: int) -> str | None:
+    def reason(self, candidate: DeletionCandidate, now: int) -> str | None:
         """Returns why the segment may be deleted; None if it is kept."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class OlderThan:
-    """``retention.ms``: segments whose newest message is older than so many milliseconds."""
+    """``retention.ms``: deletes segments whose newest message is older than ``milliseconds``."""
 
     milliseconds: int
 
-    def reason(self, judged: SegmentDecision, now: int) -> str | None:
-        age = now - judged.newest
+    def reason(self, candidate: DeletionCandidate, now: int) -> str | None:
+        age = now - candidate.newest
         return f"its newest message is {age:,} ms old" if age > self.milliseconds else None
 
 
 @dataclass(frozen=True, slots=True)
-class MoreThan:
-    """``retention.bytes``: segments without which the log still has so many bytes."""
+class LargerThan:
+    """``retention.bytes``: deletes segments if the later segments still have at least ``size`` bytes."""
 
     size: int
 
-    def reason(self, judged: SegmentDecision, now: int) -> str | None:  # noqa: ARG002 - a policy's form
-        return f"{judged.behind:,} bytes lie behind it" if judged.behind >= self.size else None
+    def reason(self, candidate: DeletionCandidate, now: int) -> str | None:  # noqa: ARG002 - the protocol's signature
+        return f"{candidate.later_bytes:,} bytes follow it" if candidate.later_bytes >= self.size else None
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """Everything that any of these policies would delete, as a broker with several policies does."""
+    """Deletes what any of the policies deletes, as a broker with several policies does."""
 
     policies: tuple[DeletionPolicy, ...]
 
-    def reason(self, judged: SegmentDecision, now: int) -> str | None:
-        return next((why for policy in self.policies if (why := policy.reason(judged, now)) is not None), None)
+    def reason(self, candidate: DeletionCandidate, now: int) -> str | None:
+        return next((why for policy in self.policies if (why := policy.reason(candidate, now)) is not None), None)
 
 
-class RetentionReason(NamedTuple):
+class DeletionDecision(NamedTuple):
     """The decision on a segment; ``reason`` is None if it is kept."""
 
     segment: Segment
@@ -74,29 +77,32 @@ class RetentionReason(NamedTuple):
     reason: str | None
 
 
-def report(segments: Sequence[Segment], policy: DeletionPolicy, now: int) -> Iterator[RetentionReason]:
-    """Yields the decisions of a policy, segment by segment; ``now`` is milliseconds since 1970. Raises
+def report(segments: Sequence[Segment], policy: DeletionPolicy, now: int) -> Iterator[DeletionDecision]:
+    """Yields the policy's decision on each segment, the oldest first. ``now`` is in milliseconds since 1970. Raises
     `FileFailure`."""
     sizes = [segment.size for segment in segments]
     behind = sum(sizes)
-    keeping = False
+    keep = False
     for segment, size in zip(segments, sizes, strict=True):
-        keeping = keeping or (size == 0 and behind == 0)
+        keep = keep or (size == 0 and behind == 0)
         behind -= size
         newest = max_timestamp(segment)
-        reason = None if keeping else policy.reason(SegmentDecision(segment, size, newest, behind), now)
-        keeping = keeping or reason is None
-        yield RetentionReason(segment, size, newest, reason)
+        reason = None if keep else policy.reason(DeletionCandidate(segment, size, newest, behind), now)
+        keep = keep or reason is None
+        yield DeletionDecision(segment, size, newest, reason)
 
 
 def max_timestamp(segment: Segment) -> int:
-    """Returns the largest time of a segment's messages in milliseconds since 1970; the last write of its file if they
-    have none (format 0). The time index of a closed segment has it; that of an open one lags, so later entries are
-    read. Raises `FileFailure`, and `CorruptData` if those are damaged."""
+    """Returns the largest time of a segment's messages in milliseconds since 1970. If the messages have no times
+    (format 0), returns the last modification of the file.
+
+    The time index of a closed segment contains the time. The index of the active segment lags behind, so the entries
+    after its last index entry are read. Raises `FileFailure`, and `CorruptData` if one of those entries is damaged.
+    """
     index = segment.time_index()
     last = index[len(index) - 1] if len(index) else None
     newest = -1 if last is None else last.timestamp
-    with segment.walk(segment.position_before(last.offset) if last else 0) as walk:
-        for entry in walk:
+    with segment.open_reader(segment.position_before(last.offset) if last else 0) as reader:
+        for entry in reader:
             newest = max(newest, entry.header().largest_timestamp or -1)
     return newest if newest >= 0 else segment.modified

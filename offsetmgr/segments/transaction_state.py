@@ -1,7 +1,7 @@
-"""Transactions in ``__transaction_state`` that were decided when the cluster stopped. Pure.
+"""Decodes the transactions in ``__transaction_state`` that were already decided when the cluster stopped. Pure.
 
-A transaction is decided when its coordinator has written that; only then are its markers written to the partitions. A
-broker that starts again writes the missing ones, so a decided transaction counts as ended.
+The transaction coordinator first writes its decision (PrepareCommit or PrepareAbort) to this topic, and then the
+markers to the partitions. After a restart it writes the missing markers, so a decided transaction counts as ended.
 
 Source: Kafka's schemas TransactionLogKey and TransactionLogValue; org.apache.kafka.coordinator.transaction.
 """
@@ -23,7 +23,7 @@ _VALUES: Final = range(2)
 
 
 class TransactionDecision(NamedTuple):
-    """A decided transaction whose markers were not all written as far as its coordinator knew."""
+    """The outcome of a transaction in one partition whose marker the coordinator may not have written yet."""
 
     producer: int
     partition: TopicPartition
@@ -31,8 +31,8 @@ class TransactionDecision(NamedTuple):
 
 
 def decisions(newest: Newest) -> tuple[list[TransactionDecision], list[OffsetMgrError]]:
-    """Returns those in the newest record of each transactional id, one for each partition; and the errors of unreadable
-    records."""
+    """Returns the decisions in the newest record of each transactional id, one for each partition of the transaction,
+    and the errors of unreadable records."""
     found: list[TransactionDecision] = []
     errors: list[OffsetMgrError] = []
     for key, (_, value) in newest.items():
@@ -46,7 +46,8 @@ def decisions(newest: Newest) -> tuple[list[TransactionDecision], list[OffsetMgr
 
 
 def _decisions(value: bytes) -> list[TransactionDecision]:
-    """Decodes decisions. Raises `UnknownVersion`, `CorruptData`."""
+    """Decodes one record. Returns an empty list for an undecided transaction. Raises `UnknownVersion`,
+    `CorruptData`."""
     version = version_prefix.value_version(value, "transaction's state", _VALUES)
     reader = KafkaFieldReader(value, "transaction's state", flexible=version >= 1)
     producer = reader.int64("producerId")

@@ -1,11 +1,11 @@
-"""The messages of a log that a reader of committed messages sees (``isolation.level=read_committed``, KIP-98).
+"""Decides which messages of a log a consumer with ``isolation.level=read_committed`` receives (KIP-98).
 
-A log has markers: a producer's messages up to an abort are skipped, and reading stops at the first message of an open
-transaction (the last stable offset). Both are known only after the whole log, so its headers are read once before its
-messages.
+Such a consumer skips the messages of aborted transactions, and stops at the first message of an open transaction (the
+last stable offset). Only the markers, which come after the messages, tell the outcome. Therefore a caller passes the
+entries of the whole log to `Transactions` before it reads messages.
 
-If a transaction begins before the part that is read, it counts from the first message seen. Brokers store the same next
-to each segment (``.txnindex``): see `Segment.aborted_index`.
+If a transaction begins before the first entry that was passed, it counts from its first message after that. Brokers
+store the aborted transactions next to each segment (``.txnindex``): see `Segment.aborted_index`.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ MARKER_NAMES: Final = (
     "kraft-version",
     "kraft-voters",
 )
-"""The kinds of control records, by the number in their key; from the third on they occur only in KRaft's metadata
-log."""
+"""Names of the types of control records; the index is the number in the record's key. From the third on they occur
+only in KRaft's metadata log."""
 _KEY: Final = struct.Struct(">hh")
 _VALUE: Final = struct.Struct(">hi")
 
 
 class Marker(NamedTuple):
-    """A control record. ``kind`` is an index of `MARKER_NAMES`, or a later one; ``coordinator_epoch`` is known only of
-    ends of transactions."""
+    """A control record. ``kind`` is an index of `MARKER_NAMES`, or a larger number of a later version. Only commit and
+    abort markers have a ``coordinator_epoch``."""
 
     kind: int
     coordinator_epoch: int | None
@@ -50,15 +50,15 @@ class Marker(NamedTuple):
 
 
 class Transactions:
-    """The transactions of a log, from its entries in order."""
+    """Collects the open and aborted transactions of a log from its entries, which are added in order."""
 
     def __init__(self) -> None:
         self._open: dict[int, int] = {}
         self._aborted: dict[int, list[AbortedTransaction]] = {}
 
     def add(self, entry: LogEntry) -> None:
-        """Records the next entry. Raises `CorruptData` and `UnknownVersion` for a damaged marker; other entries are not
-        decoded."""
+        """Adds the next entry. Raises `CorruptData` or `UnknownVersion` for a damaged marker; it does not decode other
+        entries."""
         if entry.magic < 2:
             return
         header = entry.header()
@@ -74,36 +74,36 @@ class Transactions:
                 self._aborted.setdefault(producer, []).append(AbortedTransaction(producer, first, record.offset))
 
     def add_all(self, entries: Iterable[LogEntry]) -> None:
-        """Records entries in their order. Raises the errors of `add`."""
+        """Adds entries in their order. Raises the errors of `add`."""
         for entry in entries:
             self.add(entry)
 
     @property
     def open(self) -> dict[int, int]:
-        """Returns producer id -> the first offset of its open transaction."""
+        """Returns the first offset of each open transaction, by producer id."""
         return dict(self._open)
 
     @property
     def aborted(self) -> list[AbortedTransaction]:
-        """Returns aborted transactions by the offsets of their markers, as brokers list them."""
-        found = [one for several in self._aborted.values() for one in several]
-        return sorted(found, key=lambda one: one.last_offset)
+        """Returns the aborted transactions, sorted by the offsets of their markers as in brokers' indexes."""
+        found = [transaction for transactions in self._aborted.values() for transaction in transactions]
+        return sorted(found, key=lambda transaction: transaction.last_offset)
 
     @property
     def last_stable_offset(self) -> int | None:
-        """Returns where readers of committed messages stop: the first offset of an open transaction; None without
-        one."""
+        """Returns the first offset of any open transaction, at which ``read_committed`` consumers stop; None without an
+        open transaction."""
         return min(self._open.values(), default=None)
 
     def committed(self, batch: RecordBatch) -> bool:
-        """Returns whether a reader of committed messages sees this batch's messages."""
+        """Returns whether a ``read_committed`` consumer receives this batch's messages."""
         stable = self.last_stable_offset
         if batch.control or (stable is not None and batch.base_offset >= stable):
             return False
         if not batch.transactional or batch.producer_id is None:
             return True
         aborted = self._aborted.get(batch.producer_id, [])
-        at = bisect_right(aborted, batch.base_offset, key=lambda one: one.first_offset)
+        at = bisect_right(aborted, batch.base_offset, key=lambda transaction: transaction.first_offset)
         return not at or aborted[at - 1].last_offset < batch.base_offset
 
 
@@ -114,7 +114,7 @@ def marker_of(record: Record) -> Marker:
         _, kind = _KEY.unpack_from(record.key or b"")
         epoch = _VALUE.unpack_from(record.value or b"")[1] if kind in (ABORT, COMMIT) else None
     except struct.error as error:
-        raise CorruptData(what, f"it breaks Kafka's format: {error}") from error
+        raise CorruptData(what, f"it does not have Kafka's format: {error}") from error
     if kind < 0:
-        raise CorruptData(what, f"it is of kind {kind}")
+        raise CorruptData(what, f"its type is {kind}, which is negative")
     return Marker(kind, epoch)

@@ -1,7 +1,7 @@
-"""Decides where to truncate a log: examines what a broker would examine after a crash, up to the segment in which the
-log ends.
+"""Decides where to truncate a damaged log.
 
-It only reads; `repair` truncates. Source: kafka.log.LogLoader.recoverLog (3.9).
+It examines the segments that a broker would examine after a crash, up to the first damaged one. It only reads; `repair`
+truncates. Source: kafka.log.LogLoader.recoverLog (3.9).
 """
 
 from __future__ import annotations
@@ -20,36 +20,37 @@ from offsetmgr.segments.segment import Segment
 
 @dataclass(frozen=True, slots=True)
 class ExaminedSegment:
-    """An examined segment; ``mark`` shows whether its file has changed since.
+    """A segment with the result of its examination. ``fingerprint`` shows whether the file has changed since then.
 
-    ``behind`` are the later segments of the same log, which were not examined, because the log ends in this one.
+    ``later`` are the later segments of the same log. They were not examined, because the log ends in this segment.
     """
 
     segment: Segment
-    found: ExaminationResult
-    mark: tuple[int, int, int]
-    behind: tuple[Segment, ...] = ()
+    result: ExaminationResult
+    fingerprint: tuple[int, int, int]
+    later: tuple[Segment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TruncationPoint:
-    """The position at which a log will be truncated: at byte ``at`` of a segment; the log continues with
-    ``next_offset``."""
+    """The place at which a log will be truncated: byte ``position`` of the examined segment. ``next_offset`` is the log
+    end offset after the truncation."""
 
-    seen: ExaminedSegment
-    at: int
+    examined: ExaminedSegment
+    position: int
     next_offset: int
 
     @property
     def size(self) -> int:
-        """Returns the removed bytes of the segment and of later ones."""
-        return self.seen.found.size - self.at + sum(segment.size for segment in self.seen.behind)
+        """Returns the number of bytes that the truncation removes from this segment and the later ones."""
+        return self.examined.result.size - self.position + sum(segment.size for segment in self.examined.later)
 
 
 def unflushed(directory: Path, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    """Returns the segments that a broker examines after a crash: from the one with the recovery point on.
+    """Returns the segments that a broker examines after a crash: those from the recovery point on.
 
-    All of them if the broker's checkpoint does not have it, or cannot be read: examining more is never wrong.
+    Returns all segments if the broker's checkpoint file does not contain the partition or cannot be read, because it is
+    never wrong to examine more.
     """
     try:
         points = read_checkpoint(directory.absolute().parent / RECOVERY_POINT)
@@ -60,22 +61,22 @@ def unflushed(directory: Path, segments: tuple[Segment, ...]) -> tuple[Segment, 
     return segments[first:]
 
 
-def look(segment: Segment) -> ExaminedSegment:
+def examine_segment(segment: Segment) -> ExaminedSegment:
     """Examines one segment. Raises `FileFailure`."""
     return scan_segments((segment,))
 
 
 def scan_segments(segments: Sequence[Segment], *, strict: bool = False) -> ExaminedSegment:
-    """Examines a log's segments up to the first in which it ends, or with a suspicion that matters (with ``strict``:
-    any suspicion).
+    """Examines the segments of a log in order; returns the first one in which the log ends, or the last one.
 
-    Raises `FileFailure`.
+    The log ends in a segment that is damaged or that a broker would not keep; with ``strict`` also in one with a
+    suspicious entry. Raises `FileFailure`.
     """
-    return next(seen for seen in looking_through(segments, strict=strict) if seen is not None)
+    return next(examined for examined in scan_in_steps(segments, strict=strict) if examined is not None)
 
 
-def looking(segment: Segment) -> Iterator[ExaminedSegment | None]:
-    """Works as `look` in pieces of about a MiB, for progress: yields None after each, and the result at the end."""
+def examine_in_steps(segment: Segment) -> Iterator[ExaminedSegment | None]:
+    """Does what `examine_segment` does, in steps of about a MiB: yields None after each step, and the result last."""
     with segment.open() as source:
         mark = fingerprint(source.fileno())
         examination = Examination(source, segment.base_offset, str(segment.log), end=mark[1])
@@ -84,45 +85,45 @@ def looking(segment: Segment) -> Iterator[ExaminedSegment | None]:
         yield ExaminedSegment(segment, examination.result(), mark)
 
 
-def looking_through(segments: Sequence[Segment], *, strict: bool = False) -> Iterator[ExaminedSegment | None]:
-    """Works as `scan_segments` in pieces, as `looking`."""
+def scan_in_steps(segments: Sequence[Segment], *, strict: bool = False) -> Iterator[ExaminedSegment | None]:
+    """Does what `scan_segments` does, in the steps of `examine_in_steps`."""
     for number, segment in enumerate(segments, 1):
-        for seen in looking(segment):
-            if seen is None:
+        for examined in examine_in_steps(segment):
+            if examined is None:
                 yield None
-            elif number == len(segments) or _ends(seen.found, strict):
-                yield replace(seen, behind=tuple(segments[number:]))
+            elif number == len(segments) or _ends(examined.result, strict):
+                yield replace(examined, later=tuple(segments[number:]))
                 return
 
 
 def _ends(found: ExaminationResult, strict: bool) -> bool:
-    return found.damage is not None or found.outcome is not RecoveryOutcome.KEPT or (strict and bool(found.doubts))
+    return found.damage is not None or found.outcome is not RecoveryOutcome.KEPT or (strict and bool(found.suspicions))
 
 
-def cut_of(seen: ExaminedSegment, *, strict: bool = False) -> TruncationPoint:
-    """Returns where to truncate: where a broker's recovery does; with ``strict`` also before the first suspicious
-    entry, which a broker keeps.
+def truncation_point(examined: ExaminedSegment, *, strict: bool = False) -> TruncationPoint:
+    """Returns the place at which a broker's recovery would truncate the log.
 
-    Raises `GateRefused` if a broker would empty the segment, or not start, and it is not ``strict``.
+    With ``strict``, an earlier suspicious entry counts as damage too, although a broker would keep it. Raises
+    `GateRefused` without ``strict`` if a broker would empty the segment or not start.
     """
-    found = seen.found
-    if strict and found.doubts:
-        at = found.doubts[0].position  # it is before the damage, because nothing after that was examined
-        with seen.segment.open() as source:
-            before = examine(source, seen.segment.base_offset, str(seen.segment.log), end=at)
-        return TruncationPoint(seen, at, before.next_offset)
+    found = examined.result
+    if strict and found.suspicions:
+        at = found.suspicions[0].position  # before the damage, because the examination stops there
+        with examined.segment.open() as source:
+            before = examine(source, examined.segment.base_offset, str(examined.segment.log), end=at)
+        return TruncationPoint(examined, at, before.next_offset)
     if found.outcome in (RecoveryOutcome.EMPTIED, RecoveryOutcome.UNKNOWN):
-        doubt = found.doubts[0]
-        fate = "throw the whole segment away" if found.outcome is RecoveryOutcome.EMPTIED else "split it, or not start"
+        suspicion = found.suspicions[0]
+        action = "discard the whole segment" if found.outcome is RecoveryOutcome.EMPTIED else "split it, or not start"
         raise GateRefused(
-            f"{seen.segment.log}, position {doubt.position}",
-            f"{doubt.why}; a broker would {fate}",
-            "look at it with log dump; --strict cuts before it",
+            f"{examined.segment.log}, position {suspicion.position}",
+            f"{suspicion.why}; a broker would {action}",
+            "examine the entry with log dump; --strict truncates the log before it",
         )
-    return TruncationPoint(seen, found.sound, found.next_offset)
+    return TruncationPoint(examined, found.valid_bytes, found.next_offset)
 
 
 def fingerprint(descriptor: int) -> tuple[int, int, int]:
-    """Returns a value that changes when an open file is written, or is another file."""
+    """Returns the inode, size and modification time of an open file, which show whether it was changed or replaced."""
     found = os.fstat(descriptor)
     return found.st_ino, found.st_size, found.st_mtime_ns

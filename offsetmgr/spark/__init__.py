@@ -1,6 +1,6 @@
-"""Spark jobs and consumer groups: sessions that read Kafka, streaming jobs that commit to a group and start from it.
+"""Consumer groups in Spark jobs: Kafka sessions, offset commits of streaming queries, and tables of offset stores.
 
-The only package that imports pyspark. Each name is imported on first use, so that code without Spark does not start it.
+Only this package imports pyspark. It imports each public name on first use, so that other code does not load Spark.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from offsetmgr.spark.commit_policy import CommitPolicy as CommitPolicy
     from offsetmgr.spark.committer import OffsetCommitter as OffsetCommitter
     from offsetmgr.spark.foreach_batch import BatchCommitter as BatchCommitter
-    from offsetmgr.spark.period_dataframes import Late as Late
+    from offsetmgr.spark.period_dataframes import LateRecords as LateRecords
     from offsetmgr.spark.period_dataframes import PeriodTask as PeriodTask
-    from offsetmgr.spark.period_work import CommitStep as CommitStep
     from offsetmgr.spark.period_work import PeriodRules as PeriodRules
+    from offsetmgr.spark.period_work import PeriodStep as PeriodStep
     from offsetmgr.spark.periods import Coordination as Coordination
     from offsetmgr.spark.periods import JobSettings as JobSettings
     from offsetmgr.spark.periods import published_outputs as published_outputs
@@ -30,12 +30,12 @@ _HOME: Final = {
     "CommitPolicy": "commit_policy",
     "Coordination": "periods",
     "JobSettings": "periods",
-    "Late": "period_dataframes",
+    "LateRecords": "period_dataframes",
     "OffsetCommitter": "committer",
     "PeriodRules": "period_work",
     "PeriodTask": "period_dataframes",
     "StartingOffsets": "start_offsets",
-    "CommitStep": "period_work",
+    "PeriodStep": "period_work",
     "published_outputs": "periods",
     "reader_from_group": "start_offsets",
     "run_periods": "periods",
@@ -45,12 +45,12 @@ _HOME: Final = {
 __all__ = [
     "BatchCommitter",
     "CommitPolicy",
-    "CommitStep",
     "Coordination",
     "JobSettings",
-    "Late",
+    "LateRecords",
     "OffsetCommitter",
     "PeriodRules",
+    "PeriodStep",
     "PeriodTask",
     "StartingOffsets",
     "published_outputs",

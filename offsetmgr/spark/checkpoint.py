@@ -1,8 +1,9 @@
-"""Parses a streaming query's checkpoint: the finished batches, and the offsets up to which each source was read.
+"""Parses a streaming query's checkpoint: the batches, and the offsets up to which each batch read its sources.
 
-Pure: texts and names of files in, values out. The formats are those of Spark 4.0 (``OffsetSeqLog``, ``CommitLog``):
-line 1 is the version, line 2 of ``offsets/N`` the batch's own settings, then one line per source, ``-`` if it has no
-offset yet. ``commits/N`` appears after the batch's output was written, and only then is the batch finished.
+Pure: it parses file names and texts that the caller has read. The formats are those of Spark 4.0 (``OffsetSeqLog``,
+``CommitLog``). In ``offsets/N``, line 1 is the version, line 2 the batch's settings, and each further line is one
+source's offset, ``-`` if the source has no offset yet. Spark writes ``commits/N`` after the batch's output; only then
+is the batch finished.
 """
 
 from __future__ import annotations
@@ -24,26 +25,26 @@ _NUMBER: Final = re.compile(r"0|[1-9][0-9]*")
 
 @dataclass(frozen=True, slots=True)
 class CheckpointBatch:
-    """One micro-batch: the end of each of its sources, in the order of the checkpoint's lines.
+    """One micro-batch. ``ends`` are the end offsets of its sources, in the order of the checkpoint's lines.
 
-    An entry is None if the source has no offset yet, or one that is not in Kafka's format.
+    The end of a source is None if the source has no offset yet, or one that is not in Kafka's format.
     """
 
     number: int
     ends: tuple[Mapping[TopicPartition, int] | None, ...]
 
 
-def newest(names: Iterable[str]) -> int | None:
-    """The highest batch among the names in a log's directory; None if there is none. Other files (checksums, incomplete
-    writes) are not batches."""
+def newest_batch(names: Iterable[str]) -> int | None:
+    """Returns the largest batch number among the file names of ``offsets`` or ``commits``; None if there is none. It
+    ignores other files, such as checksums and temporary files."""
     return max((int(name) for name in names if _NUMBER.fullmatch(name)), default=None)
 
 
 def parse_offsets(text: str, number: int, what: str) -> CheckpointBatch:
-    """A file ``offsets/N``. ``what`` names it in errors. Raises `UnknownVersion`, `CorruptData`."""
+    """Parses the file ``offsets/N``. ``what`` names it in errors. Raises `UnknownVersion`, `CorruptData`."""
     lines = text.removesuffix("\n").split("\n")
     if not _VERSION.fullmatch(lines[0]):
-        raise CorruptData(what, f"it begins with {lines[0][:20]!r}, not with a version")
+        raise CorruptData(what, f"it begins with {lines[0][:20]!r} instead of a version")
     if lines[0] != _KNOWN:
         hint = "use a version of offsetmgr that knows this Spark's checkpoints"
         raise UnknownVersion(what, f"its version is {lines[0]}, known is {_KNOWN}", hint)
@@ -53,7 +54,8 @@ def parse_offsets(text: str, number: int, what: str) -> CheckpointBatch:
 
 
 def kafka_offsets(line: str) -> dict[TopicPartition, int] | None:
-    """One source's offset if it is in Kafka's format, ``{"topic":{"0":23}}``; None for any other source's."""
+    """Parses one source's offset if it is in Kafka's format, ``{"topic":{"0":23}}``. Returns None for any other
+    source."""
     if line == _NO_OFFSET:
         return None
     try:

@@ -1,7 +1,7 @@
 """Reads a checkpoint's files, on this machine or through Hadoop's file systems, and finds the newest finished batch.
 
-Ordering: ``offsets/N`` is written before batch N runs and ``commits/N`` after its output, each by an atomic rename.
-Therefore, if ``commits/N`` exists, everything up to ``offsets/N`` is done.
+Spark writes ``offsets/N`` before batch N runs and ``commits/N`` after its output, each with an atomic rename.
+Therefore, if ``commits/N`` exists, the query has processed all records up to the offsets in ``offsets/N``.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from offsetmgr.core.errors import CorruptData
-from offsetmgr.spark.checkpoint import CheckpointBatch, newest, parse_offsets
+from offsetmgr.spark.checkpoint import CheckpointBatch, newest_batch, parse_offsets
 
 _FILE_SYSTEM: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?")
-_LOOKS: Final = 3
-"""Number of attempts: Spark may remove old batches during the first, but the newest of the second exists."""
+_MAX_ATTEMPTS: Final = 3
+"""Maximum number of attempts: Spark may remove a batch between the listing and the read of its file."""
 
 
 def directory_of(root: str) -> str:
-    """A checkpoint's directory without the file system's name. Spark writes ``file:/a b`` unescaped, not as a URL."""
+    """Returns the path of a checkpoint's directory without the scheme and the authority of its file system. Spark
+    writes ``file:/a b`` without URL escapes."""
     found = _FILE_SYSTEM.match(root)
     return str(Path(root).absolute()) if found is None else "/" + root[found.end() :].strip("/")
 
@@ -30,16 +31,16 @@ class CheckpointFiles(Protocol):
     root: str
 
     def names(self, directory: str) -> list[str]:
-        """Files in a directory of the checkpoint; empty if the directory does not exist yet."""
+        """Returns the names of the files in a directory of the checkpoint; none if it does not exist yet."""
         ...
 
     def read(self, path: str) -> str | None:
-        """A file's text; None if it does not exist."""
+        """Returns a file's text; None if the file does not exist."""
         ...
 
 
 class LocalFiles:
-    """Files on this machine."""
+    """A checkpoint on this machine's file system."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -63,8 +64,8 @@ class LocalFiles:
 
 
 class HadoopFiles:
-    """Files on any file system of Spark's driver: HDFS, object stores. ``jvm`` and ``conf`` are the session's
-    (py4j)."""
+    """A checkpoint on any file system that the driver's Hadoop client supports, such as HDFS and object stores.
+    ``jvm`` and ``conf`` are the session's py4j objects."""
 
     def __init__(self, root: str, jvm: Any, conf: Any) -> None:
         self.root = root
@@ -98,23 +99,24 @@ class HadoopFiles:
 
 
 def newest_finished(files: CheckpointFiles) -> CheckpointBatch | None:
-    """The newest batch that has its ``commits/N``, with the offsets of ``offsets/N``; None if none has finished yet.
+    """Returns the newest batch with a file ``commits/N``, and its offsets from ``offsets/N``. Returns None if no batch
+    has finished yet.
 
-    Raises `CorruptData` (also if ``offsets/N`` is missing), `UnknownVersion`.
+    Raises `UnknownVersion`, and `CorruptData`, also if ``offsets/N`` is missing.
     """
     number: int | None = None
-    for _ in range(_LOOKS):
-        number = newest(files.names("commits"))
+    for _ in range(_MAX_ATTEMPTS):
+        number = newest_batch(files.names("commits"))
         if number is None:
             return None
-        found = batch(files, number)
+        found = planned_batch(files, number)
         if found is not None:
             return found
     raise CorruptData(f"checkpoint {files.root}", f"commits/{number} has no offsets/{number}")
 
 
-def batch(files: CheckpointFiles, number: int) -> CheckpointBatch | None:
-    """Batch ``number`` as planned in ``offsets/N``, finished or not; None if it does not exist."""
+def planned_batch(files: CheckpointFiles, number: int) -> CheckpointBatch | None:
+    """Returns the offsets that Spark planned for batch ``number``, finished or not; None if it has not planned it."""
     text = files.read(f"offsets/{number}")
     return None if text is None else parse_offsets(text, number, f"checkpoint {files.root}/offsets/{number}")
 

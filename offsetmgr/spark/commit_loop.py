@@ -1,9 +1,8 @@
-"""The part of the committer without Spark: the tracked queries, and one thread that reads their checkpoints and
-commits.
+"""The committer's thread: it reads the checkpoints of the tracked queries and commits their offsets to the group.
 
-Events only trigger a check of a query: the offsets are always those of the newest ``commits/N`` in its checkpoint. The
-group is therefore never ahead of the checkpoint, the next event or the periodic check replaces a lost event, and many
-events cause one commit.
+This part is independent of Spark. An event of a query only triggers a check; the offsets always come from the newest
+``commits/N`` in the query's checkpoint. The group is therefore never ahead of the checkpoint. If an event is lost, the
+next event or the periodic check takes its place, and many events cause only one commit.
 """
 
 from __future__ import annotations
@@ -18,28 +17,32 @@ from typing import Final
 from offsetmgr.core.errors import OffsetMgrError, SparkError, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.spark import metrics
-from offsetmgr.spark.group_committer import LOG, CommitterState, GroupCommitter, worth_retrying
+from offsetmgr.spark.group_committer import LOG, CommitterState, GroupCommitter, is_retriable
 from offsetmgr.spark.offset_merge import CommitBlock, merge_min
 from offsetmgr.spark.query_plan import StreamingQueryProtocol
 from offsetmgr.spark.tracked_query import TrackedQuery
 
 PLANNING_S: Final = 0.1
-"""Delay before a query that was still being planned is checked again."""
-_LONGEST_PAUSE_S: Final = 10.0
+"""Delay before the next check of a query that Spark has not planned yet."""
+_MAX_PAUSE_S: Final = 10.0
 
 
-class _Verdict(Enum):
-    """The outcome of a round."""
+class _RoundResult(Enum):
+    """The result of one round: reading the checkpoints of the due queries, and one commit."""
 
-    COMMITTED = "all that has finished is committed"
-    PENDING = "another round comes by itself, and may succeed"
-    FAILED = "not without intervention, or too often already"
+    COMMITTED = "the offsets of all finished batches are committed"
+    PENDING = "something failed or is not planned yet; the thread tries again on its own"
+    FAILED = "the failure is reported, or an expected query has not started"
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """``reconcile_s``: seconds between two checks of all checkpoints. ``retries``: consecutive failed attempts before
-    the failure is reported. ``pause_s``: pause after the first failure, doubled each time up to 10 s."""
+    """When the thread checks all queries, and how it retries.
+
+    ``reconcile_s`` is the interval of the checks of all checkpoints. ``retries`` is the number of consecutive failed
+    attempts before the failure is reported. ``pause_s`` is the pause after the first failure; it doubles with each
+    further failure, up to 10 s.
+    """
 
     reconcile_s: float = 30.0
     retries: int = 5
@@ -47,104 +50,113 @@ class RetryPolicy:
 
 
 class QueryTracker:
-    """Tracks queries until `close`. All methods are thread-safe and do no I/O, except the thread itself."""
+    """Tracks streaming queries and commits their offsets until `close`.
+
+    All methods are thread-safe. Only the tracker's own thread does I/O.
+    """
 
     def __init__(
         self,
-        writer: GroupCommitter,
+        committer: GroupCommitter,
         *,
         clusters: frozenset[str] | None = None,
         retry_policy: RetryPolicy | None = None,
         stop_on_failure: bool = False,
         expected: frozenset[str] = frozenset(),
     ) -> None:
-        """``expected`` are names of queries: nothing is committed before each of them has been tracked."""
-        self._writer = writer
+        """``expected`` are names of queries. The tracker commits nothing before each of them has started.
+
+        ``clusters`` are the names of the group's cluster, see `merge_min`. With ``stop_on_failure`` the tracker stops
+        all running queries when it reports a failure.
+        """
+        self._committer = committer
         self._clusters = clusters
         self._retry_policy = retry_policy or RetryPolicy()
         self._stop_on_failure = stop_on_failure
         self._condition = threading.Condition()
         self._expected = set(expected)
-        self._followed: dict[str, TrackedQuery] = {}
-        self._look: set[str] = set()
-        self._asked = 0
-        self._answered = 0
-        self._verdict = _Verdict.COMMITTED
+        self._tracked: dict[str, TrackedQuery] = {}
+        self._due: set[str] = set()
+        self._requested_rounds = 0
+        self._completed_rounds = 0
+        self._result = _RoundResult.COMMITTED
         self._closing = False
-        self._failed_in_a_row = 0
+        self._consecutive_failures = 0
         self._not_before = 0.0
         self._reconcile_at = 0.0
         self._thread: threading.Thread | None = None
 
     @property
     def state(self) -> CommitterState:
-        return self._writer.state
+        return self._committer.state
 
-    def follow(self, query: StreamingQueryProtocol) -> None:
-        """A query has started. It replaces an ended one with its checkpoint or its name. Raises `UsageError` after
-        `close`."""
+    def track(self, query: StreamingQueryProtocol) -> None:
+        """Starts to track a query that has started. It replaces an ended query with the same checkpoint or name. Raises
+        `UsageError` after `close`."""
         with self._condition:
             if self._closing:
-                raise UsageError(f"query {query.id} is not followed", "the committer was closed")
+                raise UsageError(f"query {query.id} is not tracked", "the committer is closed")
             self._expected.discard(query.name or "")
-            for other in [
-                key for key, value in self._followed.items() if value.ended and _replaces(query, value.query)
-            ]:
+            for other in [key for key, value in self._tracked.items() if value.ended and _replaces(query, value.query)]:
                 if other != query.id:
-                    del self._followed[other]
-            before = self._followed.get(query.id)
-            self._followed[query.id] = TrackedQuery(query) if before is None else before.again(query)
-            self._look.add(query.id)
+                    del self._tracked[other]
+            before = self._tracked.get(query.id)
+            self._tracked[query.id] = TrackedQuery(query) if before is None else before.after_restart(query)
+            self._due.add(query.id)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="offsetmgr-committer", daemon=True)
                 self._thread.start()
             self._condition.notify_all()
 
-    def follows(self, query_id: str) -> bool:
+    def tracks(self, query_id: str) -> bool:
         with self._condition:
-            return query_id in self._followed
+            return query_id in self._tracked
 
-    def look(self, query_id: str, *, ended: str | None = None) -> bool:
-        """A query has changed (``ended``: the run of it that has ended); False if it is not tracked."""
+    def schedule_check(self, query_id: str, *, ended: str | None = None) -> bool:
+        """Schedules a check of a query after an event. ``ended`` is the id of the run that has ended, if one has.
+        Returns False if the query is not tracked."""
         with self._condition:
-            found = self._followed.get(query_id)
+            found = self._tracked.get(query_id)
             if found is None:
                 return False
-            # A restarted query is tracked at once, while the end of its previous run is reported later.
+            # Spark may report the end of the previous run after the restarted query is tracked.
             found.ended = found.ended or ended == found.query.run
-            self._look.add(query_id)
+            self._due.add(query_id)
             self._condition.notify_all()
             return True
 
     def forget(self, query: str) -> None:
-        """An ended query (by id or name) that will not restart, or an expected one that will not start, no longer
-        blocks commits."""
+        """Stops tracking an ended query that will not restart, and waiting for an expected query that will not start.
+        Their topics are then no longer blocked. ``query`` is an id or a name."""
         with self._condition:
             self._expected.discard(query)
-            for key, value in list(self._followed.items()):
+            for key, value in list(self._tracked.items()):
                 if value.ended and query in (key, value.query.name):
-                    del self._followed[key]
-            self._look.update(self._followed)
+                    del self._tracked[key]
+            self._due.update(self._tracked)
             self._condition.notify_all()
 
     def reconcile(self, timeout: float) -> bool:
-        """Reads all checkpoints, compares them with the store and commits. True if everything is committed within
-        ``timeout`` s; failures are retried until then, or until they are reported."""
+        """Reads all checkpoints, compares them with the store, and commits.
+
+        Returns True if the offsets of all finished batches are committed within ``timeout`` seconds. Failed attempts
+        are repeated until then, or until the failure is reported.
+        """
         with self._condition:
             if self._thread is None:
                 return True
-            self._asked += 1
-            claim = self._asked
+            self._requested_rounds += 1
+            ticket = self._requested_rounds
             self._condition.notify_all()
 
-            def told() -> bool:
-                return self._answered >= claim and self._verdict is not _Verdict.PENDING
+            def completed() -> bool:
+                return self._completed_rounds >= ticket and self._result is not _RoundResult.PENDING
 
-            self._condition.wait_for(lambda: told() or not self._alive(), timeout)
-            return told() and self._verdict is _Verdict.COMMITTED
+            self._condition.wait_for(lambda: completed() or not self._alive(), timeout)
+            return completed() and self._result is _RoundResult.COMMITTED
 
     def close(self, timeout: float) -> bool:
-        """Reconciles once more, then the thread ends. True if everything is committed."""
+        """Reconciles once more and ends the thread. Returns the result of `reconcile`."""
         done = self.reconcile(timeout)
         with self._condition:
             self._closing = True
@@ -167,100 +179,108 @@ class QueryTracker:
                     self._condition.wait(wait)
                 if self._closing:
                     return
-                asked = self._asked
-                everything = asked > self._answered or time.monotonic() >= self._reconcile_at
-                due = [value for key, value in self._followed.items() if key in self._look or everything]
-                self._look.clear()
-            verdict = self._round(due, everything)
+                requested = self._requested_rounds
+                all_queries = requested > self._completed_rounds or time.monotonic() >= self._reconcile_at
+                due = [value for key, value in self._tracked.items() if key in self._due or all_queries]
+                self._due.clear()
+            result = self._round(due, all_queries)
             with self._condition:
-                self._verdict = verdict
-                self._answered = asked
+                self._result = result
+                self._completed_rounds = requested
                 self._condition.notify_all()
 
     def _wait_s(self) -> float:
-        """Seconds until the next task."""
+        """Returns the seconds until the next round."""
         now = time.monotonic()
-        if self._asked > self._answered:
+        if self._requested_rounds > self._completed_rounds:
             return 0.0
-        if self._look:
+        if self._due:
             return self._not_before - now
         return max(self._not_before, self._reconcile_at) - now
 
-    def _round(self, due: list[TrackedQuery], everything: bool) -> _Verdict:
-        if everything:
+    def _round(self, due: list[TrackedQuery], all_queries: bool) -> _RoundResult:
+        if all_queries:
             self._reconcile_at = time.monotonic() + self._retry_policy.reconcile_s
-            self._writer.forget()
-        for followed in due:
-            self._read(followed)
+            self._committer.clear_cache()
+        for tracked in due:
+            self._read(tracked)
         with self._condition:
-            known = list(self._followed.values())
+            known = list(self._tracked.values())
             expected = sorted(self._expected)
-        holds = [hold for followed in known for hold in followed.holds]
+        blocks = [block for tracked in known for block in tracked.blocks]
         if expected:
-            holds.append(CommitBlock())
-            if everything:
-                LOG.warning("group %s waits for %s to start", self._writer.group, ", ".join(expected))
-        merged = merge_min([r for followed in known for r in followed.readings], self._clusters, holds)
+            blocks.append(CommitBlock())
+            if all_queries:
+                LOG.warning(
+                    "group %s: offsets are not committed until these queries have started: %s",
+                    self._committer.group,
+                    ", ".join(expected),
+                )
+        merged = merge_min([r for tracked in known for r in tracked.progress], self._clusters, blocks)
         failed = self._attempt(merged.offsets)
         problem = merged.problem
-        unread = next((followed.error for followed in known if followed.error is not None), None)
-        self._judge(failed or problem or unread, failed or _first(due) or problem, due)
-        if self._writer.state.failing is not None or expected:
-            return _Verdict.FAILED
-        pending = failed or problem or unread or not all(followed.planned for followed in known)
-        return _Verdict.PENDING if pending else _Verdict.COMMITTED
+        unread = next((tracked.error for tracked in known if tracked.error is not None), None)
+        self._handle_result(failed or problem or unread, failed or _first_error(due) or problem, due)
+        if self._committer.state.failing is not None or expected:
+            return _RoundResult.FAILED
+        pending = failed or problem or unread or not all(tracked.planned for tracked in known)
+        return _RoundResult.PENDING if pending else _RoundResult.COMMITTED
 
-    def _read(self, followed: TrackedQuery) -> None:
-        found = followed.read()
-        if followed.error is not None:
-            self._writer.count_failure()
+    def _read(self, tracked: TrackedQuery) -> None:
+        found = tracked.read()
+        if tracked.error is not None:
+            self._committer.count_failure()
         if found is not None:
-            metrics.FINISHED.labels(self._writer.group, followed.query.name or followed.query.id).set(found.number)
-        if not followed.planned:
-            self._again([followed.query.id], PLANNING_S)
+            metrics.FINISHED.labels(self._committer.group, tracked.query.name or tracked.query.id).set(found.number)
+        if not tracked.planned:
+            self._schedule([tracked.query.id], PLANNING_S)
 
     def _attempt(self, offsets: Mapping[TopicPartition, int]) -> OffsetMgrError | None:
         try:
-            return self._writer.attempt(offsets)
-        except Exception as failed:  # a defect of a store must not end the thread silently
-            self._writer.count_failure()
-            return SparkError(f"group {self._writer.group} is not committed", repr(failed))
+            return self._committer.attempt(offsets)
+        except Exception as failed:  # a bug in a store must not end the thread silently
+            self._committer.count_failure()
+            return SparkError(f"group {self._committer.group} is not committed", repr(failed))
 
-    def _judge(
-        self, standing: OffsetMgrError | None, new: OffsetMgrError | None, looked_at: list[TrackedQuery]
+    def _handle_result(
+        self, persistent: OffsetMgrError | None, new: OffsetMgrError | None, checked: list[TrackedQuery]
     ) -> None:
-        """``standing`` is the persistent problem, ``new`` the problem of this round: an event of one query does not
-        show the problem of another one."""
-        if standing is None:
-            self._failed_in_a_row = 0
-            self._writer.mended()
+        """Schedules a retry, and reports a failure that is final or has occurred too often.
+
+        ``persistent`` is any problem that exists now, ``new`` a problem that this round met. They differ because a
+        round that an event of one query caused does not check the others: their old problem persists but is not counted
+        again.
+        """
+        if persistent is None:
+            self._consecutive_failures = 0
+            self._committer.clear_failure()
             return
         if new is None:
             return
-        self._failed_in_a_row += 1
-        if again := worth_retrying(new):
-            pause = min(self._retry_policy.pause_s * 2 ** min(self._failed_in_a_row - 1, 20), _LONGEST_PAUSE_S)
-            self._again([followed.query.id for followed in looked_at], pause)
-        if not again or self._failed_in_a_row > self._retry_policy.retries:
-            self._writer.report(new)
+        self._consecutive_failures += 1
+        if again := is_retriable(new):
+            pause = min(self._retry_policy.pause_s * 2 ** min(self._consecutive_failures - 1, 20), _MAX_PAUSE_S)
+            self._schedule([tracked.query.id for tracked in checked], pause)
+        if not again or self._consecutive_failures > self._retry_policy.retries:
+            self._committer.report(new)
             if self._stop_on_failure:
                 self._stop_all()
 
-    def _again(self, queries: list[str], seconds: float) -> None:
+    def _schedule(self, queries: list[str], seconds: float) -> None:
         with self._condition:
-            self._look.update(queries)
+            self._due.update(queries)
             self._not_before = time.monotonic() + seconds
 
     def _stop_all(self) -> None:
         with self._condition:
-            running = [value.query for value in self._followed.values() if not value.ended]
+            running = [value.query for value in self._tracked.values() if not value.ended]
         for query in running:
-            # Stopping waits for the running batch, which may be waiting for this thread (`committed_first`).
+            # `stop` waits for the running batch, and that batch may wait for this thread (`committed_first`).
             threading.Thread(target=query.stop, name="offsetmgr-stop", daemon=True).start()
 
 
-def _first(looked_at: list[TrackedQuery]) -> OffsetMgrError | None:
-    return next((followed.error for followed in looked_at if followed.error is not None), None)
+def _first_error(checked: list[TrackedQuery]) -> OffsetMgrError | None:
+    return next((tracked.error for tracked in checked if tracked.error is not None), None)
 
 
 def _replaces(query: StreamingQueryProtocol, old: StreamingQueryProtocol) -> bool:

@@ -1,22 +1,24 @@
-"""`CommitPolicy`: how a committer of Spark offsets treats clusters, rewinds and failures."""
+"""`CommitPolicy`: the settings of the committers for clusters, rewinds and failures."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from offsetmgr.spark.offset_merge import normalised
+from offsetmgr.spark.offset_merge import normalized
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitPolicy:
     """The optional settings of `OffsetCommitter` and `BatchCommitter`.
 
-    ``cluster`` is the ``kafka.bootstrap.servers`` of the group's cluster (several spellings, if sources have several);
-    without it, a topic that is read from two clusters is reported and not committed. ``allow_rewind`` allows the group
-    to go back if a query begins behind it. ``retries`` is the number of consecutive failed attempts before a failure is
-    reported, in the log, in the committer's `state` and in the metrics ``offsetmgr_spark_*``; ``pause_s`` is the pause
-    after the first, doubled each time. A failed commit never stops a query unless ``stop_on_failure``. An
+    ``cluster`` is the ``kafka.bootstrap.servers`` of the group's cluster; give several values if the sources spell it
+    in several ways. Without it, a topic that the queries read from two clusters is reported and not committed.
+    ``allow_rewind`` allows commits that lower the group's offset, for a query that begins before it.
+
+    ``retries`` is the number of consecutive failed attempts before the committer reports a failure: in the log, in its
+    `state` and in the metrics ``offsetmgr_spark_*``. ``pause_s`` is the pause after the first failure in seconds; it
+    doubles with each further failure. A failed commit stops a query only with ``stop_on_failure``. An
     `OffsetCommitter` compares all checkpoints with the group every ``reconcile_s`` seconds.
     """
 
@@ -29,7 +31,7 @@ class CommitPolicy:
 
     @property
     def clusters(self) -> frozenset[str] | None:
-        """The spellings of the cluster's servers, `normalised`; None without ``cluster``."""
+        """The values of ``cluster``, each `normalized`; None without ``cluster``."""
         if self.cluster is None:
             return None
-        return frozenset(map(normalised, [self.cluster] if isinstance(self.cluster, str) else self.cluster))
+        return frozenset(map(normalized, [self.cluster] if isinstance(self.cluster, str) else self.cluster))

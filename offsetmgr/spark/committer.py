@@ -1,4 +1,4 @@
-"""`OffsetCommitter`: a listener that commits the finished micro-batches of a session's queries to a consumer group."""
+"""`OffsetCommitter`: a query listener that commits the offsets of finished micro-batches to a consumer group."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ from offsetmgr.spark.versions import require_supported
 
 
 class OffsetCommitter(StreamingQueryListener):
-    """``spark.streams.addListener(OffsetCommitter(store, "g"))``: commits the queries' finished offsets to the group.
+    """Commits the offsets of a session's streaming queries: ``spark.streams.addListener(OffsetCommitter(store, "g"))``.
 
-    The group is never ahead of a query's checkpoint, and equal to it after each reconciliation: at a query's start and
-    stop, and every `CommitPolicy.reconcile_s` seconds. Sources other than Kafka are ignored.
+    The group is never ahead of a query's checkpoint. It equals the checkpoint after each reconciliation: when a query
+    starts or stops, and every `CommitPolicy.reconcile_s` seconds. The committer ignores sources other than Kafka.
 
-    ``store`` is any `OffsetStore`, for this committer only; it is not closed. ``spark`` is the session to which the
-    listener is added (None: the active one). ``queries`` are the names of the queries to track; nothing is committed
-    before all of them have started (None: all queries of the session, as they start). If two sources, of one query or
-    of two, read one topic, the smaller offset is committed. A query that has not finished a batch blocks commits for
-    its topics. A query that has ended keeps them at its last offset until it restarts, another query takes over its
-    name or checkpoint, or you call `forget`. Does not support Spark Connect.
+    ``store`` is any `OffsetStore`. No other code may use it at the same time; the committer does not close it.
+    ``spark`` is the session to which the listener is added (None: the active session). ``queries`` are the names of the
+    queries to track, and the committer commits nothing before all of them have started. With None it tracks every query
+    of the session from its start on.
+
+    If two sources, of one query or of two, read the same partition, the committer commits the smaller offset. A query
+    that has not finished a batch blocks commits for its topics. A query that has ended keeps them at its last offset
+    until it restarts, another query takes over its name or checkpoint, or you call `forget`. Spark Connect is not
+    supported.
     """
 
     def __init__(
@@ -43,49 +46,51 @@ class OffsetCommitter(StreamingQueryListener):
     ) -> None:
         require_supported("OffsetCommitter")
         self._session = spark or SparkSession.getActiveSession()
-        chosen = policy or CommitPolicy()
+        settings = policy or CommitPolicy()
         self._queries = None if queries is None else frozenset(queries)
-        self._follower = QueryTracker(
-            GroupCommitter(store, group, allow_rewind=chosen.allow_rewind),
-            clusters=chosen.clusters,
-            retry_policy=RetryPolicy(chosen.reconcile_s, chosen.retries, chosen.pause_s),
-            stop_on_failure=chosen.stop_on_failure,
+        self._tracker = QueryTracker(
+            GroupCommitter(store, group, allow_rewind=settings.allow_rewind),
+            clusters=settings.clusters,
+            retry_policy=RetryPolicy(settings.reconcile_s, settings.retries, settings.pause_s),
+            stop_on_failure=settings.stop_on_failure,
             expected=self._queries or frozenset(),
         )
 
     @property
     def state(self) -> CommitterState:
-        """Numbers of commits and failures, and the present failure."""
-        return self._follower.state
+        """The numbers of commits and failures, and the present failure."""
+        return self._tracker.state
 
     def reconcile(self, timeout: float = 30.0) -> bool:
-        """Reads all checkpoints and commits now; failures are retried until they are reported. True if everything is
-        committed within ``timeout`` seconds."""
-        return self._follower.reconcile(timeout)
+        """Reads all checkpoints and commits now. Retries failed commits until the failure is reported. Returns True if
+        the offsets of all finished batches are committed within ``timeout`` seconds."""
+        return self._tracker.reconcile(timeout)
 
     def committed_first(self, process: Process, timeout: float = 30.0) -> Process:
-        """For foreachBatch: returns ``process`` wrapped so that a batch begins only after the previous ones are
+        """Wraps a function for foreachBatch so that each batch begins after the offsets of the previous ones are
         committed.
 
-        A job that starts from the group alone then repeats at most one batch, even if the store is slow. If the commit
-        takes longer than ``timeout`` seconds or fails, that is reported and the batch begins all the same.
+        A job that starts from the group's offsets without a checkpoint then repeats at most one batch, even if the
+        store is slow. If the commit fails or takes longer than ``timeout`` seconds, the committer logs a warning and
+        the batch begins anyway.
         """
 
-        def in_turn(frame: Any, batch_id: int) -> None:
+        def process_after_commit(frame: Any, batch_id: int) -> None:
             if not self.reconcile(timeout):
-                LOG.warning("batch %d begins before the one before it is committed", batch_id)
+                LOG.warning("batch %d begins although the offsets of the previous batch are not committed", batch_id)
             process(frame, batch_id)
 
-        return in_turn
+        return process_after_commit
 
     def forget(self, query: str) -> None:
-        """An ended query (by id or name) will not restart, or one of ``queries`` will not start: it no longer blocks
-        commits."""
-        self._follower.forget(query)
+        """Stops waiting for a query, by its id or name, so that it no longer blocks commits. Call it for an ended query
+        that will not restart, or for one of ``queries`` that will not start."""
+        self._tracker.forget(query)
 
     def close(self, timeout: float = 30.0) -> bool:
-        """Reconciles once more and ends the thread. True if everything is committed."""
-        return self._follower.close(timeout)
+        """Reconciles once more and ends the thread. Returns True if the offsets of all finished batches are
+        committed."""
+        return self._tracker.close(timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -95,39 +100,41 @@ class OffsetCommitter(StreamingQueryListener):
     ) -> None:
         self.close()
 
-    # --- called by Spark: only records which query to check ------------------------------------------
+    # --- called by Spark: these only schedule checks -------------------------------------------------
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        self._follow(str(event.id))
+        self._track(str(event.id))
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        self._seen(str(event.progress.id))
+        self._check(str(event.progress.id))
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Nothing was read, so nothing is new; but the query may have started before the listener was added."""
-        if not self._follower.follows(str(event.id)):
-            self._follow(str(event.id))
+        """Tracks the query if it started before the listener was added. It has read nothing, so no check is needed."""
+        if not self._tracker.tracks(str(event.id)):
+            self._track(str(event.id))
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        self._follower.look(str(event.id), ended=str(event.runId))
+        self._tracker.schedule_check(str(event.id), ended=str(event.runId))
 
-    def _seen(self, query_id: str) -> None:
-        # The query is not tracked yet if the listener was added after it had started.
-        if not self._follower.look(query_id):
-            self._follow(query_id)
+    def _check(self, query_id: str) -> None:
+        # A query that started before the listener was added is not tracked yet.
+        if not self._tracker.schedule_check(query_id):
+            self._track(query_id)
 
-    def _follow(self, query_id: str) -> None:
+    def _track(self, query_id: str) -> None:
         try:
             session = self._session or self.spark
             if session is None:
                 raise SparkError(
-                    f"query {query_id} is not followed", "no Spark session", "OffsetCommitter(..., spark=)"
+                    f"query {query_id} is not tracked",
+                    "there is no active Spark session",
+                    "OffsetCommitter(..., spark=)",
                 )
             found = session.streams.get(query_id)
             if found is None:
-                return  # ended before it was tracked
+                return  # the query has already ended
             query = QueryExecution(found)
             if self._queries is None or query.name in self._queries:
-                self._follower.follow(query)
+                self._tracker.track(query)
         except OffsetMgrError as error:
             LOG.error("%s", error)

@@ -1,10 +1,12 @@
-"""Spark's Kafka connector: the version of the installed PySpark, or else the newest available one, kept in our cache.
+"""Downloads Spark's Kafka connector into offsetmgr's cache.
 
-Some versions of Spark have no connector in the repositories. The versions of PySpark's minor version are tried first,
-newest first; then, for PySpark 4.3, 4.2.0. Older connectors are not used: with PySpark 4.3, queries of 4.0.0 and of
-4.1.1 end with a NoSuchMethodError. A connector newer than Spark itself is never used. Ivy, which is part of PySpark's
-wheel, fetches it, with its own home directory, because an incomplete artifact in the user's would make it fail. No
-repository is named here: Ivy's own settings contain the location of released artifacts.
+It prefers the connector of the installed PySpark's version. Some versions of Spark have no connector in the
+repositories, so it then tries older patch versions of the same minor version, and for PySpark 4.3 finally 4.2.0. It
+uses no other connectors: with PySpark 4.3, queries with the connectors 4.0.0 and 4.1.1 end with a NoSuchMethodError,
+and a connector newer than Spark itself is not supported.
+
+Ivy, which is part of PySpark's wheel, does the download. It gets a home directory of its own, because an incomplete
+artifact in the user's Ivy cache would make it fail. The repositories are those of Ivy's default settings.
 """
 
 from __future__ import annotations
@@ -25,13 +27,13 @@ from offsetmgr.core.errors import SparkError
 from offsetmgr.spark.versions import installed
 
 SCALA: Final = "2.13"
-LAST_RESORT: Final = "4.2.0"
-"""The connector for a later minor version of PySpark that has none."""
+FALLBACK_VERSION: Final = "4.2.0"
+"""The connector for PySpark 4.3 if that minor version has none."""
 TIMEOUT_S: Final = 600.0
 _COMPLETE: Final = ".complete"
-_INSTEAD: Final = ".unavailable"
+_FALLBACK_SUFFIX: Final = ".unavailable"
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)")
-_CARRIED: Final = (
+_BUNDLED: Final = (
     "org.apache.hadoop",
     "org.slf4j",
     "org.lz4",
@@ -39,44 +41,46 @@ _CARRIED: Final = (
     "org.scala-lang",
     "org.scala-lang.modules",
 )
-"""Dependencies that PySpark's own jars already contain."""
+"""Organizations of dependencies that PySpark's own jars already contain."""
 
 
 def candidates(pyspark: str) -> list[str]:
-    """Connector versions to try for a version of PySpark, newest first. Raises `SparkError` for one without numbers."""
+    """Returns the connector versions to try for a version of PySpark, in order. Raises `SparkError` if the version is
+    not of the form 4.0.1."""
     found = _VERSION.match(pyspark)
     if found is None:
-        raise SparkError("no Kafka connector", f"PySpark's version {pyspark!r} is none that releases have")
+        raise SparkError("no Kafka connector", f"PySpark's version {pyspark!r} is not that of a release")
     own = [f"{found[1]}.{found[2]}.{patch}" for patch in range(int(found[3]), -1, -1)]
-    return own if (int(found[1]), int(found[2])) < (4, 3) else [*own, LAST_RESORT]
+    return own if (int(found[1]), int(found[2])) < (4, 3) else [*own, FALLBACK_VERSION]
 
 
 def connector_jars(version: str | None = None, *, cache: Path | None = None) -> list[Path]:
-    """The connector's jars, fetched the first time. ``version``: exactly this one. Raises `SparkError`.
+    """Returns the paths of the connector's jars, and downloads them at the first call.
 
-    Safe to call from many processes at once: one fetches, the others wait for it.
+    ``version`` requests exactly one version. Many processes may call this at once: one downloads, the others wait.
+    Raises `SparkError` if no connector can be downloaded.
     """
-    wanted = [version] if version else candidates(installed())
+    versions = [version] if version else candidates(installed())
     directory = (cache or _cache()) / "spark"
     directory.mkdir(parents=True, exist_ok=True)
     with _locked(directory / "resolve.lock"):
-        instead = directory / f"{wanted[0]}{_INSTEAD}"
-        """Records that no version of PySpark's own minor version could be fetched, so that each start does not try
+        fallback_mark = directory / f"{versions[0]}{_FALLBACK_SUFFIX}"
+        """Exists after no connector of PySpark's minor version could be downloaded, so that later starts do not try
         again."""
-        own = [name for name in wanted if instead.exists() or _minor(name) == _minor(wanted[0])]
+        own = [name for name in versions if fallback_mark.exists() or _minor(name) == _minor(versions[0])]
         for name in own:
             if (directory / name / _COMPLETE).exists():
                 return sorted((directory / name).glob("*.jar"))
         reasons = []
-        for name in wanted:
+        for name in versions:
             why = None if (directory / name / _COMPLETE).exists() else _fetch(name, directory)
             if why is None:
                 if name not in own:
-                    instead.touch()
+                    fallback_mark.touch()
                 return sorted((directory / name).glob("*.jar"))
             reasons.append(f"{name}: {why}")
-    hint = "check the network and its proxy; or name a version that can be fetched: session(connector=VERSION)"
-    raise SparkError("no Kafka connector for Spark can be fetched", "; ".join(reasons), hint)
+    hint = "check the network and its proxy, or request an available version: session(connector=VERSION)"
+    raise SparkError("cannot download a Kafka connector for Spark", "; ".join(reasons), hint)
 
 
 def _minor(version: str) -> str:
@@ -84,7 +88,7 @@ def _minor(version: str) -> str:
 
 
 def _fetch(version: str, directory: Path) -> str | None:
-    """Returns None after success, otherwise the reason of the failure."""
+    """Downloads one version. Returns None after success, and otherwise the reason of the failure."""
     with tempfile.TemporaryDirectory(prefix=f".{version}-", dir=directory) as scratch:
         module, target = Path(scratch) / "ivy.xml", Path(scratch) / "jars"
         module.write_text(_module(version), encoding="utf-8")
@@ -97,10 +101,10 @@ def _fetch(version: str, directory: Path) -> str | None:
             done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=scratch)
         except (OSError, subprocess.TimeoutExpired) as error:
             return str(error)
-        said = done.stdout + done.stderr
-        if done.returncode != 0 or "UNRESOLVED DEPENDENCIES" in said or "FAILED DOWNLOADS" in said:
-            told = [line.strip(" :\t") for line in said.splitlines() if "not found" in line or "rror" in line]
-            return told[-1] if told else f"Ivy ended with exit code {done.returncode}"
+        output = done.stdout + done.stderr
+        if done.returncode != 0 or "UNRESOLVED DEPENDENCIES" in output or "FAILED DOWNLOADS" in output:
+            errors = [line.strip(" :\t") for line in output.splitlines() if "not found" in line or "rror" in line]
+            return errors[-1] if errors else f"Ivy ended with exit code {done.returncode}"
         (target / _COMPLETE).touch()
         shutil.rmtree(directory / version, ignore_errors=True)
         target.rename(directory / version)
@@ -108,7 +112,7 @@ def _fetch(version: str, directory: Path) -> str | None:
 
 
 def _module(version: str) -> str:
-    excludes = "\n".join(f'    <exclude org="{name}"/>' for name in _CARRIED)
+    excludes = "\n".join(f'    <exclude org="{name}"/>' for name in _BUNDLED)
     return f"""<ivy-module version="2.0">
   <info organisation="offsetmgr" module="connector"/>
   <configurations><conf name="default"/></configurations>
@@ -127,7 +131,9 @@ def _ivy() -> Path:
     matches = sorted(jars.glob("ivy-[0-9]*.jar")) if jars else []
     if not matches:
         raise SparkError(
-            "no Kafka connector", "PySpark is not installed, or without its jars", "pip install 'offsetmgr[spark]'"
+            "no Kafka connector",
+            "PySpark is not installed, or its installation has no jars",
+            "pip install 'offsetmgr[spark]'",
         )
     return matches[-1]
 
@@ -144,7 +150,8 @@ def _java() -> str:
 
 
 def _cache(environ: Mapping[str, str] | None = None) -> Path:
-    """The directory of everything that offsetmgr fetches: ``OFFSETMGR_CACHE``, else the user's cache directory."""
+    """Returns the directory for downloads: ``OFFSETMGR_CACHE``, or otherwise offsetmgr's directory in the user's
+    cache."""
     env = os.environ if environ is None else environ
     if env.get("OFFSETMGR_CACHE"):
         return Path(env["OFFSETMGR_CACHE"]).absolute()

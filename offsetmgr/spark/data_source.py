@@ -1,9 +1,11 @@
-"""``format("offsetmgr")``: any store as a table, `SCHEMA`, one row per committed offset; and a table into any store.
+"""The Spark data source ``format("offsetmgr")``: reads any offset store as a table, and commits a table to a store.
 
-Reading distributes the groups over the executors; each reads its share in bulk. A group or partition that could not be
-read fails the query (data rule "absent is not zero"), unless ``errors`` is ``true``: then it is a row with its
-``error``. Writing appends, which here means: commits, forward only, each conditional on the present value (data rules
-"no accidental rewind" and "conditional writes"). Rows of one group must not be spread over tasks;
+The table has the columns of `SCHEMA` and one row for each committed offset. A read distributes the groups over the
+executors, and each executor reads its groups in bulk. A group or partition that cannot be read fails the query (data
+rule "absent is not zero"); with the option ``errors`` it becomes a row with its ``error``.
+
+A write with mode ``append`` commits the rows. It never lowers an offset, and each commit is conditional on the present
+value (data rules "no accidental rewind" and "conditional writes"). All rows of a group must be in one task;
 `offsetmgr.spark.store_tables` ensures that.
 """
 
@@ -29,26 +31,35 @@ from offsetmgr.spark.data_source_api import (
     InputPartition,
     WriterCommitMessage,
 )
-from offsetmgr.spark.store_rows import COLUMNS, REFUSED, SCHEMA, RowOrigin, groups_of, read_rows, related, write_rows
+from offsetmgr.spark.store_rows import (
+    COLUMNS,
+    RECREATED,
+    SCHEMA,
+    RowOrigin,
+    cross_cluster_check,
+    read_rows,
+    select_groups,
+    write_rows,
+)
 
 __all__ = ["NAME", "SCHEMA", "StoreSource"]
 
 NAME: Final = "offsetmgr"
-_KNOWN: Final = ("store", "group", "topic", "errors")
-_KNOWN_TO_WRITE: Final = (*_KNOWN, "origin", "translate")
+_READ_OPTIONS: Final = ("store", "group", "topic", "errors")
+_WRITE_OPTIONS: Final = (*_READ_OPTIONS, "origin", "translate")
 _EXAMPLE: Final = "zookeeper://host:2181"
-_TASKS: Final = 16
-_A_BATCH: Final = 20_000
-_SHOWN: Final = 5
+_DEFAULT_TASKS: Final = 16
+_ROWS_PER_BATCH: Final = 20_000
+_MAX_ERRORS_SHOWN: Final = 5
 
 
 class StoreSource(DataSource):
-    """Options: ``store``, a URI (or the argument of ``load`` and ``save``); ``group`` and ``topic``, separated by
-    commas, globs allowed, both applied while reading; ``errors``; ``tasks``, the maximum number; ``commandConfig``;
-    ``timeout`` (ms).
+    """The data source ``offsetmgr``.
 
-    For writing also ``origin``, the URI of the store that the rows come from (without it no leader epoch is written),
-    and ``translate`` (see `OffsetTranslation`).
+    Its options are ``store``, a URI (or the argument of ``load`` and ``save``); ``group`` and ``topic``, names or globs
+    separated by commas, which select the rows to read; ``errors``; ``tasks``, the maximum number of tasks;
+    ``commandConfig``; and ``timeout`` (ms). A write has two more: ``origin``, the URI of the store that the rows come
+    from (without it no leader epochs are written), and ``translate`` (see `OffsetTranslation`).
     """
 
     @classmethod
@@ -64,14 +75,14 @@ class StoreSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
-            raise UsageError(f"format({NAME!r})", "a store is never overwritten", 'write with mode("append")')
+            raise UsageError(f"format({NAME!r})", "overwriting a store is not supported", 'write with mode("append")')
         if missing := {"group", "topic", "partition", "offset"}.difference(schema.fieldNames()):
             raise UsageError(f"format({NAME!r})", f"the table has no column {min(missing)!r}", f"needed: {SCHEMA}")
         return StoreWriter(dict(self.options))
 
 
-class GroupsOfPartition(InputPartition):
-    """One task's share of the groups."""
+class GroupsTask(InputPartition):
+    """One task: reads some of the groups."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         super().__init__(names)
@@ -79,36 +90,36 @@ class GroupsOfPartition(InputPartition):
 
 
 class StoreReader(DataSourceReader):
-    """Lists the groups on the driver, reads them on the executors."""
+    """Lists the groups on the driver and reads them on the executors."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._options = source_options.checked(NAME, options, _KNOWN)
+        self._options = source_options.checked(NAME, options, _READ_OPTIONS)
         self._uri = _store(self._options)
         self._errors = _flag(self._options.get("errors", "false"))
 
     def partitions(self) -> Sequence[InputPartition]:
         """Raises `UnsupportedOperation` for stores of Kafka 0.7, whose partitions are not numbers."""
         config = source_options.connection(NAME, self._options)
-        names = groups_of(self._uri, config, source_options.listed(self._options.get("group")))
-        tasks = min(source_options.number(NAME, self._options, "tasks", _TASKS), len(names))
-        return [GroupsOfPartition(tuple(names[first::tasks])) for first in range(tasks)]
+        names = select_groups(self._uri, config, source_options.listed(self._options.get("group")))
+        tasks = min(source_options.number(NAME, self._options, "tasks", _DEFAULT_TASKS), len(names))
+        return [GroupsTask(tuple(names[first::tasks])) for first in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Raises `PartialFailure` for unreadable rows, unless ``errors`` is ``true``."""
-        if not isinstance(partition, GroupsOfPartition):  # Spark's placeholder for "nothing to read"
+        if not isinstance(partition, GroupsTask):  # Spark's placeholder for "nothing to read"
             return
         topics = TopicSelection.parse(source_options.listed(self._options.get("topic")))
         types = [pa.string(), pa.string(), pa.int32(), pa.int64(), pa.string(), pa.int32(), pa.int64(), pa.string()]
         config = source_options.connection(NAME, self._options)
         rows = read_rows(partition.names, self._uri, config, topics, errors=self._errors)
-        while batch := list(islice(rows, _A_BATCH)):
+        while batch := list(islice(rows, _ROWS_PER_BATCH)):
             columns = [pa.array(column, kind) for column, kind in zip(zip(*batch, strict=True), types, strict=True)]
             yield pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))
 
 
 @dataclass
 class WriteSummary(WriterCommitMessage):
-    """The outcomes of one task's rows."""
+    """The numbers of outcomes of one task's rows, and its first errors."""
 
     written: int
     unchanged: int
@@ -117,19 +128,19 @@ class WriteSummary(WriterCommitMessage):
 
 
 class StoreWriter(DataSourceWriter):
-    """Commits on the executors, adds up on the driver."""
+    """Commits rows on the executors and adds up the outcomes on the driver."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """Raises `OtherCluster` if the origin belongs to another Kafka cluster and ``translate`` is not given."""
-        self._options = source_options.checked(NAME, options, _KNOWN_TO_WRITE)
+        self._options = source_options.checked(NAME, options, _WRITE_OPTIONS)
         self._uri = _store(self._options)
-        with related(self._origin(), self._uri, source_options.connection(NAME, self._options)):
-            pass  # rejected before anything is written
+        with cross_cluster_check(self._origin(), self._uri, source_options.connection(NAME, self._options)):
+            pass  # raises before anything is written
 
     def _origin(self) -> RowOrigin | None:
         uri, translate = self._options.get("origin"), self._options.get("translate")
         if translate is not None and translate not in tuple(OffsetTranslation):
-            raise UsageError(f"format({NAME!r})", f"option 'translate' is {translate!r}", "'none' is the only one")
+            raise UsageError(f"format({NAME!r})", f"option 'translate' is {translate!r}", "'none' is the only value")
         if uri is None:
             return None
         config = source_options.connection(NAME, self._options)
@@ -139,22 +150,22 @@ class StoreWriter(DataSourceWriter):
         counts = {"written": 0, "unchanged": 0, "failed": 0}
         config = source_options.connection(NAME, self._options)
         shown: list[str] = []
-        for done in write_rows(iterator, self._uri, config, self._origin()):
-            counts["failed" if done.status == REFUSED else done.status] += 1
-            if done.error is not None and len(shown) < _SHOWN:
-                shown.append(f"{done.group} {done.topic}-{done.partition}: {done.error}")
+        for outcome in write_rows(iterator, self._uri, config, self._origin()):
+            counts["failed" if outcome.status == RECREATED else outcome.status] += 1
+            if outcome.error is not None and len(shown) < _MAX_ERRORS_SHOWN:
+                shown.append(f"{outcome.group} {outcome.topic}-{outcome.partition}: {outcome.error}")
         return WriteSummary(**counts, shown=shown)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Raises `OffsetMgrError` if any offset was rejected or failed; the others are committed."""
-        done = [message for message in messages if isinstance(message, WriteSummary)]
-        if failed := sum(message.failed for message in done):
-            shown = [line for message in done for line in message.shown][:_SHOWN]
-            succeeded = sum(message.written + message.unchanged for message in done)
+        outcome = [message for message in messages if isinstance(message, WriteSummary)]
+        if failed := sum(message.failed for message in outcome):
+            shown = [line for message in outcome for line in message.shown][:_MAX_ERRORS_SHOWN]
+            succeeded = sum(message.written + message.unchanged for message in outcome)
             raise OffsetMgrError(
                 f"{failed} of {failed + succeeded} offsets were not committed to {self._uri}",
                 "; ".join(shown),
-                "offsetmgr.spark.store_tables.copy gives every outcome as a row",
+                "offsetmgr.spark.store_tables.copy returns the outcome of every row",
             )
 
 
@@ -164,5 +175,5 @@ def _store(options: Mapping[str, str]) -> str:
 
 def _flag(text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise UsageError(f"format({NAME!r})", f"option 'errors' is {text!r}", "either true or false")
+        raise UsageError(f"format({NAME!r})", f"option 'errors' is {text!r}", "use true or false")
     return text.lower() == "true"

@@ -1,5 +1,6 @@
-"""Spark's interface for data sources in Python, which only supported versions have. Other modules import it from here,
-so that any other version causes one clear error."""
+"""Spark's interface for data sources in Python.
+
+Other modules import it from here, so that an unsupported version of PySpark causes one clear error."""
 
 from __future__ import annotations
 

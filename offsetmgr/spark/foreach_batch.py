@@ -1,8 +1,8 @@
-"""`BatchCommitter`: commits from inside foreachBatch, for jobs without a listener.
+"""`BatchCommitter`: commits offsets from inside foreachBatch, for jobs without a listener.
 
-While batch N runs, batch N-1 is finished: its ``commits/N-1`` is in the checkpoint, so it is committed. Batch N itself
-can be committed after its output as well, but that is *ahead of the checkpoint*: a driver that dies between the two
-repeats batch N, although the group already includes it.
+When batch N begins, batch N-1 is finished and ``commits/N-1`` is in the checkpoint, so the committer commits its
+offsets. It can also commit batch N after its output, but that is *ahead of the checkpoint*: if the driver dies before
+Spark writes ``commits/N``, the query repeats batch N although the group already includes it.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import CorruptData, OffsetMgrError, SparkError
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.spark.checkpoint import CheckpointBatch
-from offsetmgr.spark.checkpoint_files import CheckpointFiles, LocalFiles, batch, directory_of, newest_finished
+from offsetmgr.spark.checkpoint_files import CheckpointFiles, LocalFiles, directory_of, newest_finished, planned_batch
 from offsetmgr.spark.commit_policy import CommitPolicy
-from offsetmgr.spark.group_committer import CommitterState, GroupCommitter, Process, worth_retrying
+from offsetmgr.spark.group_committer import CommitterState, GroupCommitter, Process, is_retriable
 from offsetmgr.spark.offset_merge import merge_min
-from offsetmgr.spark.query_plan import QueryExecution, Source, holds, readings
+from offsetmgr.spark.query_plan import QueryExecution, Source, blocks_of, progress_of
 from offsetmgr.spark.versions import require_supported
 
 
 class BatchCommitter:
-    """``writeStream.foreachBatch(BatchCommitter(store, "g", process, checkpoint=DIRECTORY))``.
+    """A function for foreachBatch that commits offsets to a group and calls ``process``:
+    ``writeStream.foreachBatch(BatchCommitter(store, "g", process, checkpoint=DIRECTORY))``.
 
-    Before ``process`` runs for batch N, batch N-1 is committed; `finish`, after the query has ended, commits the last
-    one. ``checkpoint`` is the query's ``checkpointLocation``. ``ahead_of_checkpoint``: batch N is committed as well,
-    after ``process`` and before Spark records that it is finished (see the module).
+    It commits batch N-1 before it calls ``process`` for batch N. Call `commit_last_batch` after the query has ended.
+    ``checkpoint`` is the query's ``checkpointLocation``. With ``ahead_of_checkpoint`` it also commits batch N after
+    ``process``, before Spark records that the batch is finished (see the module).
 
-    A failed commit is retried while the batch waits (``policy``; by default three times). Then it is reported and the
-    query continues, or stops with the error if the policy demands it.
+    If a commit fails, the batch waits while the committer retries, by default three times. Then the committer reports
+    the failure and the query continues; with ``stop_on_failure`` in the policy the query fails with the error.
     """
 
     def __init__(
@@ -48,11 +49,11 @@ class BatchCommitter:
         clock: Clock | None = None,
     ) -> None:
         require_supported("BatchCommitter")
-        # The frames of foreachBatch belong to a copy of the session, in which no query runs.
+        # The DataFrames of foreachBatch belong to a clone of the session, which does not list the queries.
         self._session = spark or SparkSession.getActiveSession()
         self._process = process
         self._policy = policy or CommitPolicy(retries=3)
-        self._writer = GroupCommitter(store, group, allow_rewind=self._policy.allow_rewind)
+        self._committer = GroupCommitter(store, group, allow_rewind=self._policy.allow_rewind)
         self._files: CheckpointFiles = LocalFiles(checkpoint)
         self._query: QueryExecution | None = None
         self._ahead = ahead_of_checkpoint
@@ -60,8 +61,8 @@ class BatchCommitter:
 
     @property
     def state(self) -> CommitterState:
-        """Numbers of commits and failures, and the present failure."""
-        return self._writer.state
+        """The numbers of commits and failures, and the present failure."""
+        return self._committer.state
 
     def __call__(self, frame: Any, batch_id: int) -> None:
         self._find_query(frame)
@@ -70,56 +71,62 @@ class BatchCommitter:
         if self._ahead:
             self._commit(lambda: self._planned(batch_id))
 
-    def finish(self) -> bool:
-        """Commits the last finished batch; call it when the query has ended. True if everything is committed."""
+    def commit_last_batch(self) -> bool:
+        """Commits the last finished batch. Call it after the query has ended. Returns True if its offsets are
+        committed."""
         self._commit(lambda: newest_finished(self._files))
         return self.state.failing is None
 
     def _planned(self, batch_id: int) -> CheckpointBatch:
-        found = batch(self._files, batch_id)
+        found = planned_batch(self._files, batch_id)
         if found is None:
-            raise CorruptData(f"checkpoint {self._files.root}", f"there is no offsets/{batch_id} while it runs")
+            raise CorruptData(
+                f"checkpoint {self._files.root}", f"offsets/{batch_id} does not exist, although batch {batch_id} runs"
+            )
         return found
 
     def _find_query(self, frame: Any) -> None:
-        """Finds the calling query among those of the session, once per run, by its checkpoint."""
+        """Finds the query that called, by its checkpoint among the session's running queries. Does so once for each run
+        of the query."""
         if self._query is not None and self._query.active:
             return
-        wanted = directory_of(self._files.root)
+        directory = directory_of(self._files.root)
         for active in (self._session or frame.sparkSession).streams.active:
             query = QueryExecution(active)
-            if directory_of(query.files.root) == wanted:
+            if directory_of(query.files.root) == directory:
                 self._query, self._files = query, query.files
                 return
-        raise SparkError("foreachBatch commits nothing", f"no running query has the checkpoint {self._files.root}")
+        raise SparkError(
+            "cannot commit offsets from foreachBatch", f"no running query has the checkpoint {self._files.root}"
+        )
 
     def _sources(self) -> tuple[Source, ...] | None:
         return None if self._query is None else self._query.sources()
 
-    def _commit(self, which: Callable[[], CheckpointBatch | None]) -> None:
+    def _commit(self, read_batch: Callable[[], CheckpointBatch | None]) -> None:
         failed: OffsetMgrError | None = None
         for attempt in range(self._policy.retries + 1):
-            failed = self._attempt(which)
+            failed = self._attempt(read_batch)
             if failed is None:
-                self._writer.mended()
+                self._committer.clear_failure()
                 return
-            if not worth_retrying(failed) or attempt == self._policy.retries:
+            if not is_retriable(failed) or attempt == self._policy.retries:
                 break
             self._clock.sleep(self._policy.pause_s * 2**attempt)
         assert failed is not None
-        self._writer.report(failed)
+        self._committer.report(failed)
         if self._policy.stop_on_failure:
             raise failed
 
-    def _attempt(self, which: Callable[[], CheckpointBatch | None]) -> OffsetMgrError | None:
+    def _attempt(self, read_batch: Callable[[], CheckpointBatch | None]) -> OffsetMgrError | None:
         try:
-            found = which()
+            found = read_batch()
             if found is None:
                 return None
             sources = self._sources()
-            read = readings(found, sources, f"checkpoint {self._files.root}")
-            merged = merge_min(read, self._policy.clusters, holds(found, sources or ()))
+            progress = progress_of(found, sources, f"checkpoint {self._files.root}")
+            merged = merge_min(progress, self._policy.clusters, blocks_of(found, sources or ()))
         except OffsetMgrError as error:
-            self._writer.count_failure()
+            self._committer.count_failure()
             return error
-        return self._writer.attempt(merged.offsets) or merged.problem
+        return self._committer.attempt(merged.offsets) or merged.problem

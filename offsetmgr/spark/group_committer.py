@@ -1,8 +1,10 @@
-"""Commits one group's offsets: attempts, their results, and the reported state.
+"""Commits the offsets of one group to a store, and keeps the state that the committers report.
 
-Commits are edits without a lock (`Guard.COMPARE`), because a Spark job is not a member of its group. A commit that
-would rewind the group is rejected. If a frozen driver wakes while its successor runs, the successor's next commit
-repairs any harm.
+A Spark job is not a member of its group, so it commits without the group lock (`Guard.COMPARE`): the store reads the
+group's offsets, rejects a commit that would lower one, and writes. In Kafka these steps are not atomic. If a driver
+freezes between them and wakes after a new driver has taken over the query, its old offset may overwrite a newer one. No
+message is lost, because the group is then only too far back, and the new driver's next commit of that partition
+advances it again.
 """
 
 from __future__ import annotations
@@ -20,25 +22,26 @@ from offsetmgr.spark import metrics
 LOG: Final = logging.getLogger("offsetmgr.spark")
 
 Process = Callable[[Any, int], None]
-"""A function for foreachBatch: receives the batch's DataFrame and its number."""
+"""A function for foreachBatch. Its arguments are the batch's DataFrame and number."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitterState:
     """The state of a group's commits.
 
-    ``failing`` is the error that was reported and not repaired since; ``refused`` the partitions in which the group is
-    ahead of the checkpoint.
+    ``commits`` and ``failures`` count attempts. ``failing`` is the reported error, None after a later attempt has
+    succeeded. ``rejected_rewinds`` are the partitions in which the group is ahead of the checkpoint, so that the last
+    commit was rejected.
     """
 
     commits: int = 0
     failures: int = 0
     failing: OffsetMgrError | None = None
-    refused: tuple[TopicPartition, ...] = ()
+    rejected_rewinds: tuple[TopicPartition, ...] = ()
 
 
 class GroupCommitter:
-    """Writes one group's offsets into one store; used by one thread at a time."""
+    """Commits one group's offsets to one store. Only one thread at a time may use it."""
 
     def __init__(self, store: OffsetStore, group: str, *, allow_rewind: bool = False) -> None:
         self.group = group
@@ -47,12 +50,14 @@ class GroupCommitter:
         self._allow_rewind = allow_rewind
         self._written: dict[TopicPartition, int] = {}
 
-    def forget(self) -> None:
-        """The next attempt compares every partition with the store, in case another program changed it."""
+    def clear_cache(self) -> None:
+        """Forgets the offsets that were committed, so that the next attempt commits every partition. Called
+        periodically, in case another program has changed the group."""
         self._written.clear()
 
     def attempt(self, offsets: Mapping[TopicPartition, int]) -> OffsetMgrError | None:
-        """Commits the changes since the last successful attempt; returns the error if some or all of it failed."""
+        """Commits the offsets that have changed since the last successful attempt. Returns the error if some or all
+        commits failed, and otherwise None."""
         due = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items() if self._written.get(tp) != offset}
         if not due:
             return None
@@ -66,7 +71,7 @@ class GroupCommitter:
             failures, error = dict.fromkeys(due, failed), failed
         self._written |= {tp: commit.offset for tp, commit in due.items() if tp not in failures}
         ahead = tuple(sorted(tp for tp, why in failures.items() if isinstance(why, RewindRefused)))
-        self.state = replace(self.state, refused=ahead)
+        self.state = replace(self.state, rejected_rewinds=ahead)
         if error is None:
             self.state = replace(self.state, commits=self.state.commits + 1)
             metrics.COMMITS.labels(self.group).inc()
@@ -75,27 +80,33 @@ class GroupCommitter:
         return error
 
     def count_failure(self) -> None:
-        """Counts an attempt that did not reach the store as failed."""
+        """Adds one to the number of failures."""
         self.state = replace(self.state, failures=self.state.failures + 1)
         metrics.FAILURES.labels(self.group).inc()
 
     def report(self, error: OffsetMgrError) -> None:
-        """Reports once in the log, and in the metric for as long as it lasts, that the group falls behind its query."""
+        """Reports that the offsets cannot be committed: in the log once for each error, and in the state and the metric
+        until `clear_failure`."""
         if self.state.failing is None or str(self.state.failing) != str(error):
-            LOG.error("group %s is not committed: %s%s", self.group, error, f" ({error.hint})" if error.hint else "")
+            LOG.error(
+                "cannot commit offsets of group %s: %s%s", self.group, error, f" ({error.hint})" if error.hint else ""
+            )
         self.state = replace(self.state, failing=error)
         metrics.FAILING.labels(self.group).set(1)
 
-    def mended(self) -> None:
-        """Everything due is committed."""
+    def clear_failure(self) -> None:
+        """Resets the reported failure after all offsets have been committed."""
         if self.state.failing is not None:
-            LOG.warning("group %s is committed again, after %d failures", self.group, self.state.failures)
+            LOG.warning(
+                "offsets of group %s are committed again, after %d failed attempts", self.group, self.state.failures
+            )
         self.state = replace(self.state, failing=None)
         metrics.FAILING.labels(self.group).set(0)
 
 
-def worth_retrying(error: OffsetMgrError) -> bool:
-    """Whether the same commit may succeed without intervention; for a partial failure, each part."""
+def is_retriable(error: OffsetMgrError) -> bool:
+    """Returns whether the same commit may succeed later without intervention. A partial failure is retriable if each of
+    its failures is."""
     if isinstance(error, PartialFailure):
         return all(failure.retriable for failure in error.failures.values())
     return error.retriable

@@ -1,8 +1,8 @@
-"""Raw records of an offsets topic as Arrow columns: the rows of `offsetmgr-log`, and the names of its columns.
+"""Decodes the records of an offsets topic to the rows of ``format("offsetmgr-log")``, as Arrow columns.
 
-Pure: bytes in, a record batch out. Each key shows whether a record is in Kafka's format or in ours. An unreadable
-record is a row with its ``error``, never a missing one (data rules "absent is not zero" and "versioned formats"). The
-common part of keys is decoded once.
+Pure: it converts bytes to record batches. The key of each record shows whether the record is in Kafka's format or in
+offsetmgr's. An unreadable record becomes a row with an ``error`` and is never omitted (data rules "absent is not zero"
+and "versioned formats"). The part that many keys have in common is decoded once.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ SCHEMA: Final = (
     "group string, topic string, partition int, tombstone boolean, offset bigint, leader_epoch int, metadata string, "
     "commit_timestamp bigint, expire_timestamp bigint, members int, group_timestamp bigint, error string"
 )
-"""The columns, as Spark's DDL. Times are milliseconds since 1970; every unknown number is null.
+"""The columns, as Spark's DDL. Times are milliseconds since 1970; unknown values are null.
 
-``log_*`` are the record's position and append time. ``kind`` is ``offset`` (a committed offset), ``group`` (group
-metadata), ``state`` (of a group of the KIP-848 protocol) or ``other``. ``members`` and ``group_timestamp`` belong to
-groups: the number of members (in Kafka's records, not in ours), and since when the group has been in its state, or when
-it last had members.
+``log_partition``, ``log_offset`` and ``log_timestamp`` are the record's position and append time. ``kind`` is
+``offset`` (a committed offset), ``group`` (group metadata), ``state`` (a record of a group of the KIP-848 protocol) or
+``other``. ``members`` and ``group_timestamp`` are set for groups only. ``members`` is the number of members in Kafka's
+records; offsetmgr's records do not contain it. ``group_timestamp`` is the time since which a group of Kafka has been in
+its state, or the time at which a group of offsetmgr last had members.
 """
 
 OFFSET, GROUP, STATE, OTHER = "offset", "group", "state", "other"
 _STATES: Final = range(3, 9)
-"""Versions of Kafka's keys that begin with the id of a group of the KIP-848 protocol."""
+"""The versions of Kafka's keys for groups of the KIP-848 protocol. Such a key begins with the group id."""
 
 
 class _Key(NamedTuple):
-    """The content of one key except the partition, and the format that decodes its values."""
+    """The content of one key except the partition, and the name of its record format."""
 
     format: str | None
     kind: str
@@ -71,7 +72,7 @@ _NAMES: Final = [column.split()[0] for column in SCHEMA.split(", ")]
 
 
 class RowDecoder:
-    """Decodes batch after batch; for one thread."""
+    """Decodes batches of records. Only one thread at a time may use it."""
 
     def __init__(self) -> None:
         self._formats: dict[str, RecordFormat] = {name: make() for name, make in FORMATS.items()}
@@ -85,7 +86,7 @@ class RowDecoder:
         keys: Sequence[bytes | None],
         values: Sequence[bytes | None],
     ) -> pa.RecordBatch:
-        """One row per record, in order."""
+        """Returns one row for each record, in the same order."""
         split = [self._split(key) for key in keys]
         of_values = [self._value(key, value) for (key, _), value in zip(split, values, strict=True)]
         numbers: dict[int, int] = {}
@@ -132,12 +133,12 @@ class RowDecoder:
         return known, partition
 
     def _other(self, key: bytes | None) -> _Key:
-        """A key that is not an offset's."""
+        """Decodes a key that is not the key of an offset."""
         if key is None:
-            return _Key(None, OTHER, None, error="a record without a key")
+            return _Key(None, OTHER, None, error="the record has no key")
         name, version = format_of(key), _version(key)
         if name is None:
-            return _Key(None, OTHER, version, error="a key of no known format")
+            return _Key(None, OTHER, version, error="the key has an unknown format")
         try:
             decoded = self._formats[name].decode_key(key)
             if isinstance(decoded, GroupKey):
@@ -167,12 +168,12 @@ class RowDecoder:
 
 
 def of_groups(batch: pa.RecordBatch, groups: Sequence[str]) -> pa.RecordBatch:
-    """The rows of these groups; all rows if ``groups`` is empty."""
+    """Returns the rows of these groups; all rows if ``groups`` is empty."""
     return batch.filter(pc.is_in(batch.column("group"), pa.array(groups, pa.string()))) if groups else batch
 
 
 def row_of_error(partition: int | None, error: str) -> pa.RecordBatch:
-    """One row for an error without a record, so without an offset in the log."""
+    """Returns one row for an error that does not belong to a record, so the row has no offset in the log."""
     row = RowDecoder().batch([partition], [None], [None], [None], [None])
     at = row.schema.get_field_index("error")
     return row.set_column(at, row.schema.field(at), pa.array([error], pa.string()))

@@ -1,8 +1,8 @@
-"""``format("offsetmgr-log")``: an offsets topic as a table, one row per record: `log_rows.SCHEMA`.
+"""The Spark data source ``format("offsetmgr-log")``: reads an offsets topic, one row (`log_rows.SCHEMA`) per record.
 
-Spark's own Kafka source returns no rows for ``__consumer_offsets``, and no error. The range of offsets is fixed when
-the query is planned (up to the last stable offset), so every record in it is read exactly once, however the work is
-distributed: large partitions are split, small ones are combined.
+Spark's own Kafka source returns neither rows nor an error for ``__consumer_offsets``. This source fixes the ranges of
+offsets, up to the last stable offset, when Spark plans the query. Tasks split large partitions and combine small ones,
+and together they read every record of the ranges exactly once.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from offsetmgr.spark.log_rows import SCHEMA, RowDecoder, of_groups
 
 NAME: Final = "offsetmgr-log"
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
-_KNOWN: Final = (source_options.BOOTSTRAP, "topic", "group")
-_A_TASK: Final = 250_000
-"""Default number of offsets in one task: seconds of work."""
-_AT_ONCE: Final = 500
+_OPTIONS: Final = (source_options.BOOTSTRAP, "topic", "group")
+_OFFSETS_PER_TASK: Final = 250_000
+"""Maximum number of offsets in one task, which is a few seconds of work."""
+_MAX_POLL_RECORDS: Final = 500
 """See `offsetmgr.manager.log.kafka.reader`."""
-_A_BATCH: Final = 20_000
-_SLICE_S: Final = 0.1
-_READER: Final = "offsetmgr-spark"
-"""The client library's group id; nothing is committed to it."""
+_ROWS_PER_BATCH: Final = 20_000
+_POLL_TIMEOUT_S: Final = 0.1
+_CLIENT_GROUP: Final = "offsetmgr-spark"
+"""The group id that the Kafka client requires. The source never commits to it."""
 
 
 class Range(NamedTuple):
@@ -47,8 +47,8 @@ class Range(NamedTuple):
     end: int
 
 
-class LogRangeReader(InputPartition):
-    """One task's share of the log."""
+class LogTask(InputPartition):
+    """One task: reads some ranges of the log."""
 
     def __init__(self, ranges: tuple[Range, ...]) -> None:
         super().__init__(ranges)
@@ -56,8 +56,12 @@ class LogRangeReader(InputPartition):
 
 
 class LogSource(DataSource):
-    """Options: ``kafka.bootstrap.servers``; ``topic`` (``__consumer_offsets``); ``group``, names separated by commas
-    (only their partitions are read); ``tasks``, the minimum number; ``commandConfig``; ``timeout`` (ms)."""
+    """The data source ``offsetmgr-log``.
+
+    Its options are ``kafka.bootstrap.servers``; ``topic``, by default ``__consumer_offsets``; ``group``, names
+    separated by commas (it reads only the partitions of these groups); ``tasks``, the minimum number of tasks;
+    ``commandConfig``; and ``timeout`` (ms).
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -72,14 +76,14 @@ class LogSource(DataSource):
 
 
 class LogSourceReader(DataSourceReader):
-    """Plans on the driver, reads on the executors."""
+    """Plans the tasks on the driver and reads on the executors."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        given = source_options.checked(NAME, options, _KNOWN)
-        self._options = given
-        self._bootstrap = source_options.required(NAME, given, source_options.BOOTSTRAP, "host:9092")
-        self._topic = given.get("topic", CONSUMER_OFFSETS)
-        self._groups = source_options.groups(NAME, given)
+        checked = source_options.checked(NAME, options, _OPTIONS)
+        self._options = checked
+        self._bootstrap = source_options.required(NAME, checked, source_options.BOOTSTRAP, "host:9092")
+        self._topic = checked.get("topic", CONSUMER_OFFSETS)
+        self._groups = source_options.groups(NAME, checked)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Raises `UnknownTopicOrPartition`, `Unreachable`, `TimedOut`."""
@@ -89,37 +93,41 @@ class LogSourceReader(DataSourceReader):
             count = cluster.topics([self._topic]).get(self._topic)
         if count is None:
             raise UnknownTopicOrPartition(
-                f"topic {self._topic}", "does not exist in this Kafka cluster", "the first commit creates Kafka's own"
+                f"topic {self._topic}",
+                "does not exist in this Kafka cluster",
+                "Kafka creates __consumer_offsets with the first commit",
             )
-        wanted = sorted({shard_for(group, count) for group in self._groups}) if self._groups else list(range(count))
-        asked = PartitionOffsets(self._bootstrap, config.kafka, self._topic)
+        partitions_to_read = (
+            sorted({shard_for(group, count) for group in self._groups}) if self._groups else list(range(count))
+        )
+        offsets_client = PartitionOffsets(self._bootstrap, config.kafka, self._topic)
         try:
-            starts = asked.starts(wanted, seconds)
-            ends = asked.ends(wanted, seconds, lambda _: 0)
+            starts = offsets_client.starts(partitions_to_read, seconds)
+            ends = offsets_client.ends(partitions_to_read, seconds, lambda _: 0)
         finally:
-            asked.close()
-        ranges = [Range(p, starts[p], ends[p]) for p in wanted if starts[p] < ends[p]]
+            offsets_client.close()
+        ranges = [Range(p, starts[p], ends[p]) for p in partitions_to_read if starts[p] < ends[p]]
         tasks = source_options.number(NAME, self._options, "tasks", 1)
-        return [LogRangeReader(part) for part in share(ranges, tasks)]
+        return [LogTask(part) for part in split_ranges(ranges, tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raises `TimedOut` if no record arrives for the timeout, and the brokers' errors."""
-        if not isinstance(partition, LogRangeReader):  # Spark's placeholder for "nothing to read"
+        """Raises `TimedOut` if no record arrives within the timeout, and the errors of the brokers."""
+        if not isinstance(partition, LogTask):  # Spark's placeholder for "nothing to read"
             return
         config = source_options.connection(NAME, self._options)
-        settings = loader_settings(self._bootstrap, config.kafka, _READER)
-        decoder, waiting = RowDecoder(), _Batch()
-        for run in runs(self._topic, settings, partition.ranges, config.timeout_ms / 1000):
-            waiting.add(run)
-            if len(waiting.keys) >= _A_BATCH:
-                yield of_groups(waiting.decoded(decoder), self._groups)
-                waiting = _Batch()
-        if waiting.keys:
-            yield of_groups(waiting.decoded(decoder), self._groups)
+        settings = loader_settings(self._bootstrap, config.kafka, _CLIENT_GROUP)
+        decoder, columns = RowDecoder(), _RecordColumns()
+        for run in read_ranges(self._topic, settings, partition.ranges, config.timeout_ms / 1000):
+            columns.add(run)
+            if len(columns.keys) >= _ROWS_PER_BATCH:
+                yield of_groups(columns.decoded(decoder), self._groups)
+                columns = _RecordColumns()
+        if columns.keys:
+            yield of_groups(columns.decoded(decoder), self._groups)
 
 
-class _Batch:
-    """Collects records, column by column."""
+class _RecordColumns:
+    """Collects records as one list for each column."""
 
     def __init__(self) -> None:
         self.partitions: list[int] = []
@@ -140,51 +148,54 @@ class _Batch:
         return decoder.batch(self.partitions, self.offsets, self.timestamps, self.keys, self.values)
 
 
-def share(ranges: Sequence[Range], tasks: int) -> list[tuple[Range, ...]]:
-    """Divides the ranges into shares of about equal size, at least ``tasks`` if there are as many offsets, none larger
-    than the maximum of a task. Within a share a partition occurs once."""
+def split_ranges(ranges: Sequence[Range], tasks: int) -> list[tuple[Range, ...]]:
+    """Divides the ranges among tasks of about equal size.
+
+    Returns at least ``tasks`` lists of ranges, if there are that many offsets, and none larger than the maximum of a
+    task. A list contains a partition at most once.
+    """
     total = sum(end - start for _, start, end in ranges)
-    count = max(tasks, -(-total // _A_TASK))
+    count = max(tasks, -(-total // _OFFSETS_PER_TASK))
     size = max(1, -(-total // count))
     shares: list[tuple[Range, ...]] = []
-    now: list[Range] = []
-    nodes = size
+    current: list[Range] = []
+    remaining = size
     for partition, begin, end in ranges:
         start = begin
         while start < end:
-            upto = min(end, start + nodes)
-            now.append(Range(partition, start, upto))
-            nodes -= upto - start
-            start = upto
-            if not nodes:
-                shares.append(tuple(now))
-                now, nodes = [], size
-    if now:
-        shares.append(tuple(now))
+            upper = min(end, start + remaining)
+            current.append(Range(partition, start, upper))
+            remaining -= upper - start
+            start = upper
+            if not remaining:
+                shares.append(tuple(current))
+                current, remaining = [], size
+    if current:
+        shares.append(tuple(current))
     return shares
 
 
-def runs(
+def read_ranges(
     topic: str,
     settings: Mapping[str, Any],
     ranges: Sequence[Range],
     wait_s: float,
-    enough: Callable[[int], bool] = lambda _: False,
+    is_done: Callable[[int], bool] = lambda _: False,
 ) -> Iterator[Run]:
-    """Yields the records of these ranges, in runs of one partition; records after a range are left out. Reading of a
-    partition stops when ``enough`` returns True for it.
+    """Yields the records of these ranges, in runs of one partition. It skips records after the end of a range, and
+    stops to read a partition when ``is_done`` returns True for it.
 
-    Raises `TimedOut` if no progress is made for ``wait_s`` seconds.
+    Raises `TimedOut` if the consumer makes no progress for ``wait_s`` seconds.
     """
     ends = {partition: end for partition, _, end in ranges}
     consumer = AssignedConsumer(topic, settings)
     try:
         consumer.assign({partition: start for partition, start, _ in ranges})
         positions, unread = consumer.positions, set(ends)
-        passed, moved = sum(positions.values()), time.monotonic()
+        progress, progress_at = sum(positions.values()), time.monotonic()
         while unread:
-            taken = consumer.take(_AT_ONCE, _SLICE_S)
-            for partition, messages in taken:
+            polled = consumer.take(_MAX_POLL_RECORDS, _POLL_TIMEOUT_S)
+            for partition, messages in polled:
                 end = ends[partition]
                 if messages[-1].offset() >= end:
                     inside = [message for message in messages if message.offset() < end]
@@ -192,17 +203,19 @@ def runs(
                         yield partition, inside
                 else:
                     yield partition, messages
-            now_passed = sum(positions[partition] for partition in unread)
-            if now_passed != passed:
-                moved = time.monotonic()
-            elif time.monotonic() > moved + wait_s:
+            now_progress = sum(positions[partition] for partition in unread)
+            if now_progress != progress:
+                progress_at = time.monotonic()
+            elif time.monotonic() > progress_at + wait_s:
                 what = f"reading {topic}"
                 if consumer.last_error is not None:
                     raise error_of(consumer.last_error, what)
-                raise TimedOut(what, f"nothing came for {wait_s:g} s")
-            done = {partition for partition in unread if positions[partition] >= ends[partition] or enough(partition)}
-            consumer.unassign(done)
-            unread -= done
-            passed = sum(positions[partition] for partition in unread)
+                raise TimedOut(what, f"no record arrived for {wait_s:g} s")
+            finished = {
+                partition for partition in unread if positions[partition] >= ends[partition] or is_done(partition)
+            }
+            consumer.unassign(finished)
+            unread -= finished
+            progress = sum(positions[partition] for partition in unread)
     finally:
         consumer.close()

@@ -1,8 +1,8 @@
-"""Pure: the offsets that a group may commit when several sources, of one query or of several, have read parts.
+"""Computes the offsets that a group may commit for several sources, of one query or of several. Pure.
 
-The cluster and the topics identify a source. If two sources read the same partition, the smaller offset is committed:
-both have finished everything below it. A source with unknown progress blocks its topics: nothing is committed for them.
-A topic's name alone does not identify the cluster.
+If two sources read the same partition, the group may commit the smaller offset, because both have processed everything
+below it. A source with unknown progress blocks its topics: the group commits nothing for them. A topic's name alone
+does not identify the topic, because queries may read topics of the same name from two clusters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from offsetmgr.core.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class SourceProgress:
-    """The progress of one source. ``cluster`` is its ``kafka.bootstrap.servers``, normalized; "" if unknown."""
+    """The offsets up to which one source has been processed. ``cluster`` is the source's ``kafka.bootstrap.servers``,
+    `normalized`; "" if unknown."""
 
     cluster: str
     offsets: Mapping[TopicPartition, int]
@@ -24,24 +25,29 @@ class SourceProgress:
 
 @dataclass(frozen=True, slots=True)
 class CommitBlock:
-    """A source without a finished batch, or with unknown progress. It blocks its ``topics`` (None: any topic) of
-    ``cluster`` ("": any cluster)."""
+    """Forbids commits for the topics of a source that has no finished batch or whose progress is unknown.
+
+    ``topics`` None means all topics, and ``cluster`` "" any cluster.
+    """
 
     cluster: str = ""
     topics: frozenset[str] | None = None
 
 
 class ForeignClusterOffsets(SparkError):
-    """No source reads from the configured cluster. It may be the cluster of a query that starts later."""
+    """No source reads from the configured cluster. Retriable, because a query that starts later may read from it."""
 
     retriable = True
 
 
 @dataclass(frozen=True, slots=True)
 class MergedOffsets:
-    """``offsets`` may be committed. ``ambiguous`` maps topics that are read from several clusters to those clusters:
-    the group's cluster is not configured, so nothing is committed for them. ``elsewhere`` are the clusters that are
-    read if none of them is the group's, so that nothing at all can be committed."""
+    """The result of `merge_min`. ``offsets`` may be committed.
+
+    ``ambiguous`` maps the topics that the sources read from several clusters to those clusters. Such topics are not
+    committed, because the group's cluster is not configured. ``elsewhere`` are the clusters of all sources if none of
+    them reads from the group's cluster; then nothing can be committed.
+    """
 
     offsets: Mapping[TopicPartition, int]
     ambiguous: Mapping[str, tuple[str, ...]]
@@ -49,54 +55,58 @@ class MergedOffsets:
 
     @property
     def problem(self) -> SparkError | None:
-        """Why something will not be committed until the user changes the configuration; None if there is no such
-        problem."""
+        """Returns the configuration error that prevents commits, which the user must correct; None without one."""
         if self.elsewhere:
             return ForeignClusterOffsets(
                 "nothing is committed",
-                f"no source reads from the cluster that was named, but from {_shown(self.elsewhere)}",
-                "give cluster= as the sources' kafka.bootstrap.servers have it; several spellings as a list",
+                f"no source reads from the configured cluster; the sources read from {_shown(self.elsewhere)}",
+                "set cluster= to the kafka.bootstrap.servers of the sources; use a list for several spellings",
             )
         for topic, names in sorted(self.ambiguous.items()):
             return SparkError(
                 f"topic {topic} is not committed",
                 f"it is read from {_shown(names)}",
-                "say which cluster the group belongs to: cluster=BOOTSTRAP_SERVERS",
+                "set the cluster of the group: cluster=BOOTSTRAP_SERVERS",
             )
         return None
 
 
-def normalised(bootstrap: str) -> str:
-    """The servers in a normalized order: the same list in another order is the same cluster."""
+def normalized(bootstrap: str) -> str:
+    """Returns the list of servers in sorted order: the same servers in another order are the same cluster."""
     return ",".join(sorted(part.strip() for part in bootstrap.split(",") if part.strip()))
 
 
 def merge_min(
-    readings: Iterable[SourceProgress], clusters: frozenset[str] | None, holds: Iterable[CommitBlock] = ()
+    progress: Iterable[SourceProgress], clusters: frozenset[str] | None, blocks: Iterable[CommitBlock] = ()
 ) -> MergedOffsets:
-    """Returns the smaller offset of each partition that is not blocked. ``clusters`` are the names of the group's one
-    cluster (`normalised`); None: any cluster, as long as no topic is read from two."""
-    read = list(readings)
-    wanted = [reading for reading in read if clusters is None or reading.cluster in clusters]
-    holding = [hold for hold in holds if clusters is None or not hold.cluster or hold.cluster in clusters]
-    of_topic: dict[str, set[str]] = {}
+    """Returns the smallest offset of all sources for each partition that is not blocked.
+
+    ``clusters`` are the `normalized` spellings of the group's cluster; other sources are ignored. With None all sources
+    count, except for topics that they read from two clusters.
+    """
+    sources = list(progress)
+    selected = [source for source in sources if clusters is None or source.cluster in clusters]
+    active_blocks = [block for block in blocks if clusters is None or not block.cluster or block.cluster in clusters]
+    clusters_of_topic: dict[str, set[str]] = {}
     for cluster, topics in [
-        *((reading.cluster, {tp.topic for tp in reading.offsets}) for reading in wanted),
-        *((hold.cluster, hold.topics or ()) for hold in holding if hold.cluster),
+        *((source.cluster, {tp.topic for tp in source.offsets}) for source in selected),
+        *((block.cluster, block.topics or ()) for block in active_blocks if block.cluster),
     ]:
         for topic in topics:
-            of_topic.setdefault(topic, set()).add(cluster)
-    several = {} if clusters is not None else {topic: names for topic, names in of_topic.items() if len(names) > 1}
-    held = frozenset().union(*(hold.topics or () for hold in holding))
-    nothing = any(hold.topics is None for hold in holding)
+            clusters_of_topic.setdefault(topic, set()).add(cluster)
+    ambiguous = (
+        {} if clusters is not None else {topic: names for topic, names in clusters_of_topic.items() if len(names) > 1}
+    )
+    blocked_topics = frozenset().union(*(block.topics or () for block in active_blocks))
+    all_blocked = any(block.topics is None for block in active_blocks)
     offsets: dict[TopicPartition, int] = {}
-    for reading in wanted:
-        for tp, offset in reading.offsets.items():
-            if not nothing and tp.topic not in held and tp.topic not in several:
+    for source in selected:
+        for tp, offset in source.offsets.items():
+            if not all_blocked and tp.topic not in blocked_topics and tp.topic not in ambiguous:
                 offsets[tp] = min(offset, offsets.get(tp, offset))
-    elsewhere = set() if wanted or holding else {reading.cluster for reading in read}
+    elsewhere = set() if selected or active_blocks else {source.cluster for source in sources}
     return MergedOffsets(
-        offsets, {topic: tuple(sorted(names)) for topic, names in several.items()}, tuple(sorted(elsewhere))
+        offsets, {topic: tuple(sorted(names)) for topic, names in ambiguous.items()}, tuple(sorted(elsewhere))
     )
 
 

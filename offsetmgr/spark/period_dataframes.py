@@ -1,6 +1,6 @@
-"""A period's records as DataFrames, from fixed ranges: the same rows at every read.
+"""The records of a period as DataFrames, which have the same rows at every read.
 
-Every frame is a fixed range of offsets per partition, and a filter on the records' times.
+A DataFrame reads a fixed range of offsets of each partition and filters the records by their times.
 """
 
 from __future__ import annotations
@@ -23,39 +23,41 @@ if TYPE_CHECKING:
 _SCHEMA: Final = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 )
-"""Schema of Spark's Kafka source, for a frame without any range."""
+"""The schema of Spark's Kafka source, for a DataFrame without records."""
 _HEADERS: Final = ", headers array<struct<key: string, value: binary>>"
 
 
-class Late(Enum):
-    """How a job treats records of an earlier period that arrived after its ranges were fixed."""
+class LateRecords(Enum):
+    """How a job treats late records: those of an earlier period that arrived after its ranges were fixed."""
 
     COUNT = "count"
-    """They are only counted."""
+    """The job only counts late records."""
     SIDE = "side"
-    """They are available in `PeriodTask.late`."""
+    """The job gets late records separately, in `PeriodTask.late` (a side output)."""
     NEXT = "next"
-    """They are added to the rows of the open period."""
+    """The job gets late records among the rows of the open period."""
 
 
 @dataclass(frozen=True)
 class RecordSource:
-    """The cluster to read, with Spark's own options for its Kafka source (``kafka.security.protocol``...)."""
+    """The Kafka cluster to read. ``options`` are the options of Spark's Kafka source, such as
+    ``kafka.security.protocol``."""
 
     spark: SparkSession
     bootstrap: str
     options: Mapping[str, str]
 
     def read(self, ranges: Mapping[TopicPartition, OffsetRange], condition: str) -> DataFrame:
-        """The records of these offsets for which ``condition`` holds, with the columns of Spark's Kafka source."""
-        wanted = {tp: offsets for tp, offsets in sorted(ranges.items()) if offsets.first < offsets.end}
-        if not wanted:
+        """Returns the records in these ranges that satisfy the SQL ``condition``, with the columns of Spark's Kafka
+        source."""
+        selected = {tp: offsets for tp, offsets in sorted(ranges.items()) if offsets.first < offsets.end}
+        if not selected:
             headers = self.options.get("includeHeaders", "").lower() == "true"
             return self.spark.createDataFrame([], _SCHEMA + (_HEADERS if headers else ""))
         partitions: dict[str, list[int]] = {}
         first: dict[str, dict[str, int]] = {}
         end: dict[str, dict[str, int]] = {}
-        for (topic, number), offsets in wanted.items():
+        for (topic, number), offsets in selected.items():
             partitions.setdefault(topic, []).append(number)
             first.setdefault(topic, {})[str(number)] = offsets.first
             end.setdefault(topic, {})[str(number)] = offsets.end
@@ -68,33 +70,34 @@ class RecordSource:
 
 @dataclass(frozen=True)
 class PeriodTask:
-    """One attempt at one period, for the job's function."""
+    """One attempt at one period: the argument of the job's function."""
 
     period: Period
     attempt: int
     output: str
-    """This attempt's own directory: no other process writes to it, and it is read only if it is published."""
-    policy: Late
+    """The directory for this attempt's output. No other attempt uses it, and readers ignore it unless the attempt is
+    published."""
+    policy: LateRecords
     work: Work
-    """The ranges, and the counts of their scans."""
+    """The ranges of the period, and the numbers of records that the scans counted."""
     source: RecordSource
 
     @cached_property
     def rows(self) -> DataFrame:
-        """The records of the period; with `Late.NEXT` late records as well."""
+        """The records of the period; with `LateRecords.NEXT` also the late records."""
         start, end = self.period.start_ms, self.period.end_ms
         condition = f"timestamp >= timestamp_millis({start}) and timestamp < timestamp_millis({end})"
         rows = self.source.read(self.work.ranges, condition)
-        return rows.union(self._late) if self.policy is Late.NEXT else rows
+        return rows.union(self._late) if self.policy is LateRecords.NEXT else rows
 
     @cached_property
     def late(self) -> DataFrame | None:
-        """The late records of earlier periods; None unless the job selected `Late.SIDE`."""
-        return self._late if self.policy is Late.SIDE else None
+        """The late records of earlier periods; None unless the job selected `LateRecords.SIDE`."""
+        return self._late if self.policy is LateRecords.SIDE else None
 
     @cached_property
     def set_aside(self) -> DataFrame:
-        """The records that no period contains, because their times are too far ahead."""
+        """The records that belong to no period because their times are too far in the future."""
         ranges = self.work.set_aside_ranges()
         return self.source.read(ranges, f"timestamp >= timestamp_millis({self.period.end_ms})")
 

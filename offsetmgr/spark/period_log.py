@@ -1,7 +1,4 @@
-"""`PeriodLog`: a period job's view of its topics.
-
-Their partitions, the bounds of scans, and whether fixed ranges can still be read.
-"""
+"""`PeriodLog`: the offsets that a period job can scan, and the check that fixed ranges are still readable."""
 
 from __future__ import annotations
 
@@ -20,12 +17,12 @@ from offsetmgr.period.job_records import Work
 from offsetmgr.period.schedule import Period
 from offsetmgr.spark.period_ranges import Bounds
 
-_ANEW: Final = "was the topic recreated? Its periods need a new root then"
-_LOST: Final = "keep the topic's records longer than a period takes to be worked on"
+_RECREATED_HINT: Final = "if the topic was recreated, its periods need a new root"
+_RETENTION_HINT: Final = "raise the topic's retention above the time in which the job processes a period"
 
 
 def partitions_of(cluster: Cluster, topics: Sequence[str]) -> list[TopicPartition]:
-    """Every partition of the topics. Raises `UnknownTopicOrPartition` if one of them does not exist."""
+    """Returns all partitions of the topics. Raises `UnknownTopicOrPartition` if a topic does not exist."""
     counts = cluster.topics(topics)
     if missing := [topic for topic in topics if topic not in counts]:
         raise UnknownTopicOrPartition(f"topic {', '.join(missing)}", "the cluster has no such topic")
@@ -33,7 +30,10 @@ def partitions_of(cluster: Cluster, topics: Sequence[str]) -> list[TopicPartitio
 
 
 class PeriodLog:
-    """Read-only. All methods raise the errors of requests to a cluster: `Unreachable`, `TimedOut` and others."""
+    """Answers a period job's questions about its topics. Read-only.
+
+    All methods raise the errors of requests to a cluster: `Unreachable`, `TimedOut` and others.
+    """
 
     def __init__(self, bootstrap: str, config: ConnectionConfig) -> None:
         self.bootstrap = bootstrap
@@ -45,7 +45,7 @@ class PeriodLog:
         self._cluster.close()
 
     def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:
-        """By topic; empty for brokers without topic ids."""
+        """Returns the topic id of each topic; "" on brokers without topic ids. Raises `UnknownTopicOrPartition`."""
         topics = Topics(self.bootstrap, self.config.kafka, self._timeout)
         try:
             found = {topic: topics.find(topic) for topic in sorted({tp.topic for tp in partitions})}
@@ -56,12 +56,12 @@ class PeriodLog:
         return {topic: known.topic_id for topic, known in found.items() if known is not None}
 
     def compacted(self, topics: Iterable[str]) -> list[str]:
-        """The compacted ones of these topics, whose records can disappear while later ones of other keys stay."""
-        asked = Topics(self.bootstrap, self.config.kafka, self._timeout)
+        """Returns the compacted ones of these topics. Compaction can remove records between records that stay."""
+        client = Topics(self.bootstrap, self.config.kafka, self._timeout)
         try:
-            found = {topic: asked.find(topic) for topic in sorted(set(topics))}
+            found = {topic: client.find(topic) for topic in sorted(set(topics))}
         finally:
-            asked.close()
+            client.close()
         return [
             topic for topic, known in found.items() if known and "compact" in known.settings.get("cleanup.policy", "")
         ]
@@ -71,33 +71,38 @@ class PeriodLog:
     def first_bounds(
         self, period: Period, partitions: Sequence[TopicPartition], committed: Mapping[TopicPartition, Offset]
     ) -> dict[TopicPartition, Bounds]:
-        """For the first period of a job: from the first record with a time in it or later, or from the group's offset
-        if that is higher. Raises `OffsetOutOfRange` if the group's offset is not in the log."""
+        """Returns the bounds of the scan for the first period of a job.
+
+        A scan begins at the first record with a time in the period or later, or at the group's offset if that is
+        larger. Raises `OffsetOutOfRange` if the group's offset is not in the log.
+        """
         logs = self._logs(partitions, {})
-        # The ends are read first: a record that arrives between the two requests is after them.
+        # The log ends are read first, so a record that arrives between the two requests is after the scan's end.
         begins = self._cluster.offsets_for_time(partitions, period.start_ms)
         found = {}
         for tp in partitions:
-            log, at, held = logs[tp], begins[tp], committed.get(tp)
+            log, at, commit = logs[tp], begins[tp], committed.get(tp)
             if isinstance(at, OffsetMgrError):
                 raise at
             start = log.end if at is None else max(at, log.start)
-            if isinstance(held, Committed):
-                if not log.start <= held.offset <= log.end:
-                    why = f"the group is at {held.offset}, the log holds {log.start} to {log.end}"
+            if isinstance(commit, Committed):
+                if not log.start <= commit.offset <= log.end:
+                    why = f"the group is at {commit.offset}, but the log has the offsets {log.start} to {log.end}"
                     hint = "set the group's offset, or use a new group"
                     raise OffsetOutOfRange(f"first period of {tp}", why, hint, log_range=log)
-                start = max(start, held.offset)
+                start = max(start, commit.offset)
             found[tp] = Bounds(min(start, log.end), log.end, None)
         return found
 
     def next_bounds(
         self, period: Period, partitions: Sequence[TopicPartition], before: Work
     ) -> dict[TopicPartition, Bounds]:
-        """For a period after ``before``. A partition that is new since then is read from its log's start.
+        """Returns the bounds of the scan for a period after the work ``before``.
 
-        Raises `OffsetOutOfRange` if the log has lost records that must be read, or is a different log, and `Conflict`
-        if periods between the two were closed without this job, although it had records for them.
+        A scan resumes where the scan of ``before`` ended. In a partition that is new since then, it begins at the start
+        of the log. Raises `OffsetOutOfRange` if the log has lost records that the scan needs or if the topic was
+        recreated. Raises `Conflict` if periods between the two were closed without this job although it had records for
+        them.
         """
         self._check_ids(before, partitions)
         scans = before.scans
@@ -105,9 +110,9 @@ class PeriodLog:
         if before.period.end_ms < period.start_ms and pending:
             raise Conflict(
                 f"period {period.number}",
-                f"is open, but those since period {before.period.number} were closed without this job, which had "
-                f"records for them, as in {pending[0]}",
-                "no other member may report its partitions; go back with `period rerun --instead`",
+                f"is open, but the periods after {before.period.number} were closed without this job, although it had "
+                f"records for them, for example in {pending[0]}",
+                "only this job may report its partitions as finished; go back with `period rerun --instead`",
             )
         logs = self._logs(partitions, {tp: scans[tp].end for tp in partitions if tp in scans})
         found = {}
@@ -124,10 +129,10 @@ class PeriodLog:
     # --- readability of fixed ranges -----------------------------------------------------------------
 
     def check(self, work: Work, *, late: bool) -> None:
-        """Checks that a work's records can be read; the late ones too if ``late``.
+        """Checks that the records of ``work`` can still be read; with ``late`` also its late records.
 
-        Raises `OffsetOutOfRange` if some are gone or the log is a different one; for a rerun also
-        `UnsupportedOperation` if the topic is compacted, because the rows then differ from the first time.
+        Raises `OffsetOutOfRange` if records are gone or the topic was recreated. For a rerun, raises
+        `UnsupportedOperation` if a topic is compacted, because its rows would differ from those of the first run.
         """
         ranges = [*work.ranges.items(), *(work.late_ranges().items() if late else ())]
         read = {tp for tp, offsets in ranges if offsets.first < offsets.end}
@@ -135,7 +140,7 @@ class PeriodLog:
         if work.same_as and (compacted := self.compacted(tp.topic for tp in read)):
             raise Unsupported(
                 f"rerun of {work.same_as}",
-                f"topic {compacted[0]} is compacted, so the same offsets no longer have the same records",
+                f"topic {compacted[0]} is compacted, so the same ranges may have other records now",
                 "keep the outputs of periods over compacted topics",
             )
         logs = self._logs(read, {tp: work.ranges[tp].end for tp in read})
@@ -148,40 +153,41 @@ class PeriodLog:
         for topic, known in now.items():
             if known != work.topic_ids[topic]:
                 raise OffsetOutOfRange(
-                    f"topic {topic}", f"is not the one that period {work.period.number} was read from", _ANEW
+                    f"topic {topic}", f"has another id than when period {work.period.number} was read", _RECREATED_HINT
                 )
 
     def _logs(
-        self, partitions: Iterable[TopicPartition], least: Mapping[TopicPartition, int]
+        self, partitions: Iterable[TopicPartition], min_ends: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, LogRange]:
-        """Log starts and last stable offsets: open transactions after those may still be aborted."""
+        """Returns the log start and the last stable offset of each partition. Transactions that are open after that may
+        still be aborted. ``min_ends`` are the ends that earlier requests returned."""
         topics: dict[str, list[int]] = {}
         for tp in partitions:
             topics.setdefault(tp.topic, []).append(tp.partition)
         found = {}
         for topic, numbers in topics.items():
-            asked = PartitionOffsets(self.bootstrap, self.config.kafka, topic)
+            client = PartitionOffsets(self.bootstrap, self.config.kafka, topic)
 
             def known(number: int, topic: str = topic) -> int:
-                return least.get(TopicPartition(topic, number), 0)
+                return min_ends.get(TopicPartition(topic, number), 0)
 
             try:
-                starts = asked.starts(numbers, self._timeout)
+                starts = client.starts(numbers, self._timeout)
                 try:
-                    # After a change of leaders a broker may briefly return an older value.
-                    ends = asked.ends(numbers, self._timeout, known)
+                    # After a change of the leader, a broker may briefly return an end below an earlier one.
+                    ends = client.ends(numbers, self._timeout, known)
                 except TimedOut:
-                    ends = asked.ends(numbers, self._timeout, lambda _: 0)
+                    ends = client.ends(numbers, self._timeout, lambda _: 0)
             finally:
-                asked.close()
+                client.close()
             found.update({TopicPartition(topic, n): LogRange(starts[n], ends[n]) for n in numbers})
         return found
 
 
 def _check_within(tp: TopicPartition, first: int, end: int, log: LogRange) -> None:
     if first < log.start:
-        why = f"offsets {first} to {min(end, log.start)} are wanted, and the log begins at {log.start}"
-        raise OffsetOutOfRange(f"records of {tp} are gone", why, _LOST, log_range=log)
+        why = f"the job needs the offsets {first} to {min(end, log.start)}, but the log begins at {log.start}"
+        raise OffsetOutOfRange(f"records of {tp} are gone", why, _RETENTION_HINT, log_range=log)
     if log.end < end:
-        why = f"it ends at {log.end}, and has been read to {end}"
-        raise OffsetOutOfRange(f"log of {tp}", why, _ANEW, log_range=log)
+        why = f"it ends at {log.end}, but the job has already read it up to {end}"
+        raise OffsetOutOfRange(f"log of {tp}", why, _RECREATED_HINT, log_range=log)

@@ -1,9 +1,11 @@
 """Decides record by record which offsets of a partition belong to a period. Pure: no I/O, no clock, no Spark.
 
-Records are in the order of offsets, not of their times. So a period's range ends after the last record that belongs to
-it, and the next period's scan begins at the first record of a later one; between the two there may be records of both.
-Every record of the log is counted once: taken in its period, counted as late in the period whose scan was the first to
-see it, or set aside in the period that passes it.
+Records are in the order of their offsets, not of their times. A period's range ends after the last record of the
+period. The next period's scan begins at the first record of a later period; that may be before the end of the range, so
+the part between them may contain records of both periods.
+
+Every record is counted once: as taken in its period, as late in the period whose scan reads it first, or as set aside
+in the period whose scan passes it.
 """
 
 from __future__ import annotations
@@ -15,35 +17,36 @@ from offsetmgr.period.job_records import RangeScan
 from offsetmgr.period.node_codec import OffsetRange
 from offsetmgr.period.schedule import Period
 
-SURE_AFTER: Final = 1_000
+MIN_LATER_RECORDS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class ScanRule:
-    """When a scan ends, and which records it sets aside. Times in ms since 1970."""
+    """When a scan ends, and which records it sets aside. ``horizon_ms`` is in milliseconds since 1970."""
 
     period: Period
     lateness_ms: int
-    """A scan ends after ``sure_after`` consecutive records with times at least this long after the period's end. One
-    alone proves nothing: its time may be ahead."""
+    """A scan ends after ``min_later_records`` consecutive records with times at least this long after the period's end.
+    A single such record is not enough, because its time may be wrong."""
     horizon_ms: int
-    """Records with later times are set aside: no correct producer's clock can be so far ahead."""
-    sure_after: int = SURE_AFTER
+    """The scan sets aside records with later times, because they are too far in the future to be correct."""
+    min_later_records: int = MIN_LATER_RECORDS
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The start and the latest end of one partition's scan. Offsets; see `RangeScan`."""
+    """The offsets between which one partition is scanned; see `RangeScan`. The scan may end before ``end``."""
 
     start: int
     end: int
     late_from: int | None
-    """If it is None, no record is late, because there was no earlier period."""
+    """The offset from which on records of earlier periods count as late. With None no record is late, because there was
+    no earlier period."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """The result of a scan in one partition."""
+    """The result of one partition's scan. The numbers count records."""
 
     range: OffsetRange
     """From the first record of the period to after the last one; empty if there is none."""
@@ -54,8 +57,8 @@ class ScanResult:
 
 
 class Scanner:
-    """One partition's scan: call `see` for every record from ``bounds.start`` on, in order, until it returns True or
-    ``bounds.end`` is reached; then `found`."""
+    """Scans one partition. Call `add` for every record from ``bounds.start`` on, in order, until `done` is True or the
+    records reach ``bounds.end``; then call `result`."""
 
     def __init__(self, bounds: Bounds, rule: ScanRule) -> None:
         self._bounds = bounds
@@ -64,28 +67,28 @@ class Scanner:
         self._last = -1
         self._resume: int | None = None
         self._taken = self._late = self._set_aside = 0
-        self._in_a_row = 0
+        self._consecutive_later = 0
         self._end: int | None = None
 
     @property
-    def enough(self) -> bool:
+    def done(self) -> bool:
         return self._end is not None
 
-    def see(self, offset: int, timestamp_ms: int) -> None:
-        """Processes one record; records after `enough` are ignored."""
+    def add(self, offset: int, timestamp_ms: int) -> None:
+        """Processes one record. Ignores it if the scan is `done`."""
         if self._end is not None:
             return
         period, bounds = self._rule.period, self._bounds
         if timestamp_ms > self._rule.horizon_ms:
             self._set_aside += self._resume is None
             return
-        sure = timestamp_ms >= period.end_ms + self._rule.lateness_ms
-        self._in_a_row = self._in_a_row + 1 if sure else 0
+        later = timestamp_ms >= period.end_ms + self._rule.lateness_ms
+        self._consecutive_later = self._consecutive_later + 1 if later else 0
         if timestamp_ms >= period.end_ms:
             if self._resume is None:
                 self._resume = offset
-            # A record that an earlier scan has seen must not be seen as new by a later one.
-            if self._in_a_row >= self._rule.sure_after and offset + 1 >= (bounds.late_from or 0):
+            # The scan must not end before the end of an earlier scan, or a later scan would count records twice.
+            if self._consecutive_later >= self._rule.min_later_records and offset + 1 >= (bounds.late_from or 0):
                 self._end = offset + 1
         elif timestamp_ms >= period.start_ms:
             self._first = offset if self._first is None else self._first
@@ -94,7 +97,7 @@ class Scanner:
         elif bounds.late_from is not None and offset >= bounds.late_from:
             self._late += 1
 
-    def found(self) -> ScanResult:
+    def result(self) -> ScanResult:
         bounds = self._bounds
         end = bounds.end if self._end is None else self._end
         resume = end if self._resume is None else self._resume

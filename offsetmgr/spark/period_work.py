@@ -1,21 +1,22 @@
-"""`PeriodWork`: the work of one job on one period, in steps. The process may die after any step.
+"""`PeriodRunner`: one job's work on one period, in steps. The process may die after any step.
 
 ============================  ============================================================================
 step                          if the process dies after it
 ============================  ============================================================================
-the period has closed         nothing is known yet: the next process determines the ranges itself
-the ranges are fixed          the next process reads exactly these ranges
-an attempt has begun          the next process begins a later attempt, in its own directory
-the function has returned     the same: the output does not count, because it is not published
+the period has closed         nothing is stored yet; the next process finds the ranges itself
+the ranges are stored         the next process reads exactly these ranges
+an attempt has started        the next process starts a later attempt with its own directory
+the function has returned     the same: the output is not published, so it does not count
 the output is published       the next process only commits
 the group is committed        the next process commits the same offsets again, which changes nothing
-old work is deleted           the same
-the barrier has the progress  the job has finished the period; the next process waits for the others
+the history is trimmed        the same
+the progress is reported      the job has finished the period; the next process waits for the other members
 ============================  ============================================================================
 
-A process that was frozen at any step and wakes after its successor has started changes nothing: ranges are created and
-never replaced; an attempt carries the epoch of the member; an output is published only if no later attempt has begun;
-the group is committed under its lock and only forward; and progress is written only with the current epoch.
+A process may also freeze at any step and wake after its successor has started. It then changes nothing: stored ranges
+are never replaced; an attempt carries the epoch of the member; an output is published only if no later attempt has
+started; the group is committed under the group lock and never rewound; and progress is written only with the current
+epoch.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ from offsetmgr.period.history import History, WorkClaim
 from offsetmgr.period.job_records import LATE, SET_ASIDE, TAKEN, Work
 from offsetmgr.period.schedule import Period
 from offsetmgr.spark import metrics
-from offsetmgr.spark.period_dataframes import Late, PeriodTask, RecordSource
+from offsetmgr.spark.period_dataframes import LateRecords, PeriodTask, RecordSource
 from offsetmgr.spark.period_log import PeriodLog
-from offsetmgr.spark.period_ranges import SURE_AFTER, ScanRule
+from offsetmgr.spark.period_ranges import MIN_LATER_RECORDS, ScanRule
 from offsetmgr.spark.range_scan import scan
 
 if TYPE_CHECKING:
@@ -56,53 +57,53 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LOG: Final = logging.getLogger("offsetmgr.spark")
-_PAUSES_S: Final = (0.2, 5.0)
+_RETRY_PAUSES_S: Final = (0.2, 5.0)
 
 
-class CommitStep(Enum):
-    """The step that has just been completed; see the module."""
+class PeriodStep(Enum):
+    """A step that has just been completed; see the module."""
 
     CLOSED = "the period has closed"
-    FOUND = "ranges were found"
-    FIXED = "ranges are fixed"
-    BEGUN = "an attempt has begun"
-    PROCESSED = "the function is done"
+    RANGES_FOUND = "the ranges were found"
+    RANGES_STORED = "the ranges are stored"
+    ATTEMPT_STARTED = "an attempt has started"
+    PROCESSED = "the function has returned"
     PUBLISHED = "the output is published"
     COMMITTED = "the group is committed"
-    FORGOTTEN = "old work is forgotten"
-    REPORTED = "the barrier has the progress"
+    HISTORY_TRIMMED = "the history is trimmed"
+    REPORTED = "the progress is reported to the barrier"
 
 
 @dataclass(frozen=True, slots=True)
 class PeriodRules:
-    """How a job treats time. All in ms."""
+    """How a job treats late and early records, and how long it waits. Fields in ``_ms`` are milliseconds."""
 
     grace_ms: int = 60_000
-    """A partition closes this long after the period's end, by the wall clock."""
+    """The job closes a period this long after its end, by the wall clock."""
     lateness_ms: int = 600_000
-    """How far behind later records a record may be in the log; see `ScanRule`."""
+    """How much older than an earlier record of the log a record may be; see `ScanRule`."""
     future_ms: int = 3_600_000
-    """Records with times this far ahead of the wall clock are set aside, when the ranges are fixed."""
-    sure_after: int = SURE_AFTER
-    late: Late = Late.COUNT
+    """A scan sets aside records with times later than the wall clock plus this."""
+    min_later_records: int = MIN_LATER_RECORDS
+    late: LateRecords = LateRecords.COUNT
     history_kept: int = 5_000
-    """Number of periods in the history, which limits how far back reruns can go."""
+    """Number of periods that the history keeps, which limits how far back a rerun can begin."""
     wait_s: float = 300.0
-    """How long a server may be unavailable before the job gives up."""
+    """How long the job retries while a server is unavailable, in seconds."""
 
     def __post_init__(self) -> None:
         """Raises `UsageError`."""
         for name in ("grace_ms", "lateness_ms", "future_ms", "wait_s"):
             if getattr(self, name) < 0:
                 raise UsageError(f"PeriodRules({name}={getattr(self, name)})", "is below 0")
-        for name in ("sure_after", "history_kept"):
+        for name in ("min_later_records", "history_kept"):
             if getattr(self, name) < 1:
                 raise UsageError(f"PeriodRules({name}={getattr(self, name)})", "is below 1")
 
 
 @dataclass(frozen=True)
 class PeriodJob:
-    """The configuration of one job."""
+    """The configuration of one job: its function, output directory, store, group and rules."""
 
     name: str
     process: Process
@@ -110,11 +111,11 @@ class PeriodJob:
     store: OffsetStore
     group: str | None
     rules: PeriodRules
-    told: Callable[[CommitStep, Period], object]
+    on_step: Callable[[PeriodStep, Period], object]
 
 
-class PeriodWork:
-    """For one thread."""
+class PeriodRunner:
+    """Runs one job on one period after the other. Only one thread at a time may use it."""
 
     def __init__(
         self,
@@ -134,64 +135,66 @@ class PeriodWork:
         self._coordinator = coordinator
         self._clock = clock
 
-    def do(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
-        """Completes a closed period, from the point that an earlier process has reached.
+    def run(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
+        """Completes a closed period. Continues at the step that an earlier process has reached.
 
-        Raises `Superseded` if another process is working on it, `OffsetOutOfRange` and `UnsupportedOperation` if its
-        records cannot be read (any more), and what the job's function raises.
+        Raises `Superseded` if a later process of this job has taken over the period, `OffsetOutOfRange` or
+        `UnsupportedOperation` if the records of the period cannot be read any more, and what the job's function raises.
         """
-        work = self._fixed(period, partitions)
+        work = self._store_ranges(period, partitions)
         if work.published is None:
-            work = self._worked(work)
+            work = self._process(work)
         self._commit(work)
-        self._job.told(CommitStep.COMMITTED, period)
+        self._job.on_step(PeriodStep.COMMITTED, period)
         if (old := period.number - self._job.rules.history_kept) >= 0:
-            self._persist(lambda: self._history.delete(self._job.name, old))
-        self._job.told(CommitStep.FORGOTTEN, period)
+            self._retry(lambda: self._history.delete(self._job.name, old))
+        self._job.on_step(PeriodStep.HISTORY_TRIMMED, period)
         self._report(work)
-        self._job.told(CommitStep.REPORTED, period)
+        self._job.on_step(PeriodStep.REPORTED, period)
         return work
 
     # --- ranges ---------------------------------------------------------------------------------------
 
-    def _fixed(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
+    def _store_ranges(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
         name = self._job.name
-        work = self._persist(lambda: self._history.read(name, period.number))
+        work = self._retry(lambda: self._history.read(name, period.number))
         if work is None:
-            found = self._persist(lambda: self._found(period, partitions))
-            self._job.told(CommitStep.FOUND, period)
-            work, _ = self._persist(lambda: self._history.fix_work(found))
-            self._job.told(CommitStep.FIXED, period)
+            found = self._retry(lambda: self._find_ranges(period, partitions))
+            self._job.on_step(PeriodStep.RANGES_FOUND, period)
+            work, _ = self._retry(lambda: self._history.fix_work(found))
+            self._job.on_step(PeriodStep.RANGES_STORED, period)
         if work.period != period:
-            why = f"has its ranges fixed for {work.period.start_ms} to {work.period.end_ms}"
-            raise Conflict(f"period {period.number} of job {name}", why, "use another root for another schedule")
+            why = f"already has ranges for the times {work.period.start_ms} to {work.period.end_ms}"
+            raise Conflict(
+                f"period {period.number} of job {name}", why, "use another root for a run with another schedule"
+            )
         if added := [tp for tp in partitions if tp not in work.ranges]:
-            why = f"has its ranges fixed without {added[0]}"
-            raise Conflict(f"period {period.number} of job {name}", why, "give a job with other topics another name")
+            why = f"already has ranges, and they do not include {added[0]}"
+            raise Conflict(f"period {period.number} of job {name}", why, "use another name for a job with other topics")
         return work
 
-    def _found(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
-        """The ranges of earlier work on the same times, for a rerun; otherwise those of a scan."""
+    def _find_ranges(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
+        """Returns the ranges of earlier work on the same times in a rerun, and otherwise those of a scan."""
         name = self._job.name
         if self._rerun_of is not None:
-            again = self._rerun_of.covering(name, period)
-            if again is None:
+            earlier = self._rerun_of.covering(name, period)
+            if earlier is None:
                 raise Conflict(
                     f"rerun of {period.start_ms} to {period.end_ms} by job {name}",
-                    "the run that it repeats has no ranges for these times: never had, or has forgotten them",
-                    "without rerun_of, ranges are searched again",
+                    "the history of the repeated run has no ranges for these times, or has them no longer",
+                    "without rerun_of, the job scans the topics for the ranges",
                 )
-            return again.restricted_to(period, f"period {again.period.number}")
+            return earlier.restricted_to(period, f"period {earlier.period.number}")
         before = self._history.latest(name, period.number)
         if before is not None and (before.same_as or before.period.end_ms > period.start_ms):
-            # The run itself was rewound: until it has caught up, these times have already been processed.
-            again = self._history.covering(name, period, period.number)
-            if again is not None:
-                return again.restricted_to(period, f"period {again.period.number}")
+            # This run was rewound. Until it catches up, it repeats times that it has already processed.
+            earlier = self._history.covering(name, period, period.number)
+            if earlier is not None:
+                return earlier.restricted_to(period, f"period {earlier.period.number}")
             before = before if before.period.end_ms <= period.start_ms else None
-        return self._scanned(period, partitions, before)
+        return self._scan(period, partitions, before)
 
-    def _scanned(self, period: Period, partitions: Sequence[TopicPartition], before: Work | None) -> Work:
+    def _scan(self, period: Period, partitions: Sequence[TopicPartition], before: Work | None) -> Work:
         rules, log = self._job.rules, self._log
         ids = log.topic_ids(partitions)
         if before is None:
@@ -201,7 +204,7 @@ class PeriodWork:
         else:
             bounds = log.next_bounds(period, partitions, before)
         now = self._clock.now_ms()
-        rule = ScanRule(period, rules.lateness_ms, now + rules.future_ms, rules.sure_after)
+        rule = ScanRule(period, rules.lateness_ms, now + rules.future_ms, rules.min_later_records)
         found = scan(self._source.spark, log.bootstrap, log.config, bounds, rule)
         counts = {
             TAKEN: sum(f.taken for f in found.values()),
@@ -221,25 +224,25 @@ class PeriodWork:
 
     # --- the job's function ---------------------------------------------------------------------------
 
-    def _worked(self, work: Work) -> Work:
+    def _process(self, work: Work) -> Work:
         job, period = self._job, work.period
-        self._persist(lambda: self._log.check(work, late=job.rules.late is not Late.COUNT))
-        claim = self._persist(lambda: self._begun(work))
+        self._retry(lambda: self._log.check(work, late=job.rules.late is not LateRecords.COUNT))
+        claim = self._retry(lambda: self._start_attempt(work))
         if claim is None:
-            return self._persist(lambda: self._history.read(job.name, period.number)) or work
-        job.told(CommitStep.BEGUN, period)
+            return self._retry(lambda: self._history.read(job.name, period.number)) or work
+        job.on_step(PeriodStep.ATTEMPT_STARTED, period)
         output = f"{job.output.rstrip('/')}/period-{period.number:06d}/attempt-{claim.attempt}"
         task = PeriodTask(period, claim.attempt, output, job.rules.late, work, self._source)
         job.process(task.rows, task)
-        job.told(CommitStep.PROCESSED, period)
-        done = self._persist(lambda: self._history.publish(claim, output, work.counts, self._clock.now_ms()))
+        job.on_step(PeriodStep.PROCESSED, period)
+        done = self._retry(lambda: self._history.publish(claim, output, work.counts, self._clock.now_ms()))
         for kind, count in work.counts.items():
             metrics.PERIOD_RECORDS.labels(job.name, kind).inc(count)
-        job.told(CommitStep.PUBLISHED, period)
+        job.on_step(PeriodStep.PUBLISHED, period)
         return done
 
-    def _begun(self, work: Work) -> WorkClaim | None:
-        """An attempt of this process; None if another process has published meanwhile."""
+    def _start_attempt(self, work: Work) -> WorkClaim | None:
+        """Starts an attempt of this process. Returns None if another process has published its output meanwhile."""
         name, number = self._job.name, work.period.number
         member = self._coordinator.member
         epoch = self._coordinator.registered()
@@ -249,17 +252,19 @@ class PeriodWork:
             found = self._history.read(name, number)
             if found is not None and found.published is not None:
                 return None
-            raise TimedOut(f"attempt at period {number} of job {name}", "another process wrote") from None
+            raise TimedOut(
+                f"attempt at period {number} of job {name}", "another process has changed the history at the same time"
+            ) from None
 
     # --- the group and the barrier --------------------------------------------------------------------
 
     def _commit(self, work: Work) -> None:
-        """Commits the group at the start of the next period's scan; a rerun of ranges commits nothing."""
+        """Commits the offsets at which the next period's scan begins. A rerun of earlier ranges commits nothing."""
         group = self._job.group
         if group is None or work.same_as or not work.scans:
             return
         offsets = {tp: OffsetAndMetadata(scan.resume) for tp, scan in work.scans.items()}
-        self._persist(lambda: self._commit_to(group, offsets))
+        self._retry(lambda: self._commit_to(group, offsets))
 
     def _commit_to(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         try:
@@ -267,35 +272,39 @@ class PeriodWork:
         except PartialFailure as partial:
             left = {tp: why for tp, why in partial.failures.items() if not isinstance(why, RewindRefused)}
             for tp in partial.failures.keys() - left.keys():
-                LOG.warning("group %s is ahead of its job in %s: %s", group, tp, partial.failures[tp])
+                LOG.warning("group %s is ahead of this job in %s: %s", group, tp, partial.failures[tp])
             if left:
                 raise PartialFailure(partial.what, successes=partial.successes, failures=left) from None
 
     def _report(self, work: Work) -> None:
         number = work.period.number
-        verdicts = self._persist(lambda: self._coordinator.finished(work.ranges, number))
-        if jumped := [tp for tp, verdict in verdicts.items() if verdict is ReportStatus.TOO_EARLY]:
-            raise Conflict(f"period {number}", f"is not open yet for {jumped[0]}", "was its root deleted?")
-        if late := sum(verdict is ReportStatus.LATE for verdict in verdicts.values()):
-            LOG.warning("period %d was closed without this job's report on %d partitions", number, late)
+        statuses = self._retry(lambda: self._coordinator.finished(work.ranges, number))
+        if too_early := [tp for tp, status in statuses.items() if status is ReportStatus.TOO_EARLY]:
+            raise Conflict(
+                f"period {number}",
+                f"is not open yet for {too_early[0]}",
+                "check whether the root node of the run was deleted",
+            )
+        if late := sum(status is ReportStatus.LATE for status in statuses.values()):
+            LOG.warning("period %d was already closed when this job reported %d of its partitions", number, late)
 
-    def _persist(self, call: Callable[[], T]) -> T:
-        """Retries temporary failures. All of its uses are safe to repeat."""
+    def _retry(self, call: Callable[[], T]) -> T:
+        """Calls a function and retries temporary failures for up to ``wait_s``. Every such call is idempotent."""
         deadline = self._clock.monotonic() + self._job.rules.wait_s
-        pause, longest = _PAUSES_S
+        pause, longest = _RETRY_PAUSES_S
         while True:
             try:
                 return call()
             except OffsetMgrError as error:
-                if not _passing(error) or self._clock.monotonic() + pause >= deadline:
+                if not _is_temporary(error) or self._clock.monotonic() + pause >= deadline:
                     raise
-                LOG.warning("job %s: %s; trying again", self._job.name, error)
+                LOG.warning("job %s: %s; retrying", self._job.name, error)
             self._clock.sleep(pause)
             pause = min(2 * pause, longest)
 
 
-def _passing(error: OffsetMgrError) -> bool:
+def _is_temporary(error: OffsetMgrError) -> bool:
     if isinstance(error, PartialFailure):
-        return all(map(_passing, error.failures.values()))
-    # Another application with the same group holds its lock for the duration of a commit.
+        return all(map(_is_temporary, error.failures.values()))
+    # Another application of the same group locks the group while it commits.
     return error.retriable or isinstance(error, GroupActive)

@@ -1,9 +1,14 @@
-"""`run_periods`: a batch job over the records of each closed period, in step with other applications.
+"""`run_periods`: runs a batch job on the records of each closed period, in step with other applications.
 
-For each period: it closes by the wall clock -> its ranges are found and fixed in the history -> an attempt begins ->
-the job's function writes into the attempt's own directory -> the output is published -> the group is committed -> the
-barrier records the progress -> the next period, once every partition of every application has finished this one.
-`period_work` describes what remains if a process dies or freezes between two of these, and why the result is the same.
+The steps for each period are:
+
+1. Wait until the period closes, by the wall clock.
+2. Find the ranges of offsets, and store them in the history.
+3. Start an attempt. The job's function writes into the attempt's own directory.
+4. Publish the output, commit the group, and report the progress to the barrier.
+5. Wait until every partition of every application has finished the period.
+
+`period_work` describes what happens if a process dies or freezes between two steps, and why the result is the same.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from offsetmgr.period.job_records import PublishedOutput
 from offsetmgr.period.schedule import Period, PeriodSchedule
 from offsetmgr.spark.period_dataframes import RecordSource
 from offsetmgr.spark.period_log import PeriodLog, partitions_of
-from offsetmgr.spark.period_work import LOG, CommitStep, PeriodJob, PeriodRules, PeriodWork
+from offsetmgr.spark.period_work import LOG, PeriodJob, PeriodRules, PeriodRunner, PeriodStep
 from offsetmgr.spark.versions import require_supported
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
@@ -35,16 +40,16 @@ if TYPE_CHECKING:
     from offsetmgr.spark.period_dataframes import PeriodTask
 
 _LONGEST_SLEEP_S: Final = 30.0
-"""Maximum sleep, after which the wall clock is read again in case it was set."""
+"""Maximum sleep. After it the job reads the wall clock again, in case the clock was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coordination:
-    """The run that an application takes part in, and its member name.
+    """The run in which an application takes part, and the application's member name.
 
-    ``root`` is the run's node in ZooKeeper, ``member`` this application's name in it: of two processes of one name the
-    later counts. ``topics`` are those of *all* applications of the run (empty: this one's own); every application must
-    have the same value.
+    ``root`` is the run's znode. ``member`` is this application's name in the run; of two processes with the same name,
+    the one that started later is the member. ``topics`` are the topics of *all* applications of the run (empty: those
+    of this application). Every application must use the same value.
     """
 
     zookeeper: str
@@ -57,14 +62,17 @@ class Coordination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSettings:
-    """Where and how an application works through the periods of a run.
+    """Where and how an application processes the periods of a run.
 
-    ``bootstrap`` are the Kafka servers of the topics, ``output`` is the directory of the attempts' outputs. Ranges,
-    attempts and outputs are stored under ``name`` (None: the member's name): an application with other topics needs
-    another one. ``rules`` has the tolerated delays. Periods that begin at or after ``until_ms`` are not processed.
-    ``rerun_of`` is the root of the run whose ranges are read again, for a separate rerun: its outputs need their own
-    directory, and the group is not changed. ``options`` are Spark's for its Kafka source, ``config`` the same for the
-    scans. ``on_step`` is called after each step. ``stop`` ends the job before the next period.
+    ``bootstrap`` are the Kafka servers of the topics, and ``output`` is the directory for the outputs of all attempts.
+    The history stores ranges, attempts and outputs under ``name`` (None: the member's name); an application with other
+    topics needs another name. ``rules`` are the tolerated delays. The job ends before the first period that begins at
+    or after ``until_ms`` (milliseconds since 1970).
+
+    ``rerun_of`` is the root of an earlier run whose ranges this run reads again. Such a rerun needs a separate
+    ``output`` directory, and does not change the group. ``options`` are the options of Spark's Kafka source, ``config``
+    the connection settings of the scans. ``on_step`` is called after each step. If ``stop`` is set, the job ends before
+    the next period.
     """
 
     bootstrap: str
@@ -75,7 +83,7 @@ class JobSettings:
     rerun_of: str | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     config: ConnectionConfig = field(default_factory=ConnectionConfig, repr=False)
-    on_step: Callable[[CommitStep, Period], object] = lambda _step, _period: None
+    on_step: Callable[[PeriodStep, Period], object] = lambda _step, _period: None
     stop: threading.Event | None = None
     clock: Clock = field(default_factory=SystemClock)
 
@@ -90,41 +98,43 @@ def run_periods(
     coordinator: Coordination,
     job: JobSettings,
 ) -> int:
-    """Processes the run's periods until it ends, ``until_ms`` is reached or ``stop`` is set; returns their number.
+    """Processes the periods of a run until the run ends, ``until_ms`` is reached or ``stop`` is set. Returns the number
+    of periods that it has processed.
 
     ``process(rows, task)`` gets the period's records with the columns of Spark's Kafka source. It must write its output
-    only under ``task.output``: only the published attempt counts (`published_outputs`). If it is called twice for one
-    period, it gets the same rows and another directory.
+    only under ``task.output``, because only the published attempt counts (`published_outputs`). If it is called again
+    for a period, it gets the same rows and another directory.
 
-    ``period`` applies if no period has been opened under the root; afterwards the first one's is kept. ``group`` (None:
-    none) is committed at the start of the next period's scan; if the job has no history yet, it begins there.
+    ``period`` is the schedule of a new run; a run that has opened a period keeps its schedule. After each period the
+    job commits to ``group`` the offsets at which the next period's scan begins (None: it commits nothing). A job
+    without a history begins at the group's offsets.
 
     Raises `Superseded` if a later process has replaced this one, `RunEnded` if the run was ended, `OffsetOutOfRange` if
     records that must be read are gone, `UnsupportedOperation` for a rerun over a compacted topic, and what ``process``
-    raises; the next start continues.
+    raises. After an error, the next call continues where this one stopped.
     """
     require_supported("run_periods")
     if not topics:
-        raise UsageError("run_periods", "no topic is named")
-    mine, together = list(dict.fromkeys(topics)), list(dict.fromkeys([*coordinator.topics, *topics]))
+        raise UsageError("run_periods", "topics is empty")
+    own_topics, all_topics = list(dict.fromkeys(topics)), list(dict.fromkeys([*coordinator.topics, *topics]))
     with ExitStack() as stack:
         cluster = stack.enter_context(open_cluster(job.bootstrap, job.config))  # used by the leader's thread
         log = PeriodLog(job.bootstrap, job.config)
         stack.callback(log.close)
-        if compacted := log.compacted(mine):
+        if compacted := log.compacted(own_topics):
             LOG.warning("topic %s is compacted: a second attempt at a period may find fewer records", compacted[0])
         member = PeriodCoordinator(
             coordinator.zookeeper,
             coordinator.root,
             coordinator.member,
             period,
-            lambda: partitions_of(cluster, together),
+            lambda: partitions_of(cluster, all_topics),
             config=coordinator.config,
             options=CoordinatorOptions(session_timeout_ms=coordinator.session_timeout_ms),
         )
         session = stack.enter_context(ZookeeperSession(coordinator.zookeeper, coordinator.config))
         stack.enter_context(member)
-        work = PeriodWork(
+        work = PeriodRunner(
             PeriodJob(job.name or coordinator.member, process, job.output, store, group, job.rules, job.on_step),
             RecordSource(spark, job.bootstrap, dict(job.options)),
             log,
@@ -133,15 +143,15 @@ def run_periods(
             member,
             job.clock,
         )
-        return _run(work, member, frozenset(mine), job)
+        return _run(work, member, frozenset(own_topics), job)
 
 
-def _run(work: PeriodWork, member: PeriodCoordinator, topics: frozenset[str], job: JobSettings) -> int:
+def _run(work: PeriodRunner, member: PeriodCoordinator, topics: frozenset[str], job: JobSettings) -> int:
     done = 0
     while True:
         open_ = member.open_period()
         if open_ is None:
-            raise OpenPeriodUnknown(f"member {member.member}", "which period is open is not known")
+            raise OpenPeriodUnknown(f"member {member.member}", "the open period is unknown")
         period = open_.period
         if job.until_ms is not None and period.start_ms >= job.until_ms:
             return done
@@ -149,13 +159,17 @@ def _run(work: PeriodWork, member: PeriodCoordinator, topics: frozenset[str], jo
         if member.owned != frozenset(partitions):
             member.own(partitions)
         if partitions:
-            if not _closed(period.end_ms + job.rules.grace_ms, job.stop, job.clock):
+            if not _wait_until_closed(period.end_ms + job.rules.grace_ms, job.stop, job.clock):
                 return done
-            job.on_step(CommitStep.CLOSED, period)
-            work.do(period, partitions)
+            job.on_step(PeriodStep.CLOSED, period)
+            work.run(period, partitions)
             done += 1
         else:
-            LOG.warning("period %d goes on without topics %s", period.number, ", ".join(sorted(topics)))
+            LOG.warning(
+                "period %d has no partitions of the topics %s, so this job skips it",
+                period.number,
+                ", ".join(sorted(topics)),
+            )
         try:
             member.wait(period.number, cancel=job.stop)
         except RunEnded as ended:
@@ -166,8 +180,8 @@ def _run(work: PeriodWork, member: PeriodCoordinator, topics: frozenset[str], jo
             return done
 
 
-def _closed(at_ms: int, stop: threading.Event | None, clock: Clock) -> bool:
-    """Waits for a time of the wall clock; False if ``stop`` was set before."""
+def _wait_until_closed(at_ms: int, stop: threading.Event | None, clock: Clock) -> bool:
+    """Waits until the wall clock reaches ``at_ms``. Returns False if ``stop`` was set first."""
     stop = stop or threading.Event()
     while (left := at_ms - clock.now_ms()) > 0:
         if stop.wait(min(left / 1000, _LONGEST_SLEEP_S)):
@@ -178,8 +192,8 @@ def _closed(at_ms: int, stop: threading.Event | None, clock: Clock) -> bool:
 def published_outputs(
     zookeeper: str, root: str, job: str, *, config: ConnectionConfig | None = None
 ) -> dict[Period, PublishedOutput]:
-    """The published outputs of a job, by period, as far as the history goes back. Other directories belong to
-    superseded attempts. Raises what `ZookeeperSession` raises."""
+    """Returns a job's published outputs, by period, as far back as the history goes. Directories that are not in the
+    result belong to unpublished attempts. Raises the errors of `ZookeeperSession`."""
     with ZookeeperSession(zookeeper, config) as session:
         works = History(session, root).all_work().values()
     found = [(work.period, work.published) for work in works if work.job == job and work.published is not None]

@@ -1,7 +1,7 @@
-"""The sources of this driver's queries with their clusters, and their checkpoints, from Spark's own plan.
+"""Reads the sources of a running query, with their clusters, from Spark's query plan.
 
-Checkpoints and progress events name topics but no cluster, and their lines are sources in the order of the plan. Only
-the plan maps lines to sources, so this module reads the plan of the very run that writes those lines.
+A checkpoint has one line for each source, in the order of the plan, and the line names topics but no cluster. Only the
+plan maps lines to sources, so this module reads the plan of the run that writes the checkpoint.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from typing import Any, Final, Protocol
 from offsetmgr.core.errors import SparkError
 from offsetmgr.spark.checkpoint import CheckpointBatch
 from offsetmgr.spark.checkpoint_files import CheckpointFiles, HadoopFiles, LocalFiles
-from offsetmgr.spark.offset_merge import CommitBlock, SourceProgress, normalised
+from offsetmgr.spark.offset_merge import CommitBlock, SourceProgress, normalized
 
 _KAFKA: Final = ("KafkaV2[", "KafkaV1[")
 _BOOTSTRAP: Final = "kafka.bootstrap.servers"
 _READ: Final = re.compile(r"KafkaV[12]\[(Subscribe|Assign)\[(.+)\]\]")
-"""The description of Spark's Kafka sources; a pattern of topics does not contain their names."""
+"""Spark's description of a Kafka source. A source that subscribes to a pattern does not match, because its description
+does not contain the topics' names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One source of a query: Spark's description of it, and its ``kafka.bootstrap.servers`` ("" if it has none)."""
+    """One source of a query: Spark's description of it, and its ``kafka.bootstrap.servers`` ("" if unknown)."""
 
     description: str
     cluster: str = ""
@@ -43,7 +44,8 @@ class Source:
 
 
 class StreamingQueryProtocol(Protocol):
-    """A query as the committer uses it. ``id`` is the same after a restart from its checkpoint, ``run`` is not."""
+    """The part of a query that the committers use. ``id`` stays the same after a restart from the checkpoint, ``run``
+    does not."""
 
     id: str
     run: str
@@ -51,19 +53,19 @@ class StreamingQueryProtocol(Protocol):
     files: CheckpointFiles
 
     def sources(self) -> tuple[Source, ...] | None:
-        """In the order of the checkpoint's lines; None while the query is still being planned."""
+        """Returns the sources in the order of the checkpoint's lines; None before Spark has planned the query."""
         ...
 
     def stop(self) -> None: ...
 
 
 class QueryExecution:
-    """A query of this driver. Keeps Spark's own object, so that it can be used after the query has ended."""
+    """A query of this driver. It keeps Spark's query object, so that it still works after the query has ended."""
 
     def __init__(self, query: Any) -> None:
-        """``query`` is a ``pyspark.sql.streaming.StreamingQuery``. Raises `SparkError` for one of Spark Connect."""
+        """Wraps a ``pyspark.sql.streaming.StreamingQuery``. Raises `SparkError` for a query of Spark Connect."""
         if not hasattr(query, "_jsq"):
-            raise SparkError(f"query {query.id} is not followed", "it runs behind Spark Connect, its plan is not here")
+            raise SparkError(f"query {query.id} is not tracked", "Spark Connect does not give access to its plan")
         self.id = str(query.id)
         self.run = str(query.runId)
         self.name: str | None = query.name
@@ -79,7 +81,7 @@ class QueryExecution:
         self._sources: tuple[Source, ...] | None = None
 
     def sources(self) -> tuple[Source, ...] | None:
-        # Set during planning; only then may the plan be read.
+        # Spark sets the sources when it plans the query; before that the plan must not be read.
         if self._sources is None and not self._execution.sources().isEmpty():
             leaves = self._execution.logicalPlan().collectLeaves()
             found = (_source(leaves.apply(n)) for n in range(leaves.size()))
@@ -94,22 +96,25 @@ class QueryExecution:
         self._query.stop()
 
 
-def readings(batch: CheckpointBatch, sources: tuple[Source, ...] | None, what: str) -> list[SourceProgress]:
-    """The progress of each Kafka source after ``batch``. Without ``sources`` (the query is not available) every line in
-    Kafka's format counts. Raises `SparkError` if the plan and the checkpoint have different numbers of sources."""
+def progress_of(batch: CheckpointBatch, sources: tuple[Source, ...] | None, what: str) -> list[SourceProgress]:
+    """Returns the progress of each Kafka source after ``batch``.
+
+    If ``sources`` is None because the query is unknown, every line in Kafka's format counts. Raises `SparkError` if the
+    plan and the checkpoint have different numbers of sources.
+    """
     if sources is None:
         return [SourceProgress("", end) for end in batch.ends if end is not None]
     if len(sources) != len(batch.ends):
         why = f"its plan has {len(sources)} sources and batch {batch.number} of its checkpoint {len(batch.ends)}"
-        raise SparkError(f"{what} is not followed", why)
+        raise SparkError(f"{what} is not tracked", why)
     pairs = zip(sources, batch.ends, strict=True)
     return [SourceProgress(source.cluster, end) for source, end in pairs if source.kafka and end is not None]
 
 
-def holds(batch: CheckpointBatch | None, sources: tuple[Source, ...]) -> list[CommitBlock]:
-    """The Kafka sources without a finished batch up to ``batch`` (None: no batch has finished)."""
+def blocks_of(batch: CheckpointBatch | None, sources: tuple[Source, ...]) -> list[CommitBlock]:
+    """Returns a block for each Kafka source that has no offset after ``batch`` (None: no batch has finished)."""
     ends = [None] * len(sources) if batch is None else batch.ends
-    pairs = zip(sources, ends, strict=False)  # `readings` rejects different lengths
+    pairs = zip(sources, ends, strict=False)  # `progress_of` rejects different lengths
     return [CommitBlock(source.cluster, source.topics) for source, end in pairs if source.kafka and end is None]
 
 
@@ -117,7 +122,7 @@ def _source(leaf: Any) -> Source | None:
     kind = leaf.getClass().getSimpleName()
     if kind == "StreamingDataSourceV2ScanRelation":
         servers = leaf.relation().options().get(_BOOTSTRAP)
-        return Source(str(leaf.stream()), normalised(servers or ""))
+        return Source(str(leaf.stream()), normalized(servers or ""))
     # Kafka's older source (spark.sql.streaming.disabledV2MicroBatchReaders) does not expose its cluster.
     return Source(str(leaf.source())) if kind == "StreamingExecutionRelation" else None
 

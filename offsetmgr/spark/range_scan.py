@@ -1,8 +1,8 @@
-"""The scan for a period's ranges: every executor reads some partitions, record by record (`period_ranges`).
+"""Scans partitions for a period's ranges: each executor reads some partitions record by record (`period_ranges`).
 
-Kafka's offsets for a time cannot replace it: they name the first record that is late enough, and one whose time is
-ahead hides the records of the period after it. They help only at the start of a run, because no record before the first
-one with a time in the first period or later belongs to any period.
+Kafka's lookup of an offset by time cannot replace the scan. It returns the first record with the time or a later one,
+so a single record with a wrong, later time would hide the period's records after it. The lookup helps only at the start
+of a run: no record before the first one with a time in the first period or later belongs to any period.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from offsetmgr.spark.period_ranges import Bounds, Scanner, ScanResult, ScanRule
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_READER: Final = "offsetmgr-periods"
-"""The client library's group id; nothing is committed to it."""
+_CLIENT_GROUP: Final = "offsetmgr-periods"
+"""The group id that the Kafka client requires. The scan never commits to it."""
 
 
 class _RangeShare(NamedTuple):
@@ -36,39 +36,39 @@ def scan(
     bounds: Mapping[TopicPartition, Bounds],
     rule: ScanRule,
 ) -> dict[TopicPartition, ScanResult]:
-    """Scans each partition for the period. Raises `PartialFailure` with those that could not be read."""
+    """Scans each partition for the period. Raises `PartialFailure` if partitions could not be read."""
     found: dict[TopicPartition, ScanResult] = {}
     failed: dict[TopicPartition, OffsetMgrError] = {}
-    unread = {}
-    for tp, wanted in bounds.items():
-        if wanted.start < wanted.end:
-            unread[tp] = wanted
+    pending = {}
+    for tp, scan_bounds in bounds.items():
+        if scan_bounds.start < scan_bounds.end:
+            pending[tp] = scan_bounds
         else:
-            found[tp] = Scanner(wanted, rule).found()
-    shares = _shares(unread, spark.sparkContext.defaultParallelism)
+            found[tp] = Scanner(scan_bounds, rule).result()
+    shares = _shares(pending, spark.sparkContext.defaultParallelism)
     if shares:
 
-        def look(part: Iterable[_RangeShare]) -> Iterator[tuple[TopicPartition, ScanResult | OffsetMgrError]]:
+        def scan_shares(part: Iterable[_RangeShare]) -> Iterator[tuple[TopicPartition, ScanResult | OffsetMgrError]]:
             for share in part:
-                yield from _look(share, bootstrap, config, rule)
+                yield from _scan_share(share, bootstrap, config, rule)
 
-        outcomes = spark.sparkContext.parallelize(shares, len(shares)).mapPartitions(look).collect()
+        outcomes = spark.sparkContext.parallelize(shares, len(shares)).mapPartitions(scan_shares).collect()
         for tp, outcome in outcomes:
             if isinstance(outcome, ScanResult):
                 found[tp] = outcome
             else:
                 failed[tp] = outcome
     if failed:
-        what = f"looking for the records from {rule.period.start_ms} to {rule.period.end_ms}"
+        what = f"scan for the records from {rule.period.start_ms} to {rule.period.end_ms}"
         raise PartialFailure(what, successes=found, failures=failed)
     return found
 
 
 def _shares(bounds: Mapping[TopicPartition, Bounds], tasks: int) -> list[_RangeShare]:
-    """At least one task per topic, at most ``tasks`` per topic."""
+    """Divides the partitions of each topic among at most ``tasks`` tasks."""
     topics: dict[str, list[tuple[int, Bounds]]] = {}
-    for (topic, partition), wanted in sorted(bounds.items()):
-        topics.setdefault(topic, []).append((partition, wanted))
+    for (topic, partition), scan_bounds in sorted(bounds.items()):
+        topics.setdefault(topic, []).append((partition, scan_bounds))
     return [
         _RangeShare(topic, dict(partitions[at::tasks]))
         for topic, partitions in topics.items()
@@ -76,21 +76,23 @@ def _shares(bounds: Mapping[TopicPartition, Bounds], tasks: int) -> list[_RangeS
     ]
 
 
-def _look(
+def _scan_share(
     share: _RangeShare, bootstrap: str, config: ConnectionConfig, rule: ScanRule
 ) -> Iterator[tuple[TopicPartition, ScanResult | OffsetMgrError]]:
-    """Runs on an executor. Returns its errors as outcomes: of an exception Spark would pass only the text to the
-    driver."""
+    """Scans the partitions of one task on an executor.
+
+    It yields errors as results, because Spark passes only the text of an exception to the driver.
+    """
     from offsetmgr.manager.log.kafka.settings import loader_settings
-    from offsetmgr.spark.log_source import Range, runs
+    from offsetmgr.spark.log_source import Range, read_ranges
 
     scanners = {partition: Scanner(bounds, rule) for partition, bounds in share.bounds.items()}
-    wanted = [Range(partition, bounds.start, bounds.end) for partition, bounds in share.bounds.items()]
-    settings = loader_settings(bootstrap, config.kafka, _READER)
+    ranges = [Range(partition, bounds.start, bounds.end) for partition, bounds in share.bounds.items()]
+    settings = loader_settings(bootstrap, config.kafka, _CLIENT_GROUP)
     try:
         wait_s = config.timeout_ms / 1000
-        for partition, messages in runs(share.topic, settings, wanted, wait_s, lambda p: scanners[p].enough):
-            see = scanners[partition].see
+        for partition, messages in read_ranges(share.topic, settings, ranges, wait_s, lambda p: scanners[p].done):
+            see = scanners[partition].add
             for message in messages:
                 see(message.offset(), message.timestamp()[1])
     except OffsetMgrError as error:
@@ -98,4 +100,4 @@ def _look(
             yield TopicPartition(share.topic, partition), error
         return
     for partition, scanner in scanners.items():
-        yield TopicPartition(share.topic, partition), scanner.found()
+        yield TopicPartition(share.topic, partition), scanner.result()

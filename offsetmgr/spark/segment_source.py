@@ -1,9 +1,10 @@
-"""``format("offsetmgr-segments")``: the offsets topic of a stopped cluster, from its log dirs, as a table.
+"""The Spark data source ``format("offsetmgr-segments")``: reads the offsets topic of a stopped cluster from its log
+directories.
 
-The rows are those of ``offsetmgr-log`` (`log_rows.SCHEMA`): one per record, one task per segment. Records of aborted
-transactions and of transactions without an end are left out; for that the headers of all entries are read when the
-query is planned. Damage is a row with its ``error``, which names the unreadable part of the segment; so are missing
-parts, as in ``log offsets``.
+The rows are those of ``offsetmgr-log`` (`log_rows.SCHEMA`), one for each record; each segment is one task. The source
+omits the records of aborted transactions and of transactions without an end. To find these, it reads the headers of all
+entries when Spark plans the query. For damage there is a row whose ``error`` names the unreadable part of the segment,
+and for missing partitions or segments a row as in ``log offsets``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from pyspark.sql.types import StructType
 
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UsageError
 from offsetmgr.groups.disk_layout import CONSUMER_OFFSETS, find, gaps
-from offsetmgr.segments.batch_reader import CRC_FROM, LEGACY_SMALLEST, LOG_HEADER, LOG_OVERHEAD, MAGIC_AT, TRANSACTIONAL
+from offsetmgr.segments.batch_reader import (
+    CRC_FROM,
+    LEGACY_MIN_BYTES,
+    LOG_HEADER,
+    LOG_OVERHEAD,
+    MAGIC_AT,
+    TRANSACTIONAL,
+)
 from offsetmgr.segments.batch_reader import RecordBatch as Entries
 from offsetmgr.segments.entries import LogEntry
 from offsetmgr.segments.partition import segments_in
@@ -31,19 +39,19 @@ from offsetmgr.spark.data_source_api import DataSource, DataSourceReader, InputP
 from offsetmgr.spark.log_rows import SCHEMA, RowDecoder, of_groups, row_of_error
 
 NAME: Final = "offsetmgr-segments"
-_KNOWN: Final = ("path", "topic", "group")
-_A_BATCH: Final = 20_000
+_OPTIONS: Final = ("path", "topic", "group")
+_ROWS_PER_BATCH: Final = 20_000
 
 
-class UnsplittableError(NamedTuple):
-    """Transactions whose records do not count, by producer: aborted ones (first and last offset), and the start of one
-    without an end."""
+class SkippedTransactions(NamedTuple):
+    """The transactions whose records are omitted, by producer id: the first and last offsets of aborted transactions,
+    and the first offset of an open one."""
 
     aborted: Mapping[int, Sequence[tuple[int, int]]]
     open: Mapping[int, int]
 
-    def counts(self, batch: Entries) -> bool:
-        """Whether its records do."""
+    def is_visible(self, batch: Entries) -> bool:
+        """Returns whether the records of a batch are in the table."""
         if batch.control:
             return False
         if not batch.transactional or batch.producer_id is None:
@@ -57,19 +65,19 @@ class UnsplittableError(NamedTuple):
 
 
 class SegmentTask(InputPartition):
-    """One task: a segment, up to its size when the query was planned."""
+    """One task: reads a segment, up to the size that it had when the query was planned."""
 
-    def __init__(self, partition: int, log: str, base_offset: int, size: int, uncounted: UnsplittableError) -> None:
+    def __init__(self, partition: int, log: str, base_offset: int, size: int, skipped: SkippedTransactions) -> None:
         super().__init__(log)
         self.partition = partition
         self.log = log
         self.base_offset = base_offset
         self.size = size
-        self.uncounted = uncounted
+        self.skipped = skipped
 
 
 class GapTask(InputPartition):
-    """One task: reports missing parts."""
+    """One task: returns the error row of a missing part of the log."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -77,8 +85,12 @@ class GapTask(InputPartition):
 
 
 class SegmentSource(DataSource):
-    """Options: the path, brokers' log dirs or partitions' directories, separated by commas, available on every machine;
-    ``topic`` (``__consumer_offsets``); ``group``, names separated by commas."""
+    """The data source ``offsetmgr-segments``.
+
+    The path is a list of brokers' log directories or partitions' directories, separated by commas, which every executor
+    must be able to read. The options are ``topic``, by default ``__consumer_offsets``, and ``group``, names separated
+    by commas.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -93,10 +105,10 @@ class SegmentSource(DataSource):
 
 
 class SegmentSourceReader(DataSourceReader):
-    """Plans on the driver, reads on the executors."""
+    """Plans the tasks on the driver and reads on the executors."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        given = source_options.checked(NAME, options, _KNOWN)
+        given = source_options.checked(NAME, options, _OPTIONS)
         self._directories = source_options.listed(source_options.required(NAME, given, "path", "/var/lib/kafka"))
         self._topic = given.get("topic", CONSUMER_OFFSETS)
         self._groups = source_options.groups(NAME, given)
@@ -108,12 +120,14 @@ class SegmentSourceReader(DataSourceReader):
         for number, directories in sorted(sources.partitions.items()):
             if len(directories) > 1:
                 why = f"{directories[0]} and {directories[1]} are replicas of one partition"
-                raise UsageError(f"format({NAME!r})", why, "name the one to read; log offsets shows which goes farther")
+                raise UsageError(
+                    f"format({NAME!r})", why, "give only one of them; log offsets shows which replica is longer"
+                )
             segments = [(segment, segment.size) for segment in segments_in(directories[0])]
-            uncounted = _uncounted(segments)
+            skipped = _skipped_transactions(segments)
             for segment, size in segments:
                 if size:
-                    tasks.append(SegmentTask(number, str(segment.log), segment.base_offset, size, uncounted))
+                    tasks.append(SegmentTask(number, str(segment.log), segment.base_offset, size, skipped))
         return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -122,40 +136,41 @@ class SegmentSourceReader(DataSourceReader):
             yield row_of_error(None, partition.why)
         if not isinstance(partition, SegmentTask):  # Spark's placeholder for "nothing to read"
             return
-        decoder, waiting = RowDecoder(), _Rows(partition.partition)
-        for batch in self._batches(partition, waiting):
+        decoder, rows = RowDecoder(), _Rows(partition.partition)
+        for batch in self._batches(partition, rows):
             for record in batch.records:
-                waiting.add(record.offset, record.timestamp, record.key, record.value)
-            if len(waiting.offsets) >= _A_BATCH:
-                yield of_groups(waiting.decoded(decoder), self._groups)
-                waiting.clear()
-        if waiting.offsets:
-            yield of_groups(waiting.decoded(decoder), self._groups)
-        if waiting.damage is not None:
-            yield row_of_error(partition.partition, waiting.damage)
+                rows.add(record.offset, record.timestamp, record.key, record.value)
+            if len(rows.offsets) >= _ROWS_PER_BATCH:
+                yield of_groups(rows.decoded(decoder), self._groups)
+                rows.clear()
+        if rows.offsets:
+            yield of_groups(rows.decoded(decoder), self._groups)
+        if rows.damage is not None:
+            yield row_of_error(partition.partition, rows.damage)
 
     @staticmethod
     def _batches(task: SegmentTask, rows: _Rows) -> Iterator[Entries]:
-        """The valid batches of a segment; ``rows`` receives the error that ends it early."""
+        """Yields a segment's batches without the skipped transactions. Damage ends the batches, and its error is stored
+        in ``rows``."""
         segment = Segment(Path(task.log), task.base_offset)
-        with segment.walk(end=task.size) as walk:
+        with segment.open_reader(end=task.size) as reader:
             try:
-                for entry in walk:
+                for entry in reader:
                     batch = entry.batch()
-                    if task.uncounted.counts(batch):
+                    if task.skipped.is_visible(batch):
                         yield batch
-                if walk.left:
-                    rows.damage = f"{task.log}: its last {walk.left} bytes are the beginning of an entry"
+                if reader.incomplete_bytes:
+                    rows.damage = f"{task.log}: its last {reader.incomplete_bytes} bytes are an incomplete entry"
             except FileFailure:
                 raise
             except OSError as error:
                 raise FileFailure(f"file {task.log}", error.strerror or str(error)) from error
             except OffsetMgrError as error:
-                rows.damage = f"{task.log}: read up to {error}"
+                rows.damage = f"{task.log}: records from here on are not read: {error}"
 
 
 class _Rows:
-    """Collects records, column by column, and the error that ended the reading early."""
+    """Collects records as one list for each column, and the error of a damaged segment."""
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
@@ -180,29 +195,30 @@ class _Rows:
         return decoder.batch(partitions, self.offsets, self.timestamps, self.keys, self.values)
 
 
-def _uncounted(segments: Sequence[tuple[Segment, int]]) -> UnsplittableError:
-    """Reads the headers of a partition's entries. Damage ends a segment here, as it does when the segment is read."""
+def _skipped_transactions(segments: Sequence[tuple[Segment, int]]) -> SkippedTransactions:
+    """Finds the skipped transactions from the headers of a partition's entries. At damage it stops to read the segment,
+    as the table does."""
     found = Transactions()
     for segment, size in segments:
         if size:
             try:
-                found.add_all(_of_transactions(segment, size))
+                found.add_all(_transactional_entries(segment, size))
             except OffsetMgrError:
-                continue  # the read reports the damage
+                continue  # the segment's task reports the damage
     aborted: dict[int, list[tuple[int, int]]] = {}
     for one in found.aborted:
         aborted.setdefault(one.producer_id, []).append((one.first_offset, one.last_offset))
-    return UnsplittableError(aborted, found.open)
+    return SkippedTransactions(aborted, found.open)
 
 
-def _of_transactions(segment: Segment, size: int) -> Iterator[LogEntry]:
-    """The entries that belong to transactions, or end one."""
+def _transactional_entries(segment: Segment, size: int) -> Iterator[LogEntry]:
+    """Yields the entries that belong to a transaction, including markers."""
     with segment.open() as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as data:
         at = 0
-        while at + LOG_OVERHEAD + LEGACY_SMALLEST <= size:
+        while at + LOG_OVERHEAD + LEGACY_MIN_BYTES <= size:
             offset, length = LOG_HEADER.unpack_from(data, at)
             end = at + LOG_OVERHEAD + length
-            if length < LEGACY_SMALLEST or end > size:
+            if length < LEGACY_MIN_BYTES or end > size:
                 return
             if data[at + MAGIC_AT] == 2 and data[at + CRC_FROM + 1] & TRANSACTIONAL:
                 yield LogEntry(at, offset, data[at:end])

@@ -1,8 +1,8 @@
-"""The options that our data sources share: addresses, timeouts, credentials, lists of groups.
+"""Parses the options that offsetmgr's data sources share: addresses, timeouts, credentials, lists of groups.
 
-Options travel to the executors and appear in query plans, so credentials are never options: they are in the
-``.properties`` file that ``commandConfig`` names, which must exist on every machine (data rule "secrets stay secret").
-Spark passes option names in lower case.
+Spark sends options to the executors and shows them in query plans. Therefore credentials are never options: they are in
+the ``.properties`` file that ``commandConfig`` names, which must exist on every machine (data rule "secrets stay
+secret"). Spark passes the names of options in lower case.
 """
 
 from __future__ import annotations
@@ -21,35 +21,40 @@ _SHARED: Final = ("commandConfig", "timeout", "tasks")
 
 
 def checked(source: str, options: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
-    """The options by their names in lower case. Raises `UsageError` for an unknown one, since a misspelt option would
-    be ignored silently. (``path`` is the argument of ``load(...)`` and ``save(...)``.)"""
-    there = [*known, *_SHARED]
+    """Returns the options by their names in lower case. Raises `UsageError` for an unknown option, which is probably
+    misspelt. ``path`` is always known: it is the argument of ``load(...)`` and ``save(...)``."""
+    all_options = [*known, *_SHARED]
     given = {name.lower(): value for name, value in options.items()}
-    if unknown := sorted(given.keys() - {name.lower() for name in there} - {"path"}):
-        raise UsageError(f"format({source!r})", f"there is no option {unknown[0]!r}", f"known are {', '.join(there)}")
+    if unknown := sorted(given.keys() - {name.lower() for name in all_options} - {"path"}):
+        raise UsageError(
+            f"format({source!r})", f"there is no option {unknown[0]!r}", f"the options are {', '.join(all_options)}"
+        )
     return given
 
 
 def required(source: str, options: Mapping[str, str], name: str, example: str) -> str:
-    """Raises `UsageError` if it is missing."""
+    """Returns the value of an option. Raises `UsageError` if it is missing or empty."""
     value = options.get(name.lower())
     if not value:
-        raise UsageError(f"format({source!r})", f"option {name!r} is missing", f'as in .option("{name}", "{example}")')
+        raise UsageError(
+            f"format({source!r})", f"option {name!r} is missing", f'for example .option("{name}", "{example}")'
+        )
     return value
 
 
 def number(source: str, options: Mapping[str, str], name: str, default: int) -> int:
-    """A number above 0. Raises `UsageError`."""
+    """Returns the value of an option that is a number above 0. Raises `UsageError` for any other value."""
     text = options.get(name)
     if text is None:
         return default
     if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"format({source!r})", f"option {name!r} is {text!r}, which is no number above 0")
+        raise UsageError(f"format({source!r})", f"option {name!r} is {text!r}, which is not a number above 0")
     return int(text)
 
 
 def connection(source: str, options: Mapping[str, str]) -> ConnectionConfig:
-    """Read on the machine that needs it. Raises `ConfigError`, `UsageError`."""
+    """Returns the connection settings, from the ``.properties`` file of the machine on which it runs. Raises
+    `ConfigError`, `UsageError`."""
     config = ConnectionConfig()
     if path := options.get("commandconfig"):
         config = with_properties(config, path)
@@ -57,13 +62,16 @@ def connection(source: str, options: Mapping[str, str]) -> ConnectionConfig:
 
 
 def groups(source: str, options: Mapping[str, str]) -> list[str]:
-    """Option ``group``: names of groups separated by commas; empty means all. Raises `UsageError` for a pattern."""
+    """Returns the names in the option ``group``, which are separated by commas; an empty list means all groups. Raises
+    `UsageError` for a pattern."""
     names = listed(options.get("group"))
     if glob := next(filter(is_pattern, names), None):
-        raise UsageError(f"format({source!r})", f"group {glob!r} is a pattern", "name groups, or filter the table")
+        raise UsageError(
+            f"format({source!r})", f"group {glob!r} is a pattern", "give the names of groups, or filter the table"
+        )
     return names
 
 
 def listed(text: str | None) -> list[str]:
-    """A list separated by commas; empty means everything."""
+    """Splits a list that is separated by commas. Returns an empty list for None and for an empty text."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]

@@ -1,4 +1,4 @@
-"""`session`: a SparkSession that reads Kafka and whose workers find the driver's packages."""
+"""`session`: creates a SparkSession with the Kafka connector, whose Python workers have the driver's packages."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _JVM_END_S: Final = 30.0
 
 
 def session(name: str, *, master: str | None = None, connector: str | None = None, **conf: object) -> SparkSession:
-    """A Spark session with the Kafka connector.
+    """Returns a Spark session with the Kafka connector.
 
-    ``master`` is Spark's (None: as configured outside, else ``local[*]``). ``connector``: a version of the connector
-    instead of PySpark's own, or the newest available one. ``conf``: Spark's settings, dots written as two underscores
-    (``spark__sql__shuffle__partitions=4``) or as ``**{"spark.sql.shuffle.partitions": 4}``.
+    ``master`` is Spark's master (None: Spark's configuration, or ``local[*]``). ``connector`` requests a version of the
+    connector; by default it is chosen by PySpark's version. ``conf`` are Spark's settings, with two underscores for
+    each dot (``spark__sql__shuffle__partitions=4``) or as ``**{"spark.sql.shuffle.partitions": 4}``.
 
-    Workers run the Python of this process, unless ``PYSPARK_PYTHON`` or the configuration names another. The
-    connector's jars are fetched once, into their own directory. Raises `SparkError` if no connector can be fetched, and
-    `UsageError` if a session without it is already running: jars cannot be added to it.
+    Workers run the same Python as this process, unless ``PYSPARK_PYTHON`` or the configuration names another one. The
+    connector is downloaded once, into offsetmgr's cache. Raises `SparkError` if it cannot be downloaded, and
+    `UsageError` if a session without the connector is running, because jars cannot be added to it.
     """
     require_supported("a Spark session with the Kafka connector")
     settings = {key.replace("__", "."): value for key, value in conf.items()}
@@ -36,11 +36,13 @@ def session(name: str, *, master: str | None = None, connector: str | None = Non
 
     running = SparkSession.getActiveSession()
     if running is not None and "spark-sql-kafka" not in running.sparkContext.getConf().get(_JARS, ""):
-        raise UsageError("no new Spark session", "one without the Kafka connector runs already", "stop it first")
+        raise UsageError(
+            "no new Spark session", "a session without the Kafka connector is running", "stop that session first"
+        )
     if running is None:
         _end_jvm_without(jars)
     if "spark.pyspark.python" not in settings:
-        # Otherwise workers use the python3 of their PATH, which may lack the packages.
+        # By default workers run the python3 on their PATH, which may not have the packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name).config(_JARS, ",".join([*filter(None, given.split(",")), *jars]))
     if master is not None:
@@ -51,7 +53,10 @@ def session(name: str, *, master: str | None = None, connector: str | None = Non
 
 
 def _end_jvm_without(jars: list[str]) -> None:
-    """PySpark keeps the JVM of a stopped session, with its class path; one without the connector is useless."""
+    """Ends the JVM of a stopped session if it does not have these jars.
+
+    PySpark would use that JVM, with its class path, for the next session.
+    """
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway

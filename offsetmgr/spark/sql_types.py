@@ -1,4 +1,4 @@
-"""The types of Spark SQL, for the command line: only this package imports pyspark."""
+"""Spark SQL's types for annotations in the command line, because only this package may import pyspark."""
 
 from pyspark.sql import DataFrame, SparkSession
 

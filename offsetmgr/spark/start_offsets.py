@@ -1,6 +1,6 @@
-"""Start offsets of a streaming job: a group's committed offsets as the JSON for Spark's ``startingOffsets``.
+"""Converts a group's committed offsets to the JSON of Spark's option ``startingOffsets``.
 
-Spark uses it only for a query without a checkpoint; with one, the checkpoint counts.
+Spark uses the option only for a query without a checkpoint. A query with a checkpoint continues from that.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ _CHOICES: Final[Mapping[str, int | None]] = {"earliest": EARLIEST, "latest": LAT
 
 @dataclass(frozen=True, slots=True)
 class StartingOffsets:
-    """The start offset of each partition of the topics. Its text is the JSON for ``startingOffsets``.
+    """The start offset of each partition of the topics. ``str`` returns the JSON for ``startingOffsets``.
 
-    ``offsets`` holds -2 for the earliest and -1 for the latest offset of the log. ``new`` are the partitions without a
-    commit. ``fallen_out`` are those whose commit is outside the log, with the commit and the log's range.
+    In ``offsets``, -2 stands for the earliest and -1 for the latest offset of the log. ``new`` are the partitions
+    without a committed offset. ``outside_log`` are the partitions whose committed offset is outside the log, with that
+    offset and the log's range.
     """
 
     group: str
     offsets: Mapping[TopicPartition, int]
     new: tuple[TopicPartition, ...] = ()
-    fallen_out: Mapping[TopicPartition, tuple[int, LogRange]] = field(default_factory=dict)
+    outside_log: Mapping[TopicPartition, tuple[int, LogRange]] = field(default_factory=dict)
     default: str = "earliest"
     out_of_range: str = "earliest"
 
@@ -51,22 +52,22 @@ class StartingOffsets:
 
     @property
     def unknown(self) -> bool:
-        """Whether the group has no commit in any of the topics, so its name may be wrong."""
+        """Whether the group has no committed offset in any of the topics. Its name may be wrong then."""
         return len(self.new) == len(self.offsets)
 
     def __str__(self) -> str:
         return self.json
 
     def explain(self) -> list[str]:
-        """Describes the choices, in lines for a log."""
-        known = len(self.offsets) - len(self.new) - len(self.fallen_out)
+        """Returns log lines that describe where the partitions begin."""
+        known = len(self.offsets) - len(self.new) - len(self.outside_log)
         lines = [f"group {self.group}: {known} of {len(self.offsets)} partitions begin at their committed offset"]
         if self.unknown:
-            lines.append(f"group {self.group} has committed nothing in these topics: is that its name?")
-        lines += [f"{tp}: no commit, begins at the {self.default}" for tp in self.new]
-        for tp, (offset, log) in sorted(self.fallen_out.items()):
+            lines.append(f"group {self.group} has no committed offsets in these topics; check its name")
+        lines += [f"{tp}: no committed offset, begins at the {self.default} offset" for tp in self.new]
+        for tp, (offset, log) in sorted(self.outside_log.items()):
             lines.append(
-                f"{tp}: {offset} is not in the log ({log.start} to {log.end}), begins at the {self.out_of_range}"
+                f"{tp}: {offset} is not in the log ({log.start} to {log.end}), begins at the {self.out_of_range} offset"
             )
         return lines
 
@@ -81,44 +82,51 @@ def starting_offsets(
     out_of_range: str = "earliest",
     config: ConnectionConfig | None = None,
 ) -> StartingOffsets:
-    """Returns the offsets at which a job that reads ``topics`` continues after ``group``.
+    """Returns the offsets from which a job must read ``topics`` to continue after ``group``.
 
-    ``cluster`` is the topics' cluster: a `Cluster`, or its bootstrap servers (None: the Kafka of a ``kafka://`` store).
-    ``default`` applies to partitions without a commit, ``out_of_range`` to offsets outside the log: ``earliest``,
-    ``latest``, or ``refuse``. The result contains every partition of the topics, as Spark requires.
+    ``cluster`` is the topics' cluster: a `Cluster` or bootstrap servers (None: the cluster of a ``kafka://`` store).
+    ``default`` applies to partitions without a committed offset, ``out_of_range`` to committed offsets outside the log.
+    Both are ``earliest``, ``latest``, or ``refuse``, which raises an error. The result contains every partition of the
+    topics, as Spark requires.
 
-    Raises `PartialFailure` if partitions are rejected or could not be read (an unreadable offset is never treated as
-    absent), `UnknownTopicOrPartition` for topics that do not exist, `UsageError`.
+    Raises `PartialFailure` if ``refuse`` applies to a partition or if an offset cannot be read (an unreadable offset
+    never counts as absent), `UnknownTopicOrPartition` for topics that do not exist, and `UsageError`.
     """
-    wanted = list(dict.fromkeys(topics))
+    topic_names = list(dict.fromkeys(topics))
     for name, choice in (("default", default), ("out_of_range", out_of_range)):
         if choice not in _CHOICES:
-            raise UsageError(f"{name}={choice!r}", f"it is one of {', '.join(_CHOICES)}")
+            raise UsageError(f"{name}={choice!r}", f"must be one of {', '.join(_CHOICES)}")
     with ExitStack() as stack:
         known = _cluster(store, cluster, config, stack)
-        partitions = _partitions(known, wanted)
+        partitions = _partitions(known, topic_names)
         committed = store.fetch(group, partitions)
         ranges = known.log_ranges(partitions)
     found: dict[TopicPartition, int] = {}
     new: list[TopicPartition] = []
-    fallen: dict[TopicPartition, tuple[int, LogRange]] = {}
-    refused: dict[TopicPartition, OffsetMgrError] = {}
+    outside: dict[TopicPartition, tuple[int, LogRange]] = {}
+    failures: dict[TopicPartition, OffsetMgrError] = {}
     for tp in partitions:
         offset, log = committed[tp], ranges[tp]
         if isinstance(log, OffsetMgrError):
-            refused[tp] = log
+            failures[tp] = log
         elif not isinstance(offset, Committed):
             new.append(tp)
-            _choose(tp, default, found, refused, OffsetOutOfRange(f"{group} {tp}", "it has no commit", log_range=log))
+            _apply_choice(
+                tp,
+                default,
+                found,
+                failures,
+                OffsetOutOfRange(f"{group} {tp}", "the group has no committed offset", log_range=log),
+            )
         elif log.start <= offset.offset <= log.end:
             found[tp] = offset.offset
         else:
-            fallen[tp] = (offset.offset, log)
-            why = f"{offset.offset} is not in the log, which holds {log.start} to {log.end}"
-            _choose(tp, out_of_range, found, refused, OffsetOutOfRange(f"{group} {tp}", why, log_range=log))
-    if refused:
-        raise PartialFailure(f"starting offsets of group {group}", successes=found, failures=refused)
-    return StartingOffsets(group, found, tuple(new), fallen, default, out_of_range)
+            outside[tp] = (offset.offset, log)
+            why = f"the committed offset {offset.offset} is not in the log, which has {log.start} to {log.end}"
+            _apply_choice(tp, out_of_range, found, failures, OffsetOutOfRange(f"{group} {tp}", why, log_range=log))
+    if failures:
+        raise PartialFailure(f"starting offsets of group {group}", successes=found, failures=failures)
+    return StartingOffsets(group, found, tuple(new), outside, default, out_of_range)
 
 
 def reader_from_group(
@@ -133,41 +141,41 @@ def reader_from_group(
     config: ConnectionConfig | None = None,
     **options: object,
 ) -> DataStreamReader:
-    """A reader of ``topics`` that continues after ``group``: add options, then ``load()``.
+    """Returns a stream reader of ``topics`` that continues after ``group``. Add options to it, then call ``load()``.
 
-    ``bootstrap`` are the servers of the topics' cluster; ``options`` are Spark's for its Kafka source, dots written as
-    two underscores. The choices for new partitions and offsets outside the log go to the log ``offsetmgr.spark``.
-    Raises as `starting_offsets`.
+    ``bootstrap`` are the servers of the topics' cluster. ``options`` are options of Spark's Kafka source, with two
+    underscores for each dot. The logger ``offsetmgr.spark`` logs where new partitions and partitions with an offset
+    outside the log begin. Raises the errors of `starting_offsets`.
     """
     from offsetmgr.spark.group_committer import LOG
     from offsetmgr.spark.versions import require_supported
 
     require_supported("reader_from_group")
-    wanted = list(dict.fromkeys(topics))
+    topic_names = list(dict.fromkeys(topics))
     start = starting_offsets(
-        store, group, wanted, cluster=bootstrap, default=default, out_of_range=out_of_range, config=config
+        store, group, topic_names, cluster=bootstrap, default=default, out_of_range=out_of_range, config=config
     )
-    # An offset outside the log, or an unknown group, is probably unexpected.
-    level = logging.WARNING if start.fallen_out or start.unknown else logging.INFO
+    # The user probably does not expect an offset outside the log, or a group without offsets.
+    level = logging.WARNING if start.outside_log or start.unknown else logging.INFO
     for line in start.explain():
         LOG.log(level, "%s", line)
     reader: DataStreamReader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
-    reader = reader.option("subscribe", ",".join(wanted)).option("startingOffsets", start.json)
+    reader = reader.option("subscribe", ",".join(topic_names)).option("startingOffsets", start.json)
     for key, value in options.items():
         reader = reader.option(key.replace("__", "."), str(value))
     return reader
 
 
-def _choose(
+def _apply_choice(
     tp: TopicPartition,
     choice: str,
     found: dict[TopicPartition, int],
-    refused: dict[TopicPartition, OffsetMgrError],
+    failures: dict[TopicPartition, OffsetMgrError],
     error: OffsetMgrError,
 ) -> None:
     position = _CHOICES[choice]
     if position is None:
-        refused[tp] = error
+        failures[tp] = error
     else:
         found[tp] = position
 
@@ -185,7 +193,11 @@ def _cluster(
     if given is None and store.uri.startswith("kafka://"):
         given = store.uri.removeprefix("kafka://")
     if given is None:
-        raise UsageError(f"starting offsets from {store.uri}", "where are the topics?", "say cluster=BOOTSTRAP_SERVERS")
+        raise UsageError(
+            f"starting offsets from {store.uri}",
+            "the cluster of the topics is unknown",
+            "set cluster=BOOTSTRAP_SERVERS",
+        )
     if not isinstance(given, str):
         return given
     from offsetmgr.kafka.cluster.kafka_cluster import open_cluster

@@ -1,6 +1,6 @@
-"""A store's offsets as rows, and rows into a store: shared by the data source and the functions of `store_tables`.
+"""Reads an offset store's content as rows, and commits rows to a store.
 
-Runs on executors, independent of Spark.
+The data source and the functions of `store_tables` use it on executors. It does not depend on Spark.
 """
 
 from __future__ import annotations
@@ -41,19 +41,20 @@ SCHEMA: Final = (
     "group string, topic string, partition int, offset bigint, metadata string, leader_epoch int, "
     "commit_timestamp bigint, error string"
 )
-"""Committed offsets as a table, in Spark's DDL: `offsetmgr.core.model.Committed`, null where unknown."""
+"""The columns of a table of committed offsets (`offsetmgr.core.model.Committed`), as Spark's DDL. Unknown values are
+null."""
 COLUMNS: Final = tuple(column.split()[0] for column in SCHEMA.split(", "))
 OUTCOMES: Final = (
     "group string, topic string, partition int, offset bigint, status string, before bigint, atomic boolean, "
     "error string"
 )
 """`RowOutcome` as Spark's DDL."""
-REFUSED: Final = "refuse-recreated"
+RECREATED: Final = "refuse-recreated"
 """The status of a row whose offset belongs to the deleted log of a recreated topic."""
 
 
 class RowOrigin(NamedTuple):
-    """The store that rows come from, and the user's statement if it belongs to another cluster than the target."""
+    """The store that rows come from. ``translate`` is the user's permission to copy offsets between two clusters."""
 
     uri: str
     config: ConnectionConfig
@@ -61,11 +62,11 @@ class RowOrigin(NamedTuple):
 
 
 class RowOutcome(NamedTuple):
-    """The outcome of one row; fields that were null in the row are null.
+    """The outcome of one row. Fields that were null in the row are None.
 
-    ``status`` is that of `offsetmgr.core.offset_store.EditStatus`, or `REFUSED`. ``before`` is the previous offset,
-    null if there was none or it is unknown. ``atomic`` is False if others could have written between our comparison and
-    our write.
+    ``status`` is a value of `offsetmgr.core.offset_store.EditStatus`, or `RECREATED`. ``before`` is the previous
+    offset, None if there was none or it is unknown. ``atomic`` is False if another client could have written between
+    the comparison and the write.
     """
 
     group: str | None
@@ -81,10 +82,10 @@ class RowOutcome(NamedTuple):
 def read_rows(
     groups: Iterable[str], uri: str, config: ConnectionConfig, topics: TopicSelection, *, errors: bool
 ) -> Iterator[tuple[Any, ...]]:
-    """All offsets of these groups in these topics, in the order of `COLUMNS`.
+    """Yields the offsets of these groups in these topics, as rows in the order of `COLUMNS`.
 
-    An unreadable offset is a row with its ``error`` (without a topic if the whole group is unreadable). Unless
-    ``errors``, it ends the reading and raises `PartialFailure`, or the group's own error.
+    With ``errors`` an unreadable offset becomes a row with its ``error``; if the whole group is unreadable, the row has
+    no topic. Without ``errors`` it raises `PartialFailure`, or the group's own error.
     """
     with open_store(uri, config) as store:
         for found in store.scan(groups):
@@ -102,36 +103,36 @@ def read_rows(
                 yield (found.group, *tp, None, None, None, None, str(error))
 
 
-def groups_of(uri: str, config: ConnectionConfig, wanted: Iterable[str]) -> list[str]:
-    """The selected groups (names and globs; empty: all), sorted.
+def select_groups(uri: str, config: ConnectionConfig, patterns: Iterable[str]) -> list[str]:
+    """Returns the selected groups, sorted. ``patterns`` are names and globs; an empty list selects all groups.
 
-    Raises `UnsupportedOperation` for stores of Kafka 0.7, whose partitions are not numbers, and `GroupNotFound` for a
-    name or a glob without a match, since a misspelt one would return an empty table.
+    Raises `UnsupportedOperation` for stores of Kafka 0.7, whose partitions are not numbers. Raises `GroupNotFound` for
+    a name or glob without a match, because a misspelt one would give an empty table.
     """
-    names = list(wanted)
-    with _numbered(uri, config) as store:
+    names = list(patterns)
+    with _open_with_numbered_partitions(uri, config) as store:
         chosen = choose_groups(store, names, all_groups=not names)
         if named := sorted(named_groups(names, chosen)):
             require_known(store, [found.group for found in store.scan(named) if _empty(found)])
         return chosen
 
 
-def groups_of_both(uris: Iterable[tuple[str, ConnectionConfig]], wanted: Iterable[str]) -> list[str]:
-    """Like `groups_of`, for several stores; a group need not be in each of them."""
-    names, known = list(wanted), set[str]()
+def select_groups_of_stores(uris: Iterable[tuple[str, ConnectionConfig]], patterns: Iterable[str]) -> list[str]:
+    """Does the same as `select_groups` for several stores. A group need not exist in each of them."""
+    names, known = list(patterns), set[str]()
     for uri, config in uris:
-        with _numbered(uri, config) as store:
+        with _open_with_numbered_partitions(uri, config) as store:
             known.update(store.groups())
             # A store may hold offsets of a group that it does not list.
             asked = [name for name in names if name not in known and not is_pattern(name)]
             known.update(found.group for found in store.scan(asked) if not _empty(found))
     for name in names:
         if not matching_groups([name], known):
-            raise GroupNotFound(f"group {name!r}", "is in none of the stores", KNOWN_GROUPS)
+            raise GroupNotFound(f"group {name!r}", "does not exist in any of the stores", KNOWN_GROUPS)
     return matching_groups(names, sorted(known))
 
 
-def _numbered(uri: str, config: ConnectionConfig) -> OffsetStore:
+def _open_with_numbered_partitions(uri: str, config: ConnectionConfig) -> OffsetStore:
     store = open_store(uri, config)
     if store.capabilities.partitions is PartitionKinds.OF_BROKERS:
         store.close()
@@ -144,10 +145,13 @@ def _empty(found: GroupOffsets) -> bool:
 
 
 @contextmanager
-def related(origin: RowOrigin | None, uri: str, config: ConnectionConfig) -> Iterator[CrossClusterCheck | None]:
-    """The relation between the logs of the rows' origin and those of the store at ``uri``; None if no origin is known.
+def cross_cluster_check(
+    origin: RowOrigin | None, uri: str, config: ConnectionConfig
+) -> Iterator[CrossClusterCheck | None]:
+    """Opens the check that the offsets of the rows' origin are valid in the store at ``uri``; None without an origin.
 
-    Raises `OtherCluster` for another cluster that the user has not accepted, and as `OffsetStore.log_origin`.
+    Raises `OtherCluster` if the stores belong to different clusters and ``origin`` does not permit that; raises the
+    errors of `OffsetStore.log_origin`.
     """
     if origin is None:
         yield None
@@ -158,15 +162,16 @@ def related(origin: RowOrigin | None, uri: str, config: ConnectionConfig) -> Ite
         yield crossing
 
 
-def refusals(
+def rejected_rows(
     rows: Iterable[Any], uri: str, config: ConnectionConfig, origin: RowOrigin
 ) -> Iterator[tuple[str, str, int, str]]:
-    """Group, topic, partition and reason of those rows that `write_rows` would reject."""
-    with related(origin, uri, config) as crossing:
+    """Yields the group, topic, partition and reason of each row that `write_rows` would reject because its topic was
+    recreated."""
+    with cross_cluster_check(origin, uri, config) as crossing:
         assert crossing is not None  # the origin is given
-        left = iter(rows)
-        while batch := list(islice(left, _ROWS_AT_ONCE)):
-            good = [row for row in batch if _no_commit(row) is None]
+        remaining = iter(rows)
+        while batch := list(islice(remaining, _ROWS_AT_ONCE)):
+            good = [row for row in batch if _invalid_reason(row) is None]
             crossing.load_topics({row["topic"] for row in good})
             for row in good:
                 if (why := _recreated(row, crossing)) is not None:
@@ -176,14 +181,14 @@ def refusals(
 def write_rows(
     rows: Iterable[Mapping[str, Any] | Any], uri: str, config: ConnectionConfig, origin: RowOrigin | None = None
 ) -> Iterator[RowOutcome]:
-    """Commits rows, forward only, and yields the outcome of each; rows of one group should be adjacent.
+    """Commits rows and yields the outcome of each. It never lowers an offset. Rows of one group should be adjacent.
 
-    ``origin``: the store that the rows come from. The rows' leader epochs are written only if it belongs to the
-    target's cluster; rows of recreated topics are rejected if the origin reveals them.
+    ``origin`` is the store that the rows come from. If it belongs to the target's cluster, the rows' leader epochs are
+    written too. Rows of a recreated topic are rejected if the origin shows that the topic was recreated.
 
-    Rows that are written again, because a task's worker died, are unchanged. An invalid row (for example without an
-    offset) fails alone, and so do rows with different commits for one partition, since the right one is unknown. Raises
-    `Unreachable`, `TimedOut` if the store as a whole cannot be reached.
+    If Spark repeats a task because its worker died, the rows that are already committed are unchanged. An invalid row,
+    for example without an offset, fails alone. If rows have different commits for one partition, all of them fail,
+    because the right one is unknown. Raises `Unreachable` or `TimedOut` if the store cannot be reached.
     """
     pending: dict[str, list[dict[TopicPartition, Change]]] = {}
     refused: deque[RowOutcome] = deque()
@@ -195,10 +200,10 @@ def write_rows(
                 pending.setdefault(group, []).append(changes)
                 yield GroupEdit(group, changes)
 
-    # The check uses its own stores, because the target is in the middle of an edit then.
-    with related(origin, uri, config) as crossing, open_store(uri, config) as store:
+    # The check opens stores of its own, because it runs while `store` is in the middle of an edit.
+    with cross_cluster_check(origin, uri, config) as crossing, open_store(uri, config) as store:
         for result in store.edit(edits()):
-            changes = _taken(pending, result)
+            changes = _pop_changes(pending, result)
             for tp, outcome in result.outcomes.items():
                 after = changes[tp].after
                 assert after is not None  # no row deletes
@@ -213,7 +218,7 @@ def write_rows(
 def _changes(
     rows: Iterable[Any], refused: deque[RowOutcome], crossing: CrossClusterCheck | None = None
 ) -> dict[TopicPartition, Change]:
-    """The changes of one group's rows; invalid rows go to ``refused``."""
+    """Returns the changes of one group's rows. Appends the outcomes of invalid rows to ``refused``."""
     group: str | None = None
     if crossing is not None:
         rows = list(rows)
@@ -221,12 +226,12 @@ def _changes(
     offered: dict[TopicPartition, dict[tuple[int, str], OffsetAndMetadata]] = {}
     for row in rows:
         group = row["group"]
-        if (why := _no_commit(row)) is not None:
+        if (why := _invalid_reason(row)) is not None:
             refused.append(_failed(group, row["topic"], row["partition"], row["offset"], why))
             continue
         if crossing is not None and (why := _recreated(row, crossing)) is not None:
             outcome = _failed(group, row["topic"], row["partition"], row["offset"], why)
-            refused.append(outcome._replace(status=REFUSED))
+            refused.append(outcome._replace(status=RECREATED))
             continue
         commit = _commit(row)
         commit = commit._replace(leader_epoch=None) if crossing is None else crossing.adapt(commit)
@@ -242,8 +247,8 @@ def _changes(
     return changes
 
 
-def _taken(pending: dict[str, list[dict[TopicPartition, Change]]], result: GroupEditResult) -> Any:
-    """The changes that belong to a result: a group may have been edited in several parts."""
+def _pop_changes(pending: dict[str, list[dict[TopicPartition, Change]]], result: GroupEditResult) -> Any:
+    """Removes the changes of a result from ``pending`` and returns them. A group may have several pending edits."""
     of_group = pending[result.group]
     found = next(one for one in of_group if one.keys() == result.outcomes.keys())
     of_group.remove(found)
@@ -252,10 +257,10 @@ def _taken(pending: dict[str, list[dict[TopicPartition, Change]]], result: Group
     return found
 
 
-def _no_commit(row: Any) -> str | None:
-    """Why a row cannot be committed; None if it can."""
-    there = row.__fields__ if hasattr(row, "__fields__") else row
-    if "error" in there and row["error"] is not None:
+def _invalid_reason(row: Any) -> str | None:
+    """Returns why a row cannot be committed; None if it can."""
+    columns = row.__fields__ if hasattr(row, "__fields__") else row
+    if "error" in columns and row["error"] is not None:
         return f"it could not be read: {row['error']}"
     for name, kind in (("group", str), ("topic", str), ("partition", int), ("offset", int)):
         if type(row[name]) is not kind:
@@ -264,7 +269,7 @@ def _no_commit(row: Any) -> str | None:
 
 
 def _recreated(row: Any, crossing: CrossClusterCheck) -> str | None:
-    """Why a row's offset belongs to a deleted log; None if it does not, or if that is unknown."""
+    """Returns why a row's offset belongs to the log of a deleted topic; None if it does not, or if that is unknown."""
     commit = _commit(row)
     found = Committed(commit.offset, commit_timestamp=commit.commit_timestamp)
     refused = crossing.recreation_error(TopicPartition(row["topic"], row["partition"]), found)
@@ -276,10 +281,10 @@ def _failed(group: Any, topic: Any, partition: Any, offset: Any, why: str) -> Ro
 
 
 def _commit(row: Any) -> OffsetAndMetadata:
-    """A row's commit; missing columns are unknown."""
-    there = row.__fields__ if hasattr(row, "__fields__") else row
+    """Returns the commit of a row. Columns that the table does not have count as unknown."""
+    columns = row.__fields__ if hasattr(row, "__fields__") else row
 
     def value(name: str) -> Any:
-        return row[name] if name in there else None
+        return row[name] if name in columns else None
 
     return OffsetAndMetadata(row["offset"], value("metadata") or "", value("leader_epoch"), value("commit_timestamp"))

@@ -1,7 +1,7 @@
-"""`store_table` and `copy`: a store as a table, and a table into a store, by the executors; every outcome is a row.
+"""`store_table` reads a store as a DataFrame; `copy` commits a DataFrame to a store and returns each row's outcome.
 
-Like ``format("offsetmgr")``, for programs that have a `ConnectionConfig`: it goes to the executors directly, and into
-no query plan.
+They do the same as ``format("offsetmgr")``, for programs with a `ConnectionConfig`: these functions send it to the
+executors directly, so that it does not appear in a query plan.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.spark.store_rows import (
     OUTCOMES,
-    REFUSED,
+    RECREATED,
     SCHEMA,
     RowOrigin,
     RowOutcome,
-    groups_of,
+    cross_cluster_check,
     read_rows,
-    refusals,
-    related,
+    rejected_rows,
+    select_groups,
     write_rows,
 )
 from offsetmgr.spark.versions import require_supported
@@ -42,13 +42,14 @@ def store_table(
     config: ConnectionConfig | None = None,
     tasks: int = TASKS,
 ) -> DataFrame:
-    """The committed offsets of these groups (names and globs; empty: all) as `store_rows.SCHEMA`.
+    """Returns a table (`store_rows.SCHEMA`) of the committed offsets of groups. ``groups`` are names and globs; an
+    empty list selects all groups.
 
-    ``errors``: see `store_rows.read_rows`. Raises `GroupNotFound`, `UnsupportedOperation`, and what listing raises; a
-    read error fails the query.
+    For ``errors`` see `store_rows.read_rows`. Raises `GroupNotFound`, `UnsupportedOperation`, and the errors of listing
+    groups. A read error fails the query.
     """
     require_supported("store_table")
-    names = groups_of(uri, ConnectionConfig() if config is None else config, groups)
+    names = select_groups(uri, ConnectionConfig() if config is None else config, groups)
     return table_of(spark, uri, names, topics=topics, errors=errors, config=config, tasks=tasks)
 
 
@@ -62,7 +63,7 @@ def table_of(
     config: ConnectionConfig | None = None,
     tasks: int = TASKS,
 ) -> DataFrame:
-    """Like `store_table`, for exactly these groups, whether the store has them or not."""
+    """Does the same as `store_table` for exactly the groups in ``names``, without a check that they exist."""
     require_supported("table_of")
     settings = ConnectionConfig() if config is None else config
 
@@ -81,51 +82,56 @@ def copy(
     tasks: int = TASKS,
     origin: RowOrigin | None = None,
 ) -> DataFrame:
-    """Commits the rows of ``rows`` (as `store_rows.SCHEMA`, of which metadata, epoch and time may be missing) to the
-    store at ``uri``, and returns `store_rows.OUTCOMES`, one per row.
+    """Commits the rows of a table to the store at ``uri``; returns the outcome of each row (`store_rows.OUTCOMES`).
 
-    ``origin`` names the store that the rows come from. If that belongs to another Kafka cluster than the target,
-    `OtherCluster` is raised before anything is read, unless ``origin`` contains a translation; rows of topics that were
-    recreated after their commit have the status ``refuse-recreated``. Without it the caller vouches that the offsets
-    belong to the target's logs. Leader epochs are written only if the origin belongs to the same cluster.
+    ``rows`` has the columns of `store_rows.SCHEMA`; metadata, leader epoch and time may be missing. A commit never
+    lowers an offset, and each is conditional on the present value. All rows of a group are in one task.
 
-    Forward only, each write conditional on the present value. All rows of a group are one task's. The copy happens
-    while the outcomes are read, and again whenever they are read again (rows that are already there are ``unchanged``
-    then): keep them with ``persist()`` or write them to a file. A task whose worker died is repeated.
+    ``origin`` is the store that the rows come from. If it belongs to another Kafka cluster than the target, `copy`
+    raises `OtherCluster` before it reads anything, unless ``origin`` contains a translation. Rows of topics that were
+    recreated after their commit get the status ``refuse-recreated``. Without ``origin`` the caller is responsible that
+    the offsets belong to the target's logs. Leader epochs are written only if the origin belongs to the same cluster.
+
+    The copy runs when the outcomes are read, and again each time they are read; rows that are already committed are
+    then ``unchanged``. Keep the outcomes with ``persist()`` or write them to a file. Spark repeats a task whose worker
+    died.
     """
     require_supported("copy")
     return rows.sparkSession.createDataFrame(written(rows, uri, config=config, tasks=tasks, origin=origin), OUTCOMES)
 
 
-def dry_run(rows: DataFrame, there: DataFrame, *, metadata: bool, recreated: DataFrame) -> DataFrame:
-    """Predicts what `copy` would do with ``rows``; ``there`` is the target's content for their groups. ``outcome`` is
-    ``write``, ``unchanged``, ``refuse-rewind`` (it would rewind the group) or ``refuse-recreated`` (it is among
-    `recreated`, and ``error`` is the reason), ``before`` the present offset.
+def dry_run(rows: DataFrame, target: DataFrame, *, metadata: bool, recreated: DataFrame) -> DataFrame:
+    """Predicts the outcome of `copy` for each of ``rows``.
 
-    ``metadata``: whether the target supports it, so that different metadata is a reason to write.
+    ``target`` is a table of the target's offsets of the same groups, ``recreated`` the result of `recreated`. In the
+    returned table ``outcome`` is ``write``, ``unchanged``, ``refuse-rewind`` (the offset is below the present one) or
+    ``refuse-recreated`` (the topic was recreated; ``error`` is the reason). ``before`` is the present offset.
+
+    ``metadata`` tells whether the target stores metadata, so that `copy` would write a row that differs only in that.
     """
-    require_supported("foreseen")
-    held = there.select(
+    require_supported("dry_run")
+    present = target.select(
         "group", "topic", "partition", sql.col("offset").alias("before"), sql.col("metadata").alias("m")
     )
     same = sql.col("offset") == sql.col("before")
     outcome = (
-        sql.when(sql.col("error").isNotNull(), REFUSED)
+        sql.when(sql.col("error").isNotNull(), RECREATED)
         .when(sql.col("offset") < sql.col("before"), "refuse-rewind")
         .when(same & sql.col("metadata").eqNullSafe(sql.col("m")) if metadata else same, "unchanged")
         .otherwise("write")
     )
     partition = ["group", "topic", "partition"]
-    joined = rows.drop("error").join(recreated, partition, "left").join(held, partition, "left")
+    joined = rows.drop("error").join(recreated, partition, "left").join(present, partition, "left")
     return joined.withColumn("outcome", outcome).select(*partition, "offset", "before", "outcome", "error")
 
 
 def recreated(rows: DataFrame, uri: str, origin: RowOrigin, *, config: ConnectionConfig | None = None) -> DataFrame:
-    """Those of ``rows`` (group, topic, partition) that `copy` would reject, each with its ``error``."""
+    """Returns the group, topic and partition of each row that `copy` would reject because its topic was recreated, with
+    the reason as ``error``."""
     settings = ConnectionConfig() if config is None else config
 
     def refused(part: Iterable[Row]) -> Iterator[tuple[str, str, int, str]]:
-        return refusals(part, uri, settings, origin)
+        return rejected_rows(part, uri, settings, origin)
 
     table = "group string, topic string, partition int, error string"
     return rows.sparkSession.createDataFrame(rows.rdd.mapPartitions(refused), table)
@@ -139,10 +145,10 @@ def written(
     tasks: int = TASKS,
     origin: RowOrigin | None = None,
 ) -> RDD[RowOutcome]:
-    """Does what `copy` does; returns its outcomes before they become a table."""
+    """Does what `copy` does, but returns the outcomes as an RDD."""
     settings = ConnectionConfig() if config is None else config
-    with related(origin, uri, settings):
-        pass  # another cluster is rejected here, before an executor reads anything
+    with cross_cluster_check(origin, uri, settings):
+        pass  # raises for another cluster before an executor reads anything
 
     def write(part: Iterable[Row]) -> Iterator[RowOutcome]:
         return write_rows(part, uri, settings, origin)

@@ -1,5 +1,4 @@
-"""`table_session`: a SparkSession with our tables and without a Kafka connector, and `register` for any other
-session."""
+"""`table_session` creates a SparkSession with offsetmgr's tables; `register` adds the tables to any other session."""
 
 from __future__ import annotations
 
@@ -20,10 +19,10 @@ from offsetmgr.spark.segment_source import SegmentSource
 from offsetmgr.spark.versions import require_supported
 
 LOCAL: Final = "local[*,4]"
-"""Spark on this machine; a task whose Python worker died is retried, which ``local[*]`` does not do."""
+"""Runs Spark on this machine. Unlike ``local[*]`` it retries a task whose Python worker died."""
 _LOOPBACK: Final = "127.0.0.1"
 _A_CORE: Final = 4
-"""Partitions of a shuffle for each core of this machine."""
+"""Number of shuffle partitions for each core of this machine."""
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -33,8 +32,8 @@ _SETTINGS: Final = {
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Registers ``format("offsetmgr")``, ``"offsetmgr-log"`` and ``"offsetmgr-segments"`` in this session; returns
-    it."""
+    """Registers the formats ``offsetmgr``, ``offsetmgr-log`` and ``offsetmgr-segments`` in a session; returns the
+    session."""
     require_supported("offsetmgr's tables in Spark")
     spark.dataSource.register(StoreSource)
     spark.dataSource.register(LogSource)
@@ -43,10 +42,11 @@ def register(spark: SparkSession) -> SparkSession:
 
 
 def table_session(name: str, *, master: str | None = None, **conf: object) -> SparkSession:
-    """The running session, or a new one, with our tables registered.
+    """Returns the running session, or a new one, with offsetmgr's tables registered.
 
-    ``master`` is Spark's (None: `LOCAL`); ``conf``: Spark's settings, dots written as two underscores. Workers run the
-    Python of this process, unless ``PYSPARK_PYTHON`` names another: on a cluster, one with offsetmgr.
+    ``master`` is Spark's master (None: `LOCAL`). ``conf`` are Spark's settings, with two underscores for each dot.
+    Workers run the same Python as this process, unless ``PYSPARK_PYTHON`` names another one. On a cluster that must be
+    a Python with offsetmgr installed.
     """
     require_supported("a Spark session with offsetmgr's tables")
     running = SparkSession.getActiveSession()
@@ -56,7 +56,7 @@ def table_session(name: str, *, master: str | None = None, **conf: object) -> Sp
     builder = SparkSession.builder.appName(name).master(master or LOCAL)
     here: dict[str, object] = {}
     if master is None:
-        # Spark's 200 are suitable for a cluster: here most of an audit's time would go into starting tasks.
+        # Spark's default of 200 suits a cluster. On one machine an audit would spend most of its time starting tasks.
         here["spark.sql.shuffle.partitions"] = _A_CORE * (os.cpu_count() or 1)
         # Only this machine needs to reach the driver.
         here |= {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": _LOOPBACK}
@@ -71,9 +71,9 @@ def table_session(name: str, *, master: str | None = None, **conf: object) -> Sp
 
 @contextmanager
 def table_job(name: str, master: str | None, conf: Mapping[str, str]) -> Iterator[SparkSession]:
-    """A session for one job: the running one, or a new one that is stopped at the end.
+    """Yields a session for one job: the running session, or a new one that is stopped at the end.
 
-    Raises `SparkError` for failures in Spark, with the reason.
+    Converts errors of Spark to `SparkError` with the reason.
     """
     own = None
     try:
@@ -82,14 +82,15 @@ def table_job(name: str, master: str | None, conf: Mapping[str, str]) -> Iterato
         own = None if running is not None else spark
         yield spark
     except (PySparkException, Py4JError) as error:
-        raise SparkError("the Spark job failed", _reason(str(error)), "--debug shows all that Spark says") from error
+        raise SparkError("the Spark job failed", _reason(str(error)), "--debug shows the complete error") from error
     finally:
         if own is not None:
             own.stop()
 
 
 def _reason(text: str) -> str:
-    """The line of a Spark failure with the cause: our own error in a worker, if there is one."""
+    """Returns the line of a Spark error that names the cause: offsetmgr's error in a worker, if there is one, and
+    otherwise the first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("offsetmgr.")]
-    return ours[-1].partition(": ")[2] if ours else next(iter(lines), "it does not say why")
+    return ours[-1].partition(": ")[2] if ours else next(iter(lines), "Spark reports no reason")

@@ -1,4 +1,4 @@
-"""`TrackedQuery`: the committer's state of one query, read from its plan and its checkpoint."""
+"""`TrackedQuery`: what the committer knows about one query, from the query's plan and checkpoint."""
 
 from __future__ import annotations
 
@@ -8,56 +8,62 @@ from offsetmgr.core.errors import OffsetMgrError, SparkError
 from offsetmgr.spark.checkpoint import CheckpointBatch
 from offsetmgr.spark.checkpoint_files import newest_finished
 from offsetmgr.spark.offset_merge import CommitBlock, SourceProgress
-from offsetmgr.spark.query_plan import StreamingQueryProtocol, holds, readings
+from offsetmgr.spark.query_plan import StreamingQueryProtocol, blocks_of, progress_of
 
 
 @dataclass
 class TrackedQuery:
-    """``readings`` is the progress of its sources, ``holds`` the sources with unknown progress. ``error`` is the reason
-    why the last read failed; earlier results then stay valid, because a checkpoint only moves forward."""
+    """The state of one query.
+
+    ``progress`` are the offsets of its sources, and ``blocks`` stand for its sources with unknown progress. ``error``
+    is the error of the last read, None after a successful one. After an error the earlier progress stays valid, because
+    a checkpoint only moves forward.
+    """
 
     query: StreamingQueryProtocol
     ended: bool = False
-    readings: list[SourceProgress] = field(default_factory=list)
-    holds: list[CommitBlock] = field(default_factory=lambda: [CommitBlock()])
+    progress: list[SourceProgress] = field(default_factory=list)
+    blocks: list[CommitBlock] = field(default_factory=lambda: [CommitBlock()])
     error: OffsetMgrError | None = None
     planned: bool = False
-    """Whether its sources are known, or will never be."""
+    """Whether the sources are known, or never will be because the query ended before it was planned."""
 
-    def again(self, query: StreamingQueryProtocol) -> TrackedQuery:
-        """The same query after a restart: it continues from the checkpoint that has been read."""
-        return TrackedQuery(query, readings=self.readings, holds=self.holds)
+    def after_restart(self, query: StreamingQueryProtocol) -> TrackedQuery:
+        """Returns the state of the same query after a restart. It keeps the progress, since the query continues from
+        the same checkpoint."""
+        return TrackedQuery(query, progress=self.progress, blocks=self.blocks)
 
     @property
     def what(self) -> str:
         return f"query {self.query.name or self.query.id}"
 
     def read(self) -> CheckpointBatch | None:
-        """Reads the query; returns the newest finished batch. Keeps a failure in ``error``."""
+        """Reads the plan and the checkpoint; returns the newest finished batch. Stores a failure in ``error``."""
         try:
             found = self._read()
             self.error = None
             return found
         except OffsetMgrError as failed:
             self.error = failed
-        except Exception as failed:  # py4j's, when the driver's JVM ends: reported like any other failure
+        except Exception as failed:  # for example py4j's when the driver's JVM ends
             self.error = SparkError(f"query {self.query.id} cannot be read", str(failed).split("\n", 1)[0])
         return None
 
     def _read(self) -> CheckpointBatch | None:
         sources = self.query.sources()
         self.planned = sources is not None or self.ended
-        if sources is not None and not self.readings:
-            self.holds = holds(None, sources)
+        if sources is not None and not self.progress:
+            self.blocks = blocks_of(None, sources)
         found = newest_finished(self.query.files) if self.planned else None
         if sources is None:
-            if self.ended and not self.readings:
-                # It failed before it was planned, and may restart: it blocks the topics in its checkpoint.
+            if self.ended and not self.progress:
+                # The query failed before it was planned, and may restart, so it blocks the topics in its checkpoint.
                 ends = () if found is None else found.ends
-                self.holds = [CommitBlock(topics=frozenset(tp.topic for end in ends if end for tp in end))]
+                self.blocks = [CommitBlock(topics=frozenset(tp.topic for end in ends if end for tp in end))]
             return None
         if found is not None:
-            self.readings, self.holds = readings(found, sources, self.what), holds(found, sources)
+            self.progress = progress_of(found, sources, self.what)
+            self.blocks = blocks_of(found, sources)
         elif self.ended and not self.query.files.names("offsets"):
-            self.readings, self.holds = [], []  # its checkpoint is gone, so no query will continue from it
+            self.progress, self.blocks = [], []  # the checkpoint is empty, so no query will continue from it
         return found

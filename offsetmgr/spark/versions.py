@@ -1,4 +1,4 @@
-"""The supported versions of PySpark, and the one error for all others."""
+"""Checks that the installed version of PySpark is supported."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SUPPORTED: Final = "4.0 to 4.3"
 
 
 def installed() -> str:
-    """The version of PySpark: of the package, or, if Spark's own directory is on the path, of its module.
+    """Returns the version of the PySpark package, or of the module if Spark's own directory is on the path.
 
-    Raises `UnsupportedOperation` if there is none.
+    Raises `UnsupportedOperation` if PySpark is not installed.
     """
     try:
         return importlib.metadata.version("pyspark")
@@ -31,9 +31,9 @@ def installed() -> str:
 
 
 def require_supported(what: str) -> None:
-    """Raises `SparkError` for an untested version of PySpark, before ``what`` has begun anything.
+    """Raises `SparkError` for an unsupported version of PySpark. ``what`` is the feature in the error.
 
-    On PySpark 3.5 a committer would commit nothing, and tables and periods would fail late.
+    Without this check, a committer on PySpark 3.5 would commit nothing, and tables and period jobs would fail late.
     """
     version = installed()
     found = re.match(r"(\d+)\.(\d+)", version)

@@ -23,7 +23,7 @@ from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC
 from offsetmgr.segments.batch_reader import LOG_HEADER, LOG_OVERHEAD
 from offsetmgr.segments.committed_offsets import SavedOffset, decode
-from offsetmgr.segments.offsets import OffsetsFold
+from offsetmgr.segments.offsets import OffsetsReplay
 
 _FETCH_BYTES: Final = 1024 * 1024
 _MAX_FETCH_BYTES: Final = 64 * 1024 * 1024
@@ -50,7 +50,7 @@ class KafkaOffsetsTopic:
         self.on_read: OnRead = lambda _read, _all: None
         """Called repeatedly during a read, for progress."""
         self._leaders = PartitionLeaders(client)
-        self._folds: dict[TopicPartition, OffsetsFold] = {}
+        self._folds: dict[TopicPartition, OffsetsReplay] = {}
         self._decoded: dict[TopicPartition, tuple[int, Groups]] = {}
         """The decoded groups of each partition, and the offset of the log up to which they were decoded."""
         self._confirmed_count: int | None = None
@@ -162,8 +162,8 @@ class KafkaOffsetsTopic:
             for tp, answer in (await self._fetch_from(left, FetchLimits(max_bytes=size), _from_now(limit))).items():
                 if isinstance(answer, OffsetMgrError):
                     raise answer
-                fold = self._folds.setdefault(tp, OffsetsFold())
-                fold.take(_whole_entries(answer.data))
+                fold = self._folds.setdefault(tp, OffsetsReplay())
+                fold.replay(_whole_entries(answer.data))
                 if fold.end is not None and fold.end > left[tp]:
                     moved, left[tp] = True, fold.end
             if not moved:

@@ -14,7 +14,7 @@ from typing import Any
 
 from offsetmgr import open_store
 from offsetmgr.period.schedule import Period, PeriodSchedule
-from offsetmgr.spark import CommitStep, Coordination, JobSettings, PeriodRules, run_periods, session
+from offsetmgr.spark import Coordination, JobSettings, PeriodRules, PeriodStep, run_periods, session
 
 
 def write(rows: Any, task: Any) -> None:
@@ -26,7 +26,7 @@ def main(arguments: dict[str, Any]) -> None:
     log = os.open(arguments["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     end = arguments.get("end")
 
-    def told(step: CommitStep, period: Period) -> None:
+    def told(step: PeriodStep, period: Period) -> None:
         os.write(log, f"{os.getpid()} {period.number} {step.name}\n".encode())
         if end is not None and [step.name, period.number] == end[:2]:
             os.killpg(0, end[2])

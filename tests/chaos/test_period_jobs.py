@@ -24,7 +24,7 @@ from conftest import MakeTopic
 from offsetmgr.core.model import Committed
 from offsetmgr.period.schedule import PeriodSchedule
 from offsetmgr.sandbox import KraftBroker, ZooKeeperServer
-from offsetmgr.spark import CommitStep, published_outputs
+from offsetmgr.spark import PeriodStep, published_outputs
 from offsetmgr.stores.uri import open_store
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
@@ -54,7 +54,7 @@ class Job:
         self.log.touch()
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, periods: int, end: tuple[CommitStep, int, signal.Signals] | None = None) -> subprocess.Popen[bytes]:
+    def start(self, periods: int, end: tuple[PeriodStep, int, signal.Signals] | None = None) -> subprocess.Popen[bytes]:
         """A process that works up to this many periods. ``end``: a step, the number of its period, and a signal."""
         arguments = {
             "bootstrap": self.kraft.bootstrap, "zookeeper": self.zookeeper.connect, "name": self.name,
@@ -78,14 +78,14 @@ class Job:
         return process.wait(300)
 
     def until_told(
-        self, process: subprocess.Popen[bytes], step: CommitStep | None = None, number: int | None = None
+        self, process: subprocess.Popen[bytes], step: PeriodStep | None = None, number: int | None = None
     ) -> None:
         """Until the process has told of this step (None: any)."""
         deadline = time.monotonic() + 300
         while True:
             for line in self.log.read_text().splitlines():
                 pid, period, name = line.split()
-                if int(pid) == process.pid and step in (None, CommitStep[name]) and number in (None, int(period)):
+                if int(pid) == process.pid and step in (None, PeriodStep[name]) and number in (None, int(period)):
                     return
             assert process.poll() is None, self.said()
             assert time.monotonic() < deadline, "it does not get there"
@@ -171,7 +171,7 @@ def test_killed_or_frozen_and_replaced_anywhere_a_job_gives_what_an_undisturbed_
     dice: random.Random,
     jobs: list[Job],
 ) -> None:
-    steps = list(CommitStep)
+    steps = list(PeriodStep)
     kills = steps if SOAK else dice.sample(steps, 1)
     freezes = steps if SOAK else dice.sample(steps[:-3], 1)  # where there is something left that it could spoil
     periods = len(kills) + len(freezes)

@@ -23,8 +23,8 @@ from offsetmgr.segments.batch_reader import batches
 from offsetmgr.segments.broker_lock import Use, detect_broker, require_unused
 from offsetmgr.segments.partition import segments_in
 from offsetmgr.segments.recovery import ExaminationResult, RecoveryOutcome, examine
-from offsetmgr.segments.repair import cut_in_place
-from offsetmgr.segments.truncation import ExaminedSegment, cut_of, scan_segments, unflushed
+from offsetmgr.segments.repair import truncate_in_place
+from offsetmgr.segments.truncation import ExaminedSegment, scan_segments, truncation_point, unflushed
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
 
@@ -140,7 +140,7 @@ class Damaged:
 
     @property
     def found(self) -> ExaminationResult:
-        return self.seen.found
+        return self.seen.result
 
     @property
     def file(self) -> Path:
@@ -166,7 +166,7 @@ def damaged(directory: Path, chance: random.Random) -> tuple[str, ExaminedSegmen
         if found.outcome is not RecoveryOutcome.UNKNOWN:
             file.write_bytes(content)
             seen = scan_segments(unflushed(directory, segments_in(directory)))
-            return f"{file.name}: {how}", seen, data.startswith(content[: found.sound])
+            return f"{file.name}: {how}", seen, data.startswith(content[: found.valid_bytes])
 
 
 def messages_in(log: Damaged) -> int:
@@ -188,7 +188,7 @@ def partition_of(directory: Path) -> tuple[str, int]:
 
 def damaged_for_the_broker(directory: Path, chance: random.Random) -> Damaged:
     how, seen, as_written = damaged(directory, chance)
-    found, kept = seen.found, seen.found.broker_keeps
+    found, kept = seen.result, seen.result.broker_keeps
     assert kept is not None
     end = found.base_offset if found.outcome is RecoveryOutcome.EMPTIED else found.next_offset
     return Damaged(*partition_of(directory), seen, how, kept, end, as_written)
@@ -200,16 +200,16 @@ def damaged_and_recovered(directory: Path, chance: random.Random) -> Damaged:
     while True:
         how, seen, now = damaged(directory, chance)
         as_written = as_written and now
-        cut = cut_of(seen, strict=seen.found.outcome is RecoveryOutcome.EMPTIED)
+        cut = truncation_point(seen, strict=seen.result.outcome is RecoveryOutcome.EMPTIED)
         if cut.size:
             break
     file, before, size = seen.segment.log, seen.segment.log.read_bytes(), cut.size
     with require_unused(directory):
-        copy = cut_in_place(cut)
+        copy = truncate_in_place(cut)
     assert file.read_bytes() + copy.read_bytes() == before
-    behind = [segment.log.with_name(f"{segment.log.name}.cut-from-0") for segment in seen.behind]
+    behind = [segment.log.with_name(f"{segment.log.name}.cut-from-0") for segment in seen.later]
     assert size == sum(kept.stat().st_size for kept in (copy, *behind))
-    return Damaged(*partition_of(directory), seen, how, cut.at, cut.next_offset, as_written)
+    return Damaged(*partition_of(directory), seen, how, cut.position, cut.next_offset, as_written)
 
 
 def await_end(consumer: Consumer, topic: str, partition: int, at_least: int = 0) -> int:
@@ -304,7 +304,7 @@ def test_what_is_sound_is_what_a_broker_keeps_and_what_was_cut_it_takes(broker, 
     ours = [damaged_and_recovered(directory, chance) for directory in sorted(second.glob("[vt][012x]-*"))]
     (second / ".kafka_cleanshutdown").touch()  # no recovery there: it has to believe our cut
     assert len(logs) + len(ours) == sum(partitions.values()) + TRANSACTIONAL
-    outcomes = Counter(f"{log.found.outcome}{' with those behind' * bool(log.seen.behind)}" for log in logs)
+    outcomes = Counter(f"{log.found.outcome}{' with those behind' * bool(log.seen.later)}" for log in logs)
     sys.stdout.write(f"seed {SEED}: {len(logs)} logs recovered by the broker {dict(outcomes)}, {len(ours)} by us\n")
     assert len(logs) >= (300 if SOAK and isinstance(broker, KafkaBroker) else PARTITIONS)
 

@@ -277,7 +277,7 @@ def test_of_one_topics_name_on_two_clusters_the_user_says_which_is_meant(
     assert (unsaid.offsets(), said.offsets(), elsewhere.offsets()) == ({}, {f"{unique}-0": 10}, {})
     both = " and from ".join(sorted([kraft.bootstrap, kafka.bootstrap]))
     assert str(first.state.failing) == f"topic {unique} is not committed: it is read from {both}"
-    assert "no source reads from the cluster that was named" in str(third.state.failing)
+    assert "no source reads from the configured cluster" in str(third.state.failing)
 
 
 def test_inside_foreach_batch_the_batch_before_is_committed_and_ahead_only_where_asked(
@@ -307,7 +307,7 @@ def test_inside_foreach_batch_the_batch_before_is_committed_and_ahead_only_where
     at = f"{topic}-0"
     assert seen == [(0, {}), (1, {at: PER_BATCH}), (2, {at: 2 * PER_BATCH})]
     assert behind.offsets() == {at: 2 * PER_BATCH}
-    assert finishing.finish()
+    assert finishing.commit_last_batch()
     assert behind.offsets() == {at: 3 * PER_BATCH}
 
     run(ahead, True)
@@ -332,14 +332,14 @@ def test_a_job_begins_where_its_group_is(
     assert str(start) == json.dumps({topic: {"0": 4, "1": -2, "2": -1, "3": 10}})
     assert start.explain() == [
         f"group {unique}: 2 of 4 partitions begin at their committed offset",
-        f"{topic}-1: no commit, begins at the earliest",
-        f"{topic}-2: 99 is not in the log (0 to 10), begins at the latest",
+        f"{topic}-1: no committed offset, begins at the earliest offset",
+        f"{topic}-2: 99 is not in the log (0 to 10), begins at the latest offset",
     ]
     with pytest.raises(PartialFailure) as refused:
         starting_offsets(group.read, unique, [topic], default="refuse", out_of_range="refuse")
     assert {tp: str(error) for tp, error in refused.value.failures.items()} == {
-        at[1]: f"{unique} {at[1]}: it has no commit",
-        at[2]: f"{unique} {at[2]}: 99 is not in the log, which holds 0 to 10",
+        at[1]: f"{unique} {at[1]}: the group has no committed offset",
+        at[2]: f"{unique} {at[2]}: the committed offset 99 is not in the log, which has 0 to 10",
     }
 
     reader = reader_from_group(spark, group.read, unique, [topic], bootstrap=kraft.bootstrap, out_of_range="latest")

@@ -31,11 +31,11 @@ from offsetmgr.period.schedule import Period, PeriodSchedule
 from offsetmgr.period.state_nodes import BarrierStateStore
 from offsetmgr.sandbox import KraftBroker, ZooKeeperServer
 from offsetmgr.spark import (
-    CommitStep,
     Coordination,
     JobSettings,
-    Late,
+    LateRecords,
     PeriodRules,
+    PeriodStep,
     published_outputs,
     run_periods,
     session,
@@ -98,7 +98,7 @@ class Job:
         self.member = "job"
         self.group: str | None = name
         self.output = directory / name
-        self.rules = PeriodRules(grace_ms=0, lateness_ms=HOUR, sure_after=5, wait_s=60)
+        self.rules = PeriodRules(grace_ms=0, lateness_ms=HOUR, min_later_records=5, wait_s=60)
         self.process: Callable[[Any, Any], Any] = write
         self.together: list[str] = []
         self.schedule = HOURLY
@@ -187,11 +187,11 @@ def test_a_job_that_ends_at_any_step_gives_what_an_undisturbed_one_gives(
     disturbed = Job(spark, kraft, zookeeper, f"{unique}-disturbed", [topic], tmp_path)
 
     assert undisturbed.run(3) == 3
-    drawn = dice.sample(list(CommitStep), 3)
-    steps = [step for step in CommitStep if SOAK or step in drawn]
+    drawn = dice.sample(list(PeriodStep), 3)
+    steps = [step for step in PeriodStep if SOAK or step in drawn]
     for at, step in enumerate(steps):  # each process ends behind another step, as many of them in each period
 
-        def end(now: CommitStep, period: Period, number: int = at * 3 // len(steps), last: CommitStep = step) -> None:
+        def end(now: PeriodStep, period: Period, number: int = at * 3 // len(steps), last: PeriodStep = step) -> None:
             if (now, period.number) == (last, number):
                 raise Interrupted
 
@@ -222,8 +222,8 @@ def test_late_records_go_where_the_job_says_and_a_new_partition_joins_at_the_nex
         aside[task.period.number] = [row.offset for row in task.set_aside.collect()]
         write(rows, task)
 
-    side.process, side.rules = with_side_output, replace(side.rules, late=Late.SIDE)
-    following.rules = replace(following.rules, late=Late.NEXT)
+    side.process, side.rules = with_side_output, replace(side.rules, late=LateRecords.SIDE)
+    following.rules = replace(following.rules, late=LateRecords.NEXT)
     # Given a first period that both have finished, and then records of it that come late
     produce(kraft.bootstrap, topic, [(0, FIRST + 1), (0, AHEAD), (0, FIRST + HOUR + 1)])
     assert (side.run(1), following.run(1, options={"includeHeaders": "true"})) == (1, 1)
@@ -271,7 +271,7 @@ def test_applications_with_topics_of_their_own_march_in_step(
         job = Job(spark, kraft, zookeeper, unique, [topic], tmp_path / name)
         job.member, job.group, job.together = name, f"{unique}-{name}", topics
         jobs.append(job)
-    lines: list[tuple[CommitStep, int]] = []
+    lines: list[tuple[PeriodStep, int]] = []
     # When they run, each begins at the same time as the other or not
     with ThreadPoolExecutor(2) as pool:
         runs = [
@@ -280,10 +280,10 @@ def test_applications_with_topics_of_their_own_march_in_step(
         assert [run.result(300) for run in runs] == [2, 2]
     # Then nobody begins the second period before both have finished the first
     assert [
-        lines.count((step, number)) for step in (CommitStep.CLOSED, CommitStep.REPORTED) for number in range(2)
+        lines.count((step, number)) for step in (PeriodStep.CLOSED, PeriodStep.REPORTED) for number in range(2)
     ] == [2, 2, 2, 2]
-    first_end = max(at for at, line in enumerate(lines) if line == (CommitStep.PROCESSED, 0))
-    assert lines.index((CommitStep.CLOSED, 1)) > first_end
+    first_end = max(at for at, line in enumerate(lines) if line == (PeriodStep.PROCESSED, 0))
+    assert lines.index((PeriodStep.CLOSED, 1)) > first_end
     assert [job.outputs() for job in jobs] == [
         {n: expected(topic, some, n) for n in range(2)} for topic, some in zip(topics, records, strict=True)
     ]
@@ -317,7 +317,7 @@ def test_a_rerun_with_the_live_run_reads_the_same_rows_after_new_data_has_come(
         assert {n: sorted(halves.outputs()[2 * n] + halves.outputs()[2 * n + 1]) for n in range(2)} == before
         # Whereas a rerun that looks for the ranges again finds what has come since
         anew = rerun(live, "anew", HOUR)
-        anew.group, anew.rules = None, replace(anew.rules, sure_after=1_000)
+        anew.group, anew.rules = None, replace(anew.rules, min_later_records=1_000)
         assert anew.run(2) == 2
         assert sum(map(len, anew.outputs().values())) == sum(map(len, before.values())) + 10
     # And the live run goes on, for which they are late
@@ -355,7 +355,7 @@ def test_a_live_run_that_goes_back_reads_the_same_rows_and_then_goes_on_where_it
     # When it goes on, up to the end of the past
     steps: list[tuple[int, dict[str, int]]] = []
     live.run(
-        2, on_step=lambda step, period: step is CommitStep.REPORTED and steps.append((period.number, live.offsets()))
+        2, on_step=lambda step, period: step is PeriodStep.REPORTED and steps.append((period.number, live.offsets()))
     )
     # Then the halves have the rows of the first time, and the group stays where it was
     assert [number for number, _ in steps] == [3, 4, 5, 6]
@@ -384,7 +384,7 @@ def test_a_rerun_of_what_is_not_there_any_more_is_refused(
                 rerun(live, "compacted", HOUR).run(2, rerun_of=live.root)
     # Ranges below the log's start: those of the first period are, those of the second are not
     admin.delete_records([KafkaPartition(topic, 0, 2)])[KafkaPartition(topic, 0, 2)].result(30)
-    with pytest.raises(OffsetOutOfRange, match=r"offsets 0 to 2 are wanted, and the log begins at 2"):
+    with pytest.raises(OffsetOutOfRange, match=r"needs the offsets 0 to 2, but the log begins at 2"):
         rerun(live, "gone", HOUR).run(2, rerun_of=live.root)
     # Periods that the live run has never worked on
     other = rerun(live, "never", HOUR)
@@ -395,7 +395,7 @@ def test_a_rerun_of_what_is_not_there_any_more_is_refused(
     admin.delete_topics([topic], operation_timeout=30)[topic].result(60)
     made = make_topic(topic, 1, bootstrap=kraft.bootstrap, config=KEPT)
     produce(kraft.bootstrap, made, [(0, FIRST + n) for n in range(20)])
-    with pytest.raises(OffsetOutOfRange, match="is not the one that period 1 was read from"):
+    with pytest.raises(OffsetOutOfRange, match="has another id than when period 1 was read"):
         live.run(3)
 
 
@@ -422,10 +422,10 @@ def test_a_period_closes_by_the_wall_clock_and_a_waiting_job_can_be_stopped(
     job.schedule = PeriodSchedule(end - HOUR, HOUR)
     stop, closed = threading.Event(), list[int]()
 
-    def told(step: CommitStep, period: Period) -> None:
-        if step is CommitStep.CLOSED:
+    def told(step: PeriodStep, period: Period) -> None:
+        if step is PeriodStep.CLOSED:
             closed.append(time.time_ns() // 1_000_000)
-        if step is CommitStep.REPORTED:
+        if step is PeriodStep.REPORTED:
             stop.set()
 
     assert job.run(10**6, on_step=told, stop=stop) == 1

@@ -31,7 +31,7 @@ from offsetmgr.segments.log_appender import LogAppender, RollPolicy
 from offsetmgr.segments.messages import LogMessage, MessageFilter, entries_of, messages
 from offsetmgr.segments.partition import partition_of, segments_in
 from offsetmgr.segments.segment import INDEX, LOG, TIME_INDEX, Segment
-from offsetmgr.segments.time_lookup import at_or_after, segments_before
+from offsetmgr.segments.time_lookup import at_or_after, offsets_before
 from offsetmgr.segments.transactions import Transactions, marker_of
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
@@ -522,7 +522,7 @@ def test_segments_before_a_time_are_the_brokers(world: World) -> None:
             for segment in written.segments[:-1][:3]:
                 asked = segment.modified
                 answer = consumer.get_offsets_before([tp], asked, 100)[tp]
-                assert segments_before(written.segments, asked, 100, asked + 1) == list(answer), (tp, asked)
+                assert offsets_before(written.segments, asked, 100, asked + 1) == list(answer), (tp, asked)
 
 
 def test_a_running_brokers_offsets_are_dumped_as_what_they_say(
@@ -561,7 +561,7 @@ def test_kafka_reads_what_we_append_with_its_indexes(tmp_path: Path) -> None:
                 )
                 log.append_entries(ended)
     segments = segments_in(directory)
-    indexes = [segment.beside(suffix) for segment in segments for suffix in (INDEX, TIME_INDEX)]
+    indexes = [segment.index_path(suffix) for segment in segments for suffix in (INDEX, TIME_INDEX)]
 
     printed = printed_by_kafka("kafka-3.9", [*(segment.log for segment in segments), *indexes])
 
@@ -569,10 +569,10 @@ def test_kafka_reads_what_we_append_with_its_indexes(tmp_path: Path) -> None:
     for segment in segments:
         assert list(map(str.rstrip, lines_of(segment))) == printed[segment.log], segment.log
         offsets, times = segment.offset_index(), segment.time_index()
-        assert printed[segment.beside(INDEX)] == [
+        assert printed[segment.index_path(INDEX)] == [
             f"offset: {offset} position: {position}" for offset, position in (offsets[at] for at in range(len(offsets)))
         ]
-        assert printed[segment.beside(TIME_INDEX)] == [
+        assert printed[segment.index_path(TIME_INDEX)] == [
             f"timestamp: {time_} offset: {offset}" for time_, offset in (times[at] for at in range(len(times)))
         ]
     assert any(len(segment.offset_index()) > 3 for segment in segments)

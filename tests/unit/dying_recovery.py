@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from offsetmgr.segments.partition import segments_in
-from offsetmgr.segments.repair import copy_directory, cut_in_place
-from offsetmgr.segments.truncation import cut_of, scan_segments, unflushed
+from offsetmgr.segments.repair import copy_directory, truncate_in_place
+from offsetmgr.segments.truncation import scan_segments, truncation_point, unflushed
 
 STEPS = ("open", "write", "fsync", "rename", "unlink", "mkdir", "ftruncate")
 
@@ -42,10 +42,10 @@ def deadly(name: str, real: Callable[..., Any], mine: int, moment: str, count: i
 
 
 def work(command: str, log: Path) -> None:
-    cut = cut_of(scan_segments(unflushed(log.parent, segments_in(log.parent))))
-    assert cut.seen.segment.log.name == log.name
+    cut = truncation_point(scan_segments(unflushed(log.parent, segments_in(log.parent))))
+    assert cut.examined.segment.log.name == log.name
     if command == "cut":
-        cut_in_place(cut)
+        truncate_in_place(cut)
     else:
         copy_directory(cut, log.parent.with_name("repaired"))
 

@@ -32,7 +32,7 @@ from offsetmgr.segments.recovery import examine
 TIME = 1_700_000_000_000
 ROOM = 256 * 1024 * 1024
 """Bytes of address space beyond the beginning: what tries to take more fails, and is told."""
-LIMIT = 8 * 1024 * 1024
+MAX_DECOMPRESSED_BYTES = 8 * 1024 * 1024
 EXTREMES = (0, 1, 13, 14, 48, 49, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 TYPED = (CorruptData, UnknownVersion, LimitExceeded)
 
@@ -129,7 +129,7 @@ def wrong_with_raw(data: bytes) -> tuple[str, str]:
     log = BEFORE + data
     found = examine(io.BytesIO(log), 94, "log")
     doubted = moved = False
-    walk = EntryReader(io.BytesIO(log), "log", end=found.sound)
+    walk = EntryReader(io.BytesIO(log), "log", end=found.valid_bytes)
     last = 93
     for entry in walk:
         knowns = [known for known in KNOWN if same_under_the_checksum(entry.data, known)]
@@ -137,7 +137,7 @@ def wrong_with_raw(data: bytes) -> tuple[str, str]:
             return "accepted", f"an entry that nobody has written: {entry.data.hex()}"
         (offset,) = struct.unpack_from(">q", knowns[0])
         try:
-            read = entry.batch(limit=LIMIT)
+            read = entry.batch(limit=MAX_DECOMPRESSED_BYTES)
         except TYPED:
             doubted = True
             continue
@@ -149,11 +149,11 @@ def wrong_with_raw(data: bytes) -> tuple[str, str]:
         if entry.offset != offset and read.last_offset <= last:
             moved = True
         last = read.last_offset
-    if (moved or doubted) and not found.doubt_count:
+    if (moved or doubted) and not found.suspicion_count:
         return "accepted", f"an entry out of its place, without a doubt: {log.hex()}"
     if found.damage is not None:
         return "damage", ""
-    return ("doubt" if found.doubt_count else "sound"), ""
+    return ("doubt" if found.suspicion_count else "sound"), ""
 
 
 def wrong_with_proved(data: bytes) -> tuple[str, str]:
@@ -162,8 +162,8 @@ def wrong_with_proved(data: bytes) -> tuple[str, str]:
         for entry in EntryReader(io.BytesIO(data), "log"):
             entry.header()
             entry.intact()
-            found = entry.batch(controls=True, limit=LIMIT)
-            if sum(len(r.key or b"") + len(r.value or b"") for r in found.records) > LIMIT:
+            found = entry.batch(controls=True, limit=MAX_DECOMPRESSED_BYTES)
+            if sum(len(r.key or b"") + len(r.value or b"") for r in found.records) > MAX_DECOMPRESSED_BYTES:
                 return "records", "records over the limit"
     except TYPED as error:
         return type(error).__name__, ""

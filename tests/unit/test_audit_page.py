@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from offsetmgr.spark.audit.page import SHOWN, Comparison, DifferingRow, PageData, UnsteadyGroup, duration, page
-from offsetmgr.spark.audit.plots import bars, lines, moment, short, tick
+from offsetmgr.spark.audit.plots import bars, lines, moment, short, tick_size
 
 NOON = 1_767_268_800_000
 DATA = PageData(
@@ -121,7 +121,7 @@ def test_values_that_are_all_zero_and_single_points_are_drawn() -> None:
 
 
 def test_axes_have_round_numbers() -> None:
-    assert [tick(least) for least in (0.0, 0.3, 1.0, 1.1, 2.2, 3.0, 7.0, 367_000.0)] == [
+    assert [tick_size(minimum) for minimum in (0.0, 0.3, 1.0, 1.1, 2.2, 3.0, 7.0, 367_000.0)] == [
         1.0, 0.5, 1.0, 2.0, 2.5, 5.0, 10.0, 500_000.0,
     ]  # fmt: skip
     assert [text for text in text_of(lines({"a": [(0, 7.0)]}, "t")) if text[0].isdigit()][:5] == [

@@ -254,9 +254,9 @@ def test_a_damaged_entry_hides_no_other(log_dir: Path, capsys: pytest.CaptureFix
     told = capsys.readouterr()
     assert [row["offset"] for row in json.loads(told.out)] == [0, 1, 2, 3, 4, 5, 8, 9]
     assert told.err.splitlines() == [
-        f"error: {file}, position {place - 69}: entry at offset 7: its checksum is not that of its bytes"
+        f"error: {file}, position {place - 69}: entry at offset 7: its checksum does not match its content"
         " (CORRUPT_MESSAGE)",
-        f"error: {file}, position {len(data)}: the last 3 bytes are no whole entry",
+        f"error: {file}, position {len(data)}: the last 3 bytes are not a complete entry",
     ]
 
 
@@ -271,7 +271,7 @@ def test_behind_a_size_that_is_none_nothing_can_be_read(log_dir: Path, capsys: p
 
     told = capsys.readouterr()
     assert [row["topic"] for row in json.loads(told.out)] == [*["orders"] * 9, "sound"]
-    assert told.err == f"error: {file}, position {end}: the entry at offset 0 claims to have 0 bytes\n"
+    assert told.err == f"error: {file}, position {end}: the entry at offset 0 has an invalid size: 0 bytes\n"
 
 
 def test_a_batch_over_the_limit_is_left_out_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -283,7 +283,7 @@ def test_a_batch_over_the_limit_is_left_out_and_told(tmp_path: Path, capsys: pyt
     assert [row["value"] for row in rows(capsys, directory, "--max-batch-bytes", "1000", code=1)] == ["small"]
     assert run(["log", "dump", str(directory), "--max-batch-bytes", "1000"]) == 1
     assert capsys.readouterr().err == (
-        f"error: {directory / FIRST}, position 0: batch at offset 0: decompressed it is more than 1,000 bytes\n"
+        f"error: {directory / FIRST}, position 0: batch at offset 0: it decompresses to more than 1,000 bytes\n"
         "hint: --max-batch-bytes allows more, if the writer really wrote that much\n"
     )
 
@@ -312,11 +312,11 @@ def test_what_is_no_log_is_named_and_the_others_are_shown(log_dir: Path, capsys:
     assert [line for line in told.err.splitlines() if line.startswith("error")] == [
         f"error: {old}: it holds 00000000000.kafka: a log of Kafka 0.7, whose entries have a length of 4 bytes and no"
         " offset",
-        f"error: {old}/00000000000.kafka: it is a log of Kafka 0.7: its entries have a length of 4 bytes and no offset,"
-        " and positions are offsets",
+        f"error: {old}/00000000000.kafka: it is a log of Kafka 0.7, whose entries have no offset: a position in"
+        " the file is the offset",
         f"error: {old}: it holds 00000000000.kafka: a log of Kafka 0.7, whose entries have a length of 4 bytes and no"
         " offset",
-        f"error: {log_dir.parent}/notes.txt: it has not the name of a log segment",
+        f"error: {log_dir.parent}/notes.txt: its name is not that of a log segment",
         f"error: cannot read {log_dir.parent}/gone: there is no such file or directory",
     ]
 

@@ -14,13 +14,13 @@ import pytest
 
 from offsetmgr.cli.app import run
 from offsetmgr.core.errors import Conflict
-from offsetmgr.segments import broker_lock as standing_module
+from offsetmgr.segments import broker_lock
 from offsetmgr.segments.batch_builder import batch
 from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.broker_lock import Use, detect_broker
 from offsetmgr.segments.log_appender import LogAppender
 from offsetmgr.segments.segment import Segment
-from offsetmgr.segments.truncation import cut_of, look
+from offsetmgr.segments.truncation import examine_segment, truncation_point
 
 SOUND = b"".join(batch([Record(40 + n, None, b"k", b"v" * 90)]) for n in range(5))
 JUNK = bytes(1000)
@@ -102,7 +102,7 @@ def test_verify_tells_what_is_sound_and_what_a_broker_would_do(log_dir, offsetmg
         "size": len(SOUND) + 1000,
         "entries": 5,
         "next_offset": 45,
-        "state": "nonsense",
+        "state": "invalid entry",
         "sound": len(SOUND),
         "broker": "cut",
         "doubts": 0,
@@ -142,7 +142,7 @@ def test_offsets_in_doubt_are_a_difference(log, offsetmgr) -> None:
         1,
         2 * len(SOUND),
     )
-    assert row["why"] == f"position {len(SOUND)}: offset 40 comes after 44: one of the two entries was changed"
+    assert row["why"] == f"position {len(SOUND)}: offset 40 comes after 44: one of the two entries was altered"
 
 
 def test_what_is_no_log_is_refused_by_name(tmp_path, log_dir, offsetmgr) -> None:
@@ -154,7 +154,7 @@ def test_what_is_no_log_is_refused_by_name(tmp_path, log_dir, offsetmgr) -> None
     for path, code, words in (
         (tmp_path / "nowhere", 2, "does not exist"),
         (tmp_path / "empty", 2, "holds no log"),
-        (log_dir / "meta.properties", 1, "has not the name of a log segment"),
+        (log_dir / "meta.properties", 1, "name is not that of a log segment"),
         (old, 1, "Kafka 0.7"),
     ):
         done = offsetmgr("log", "verify", path)
@@ -367,7 +367,7 @@ def test_another_file_under_the_copys_name_is_never_written_over(log_dir, log, o
     done = offsetmgr("log", "recover", log, "--in-place", "--execute", "--yes")
 
     assert (done.code, tree(log_dir)) == (1, before)
-    assert f"error: file {other}: exists, and does not contain the bytes to remove\n" in done.err
+    assert f"error: file {other}: exists with other content than the bytes to remove\n" in done.err
 
 
 def test_where_a_broker_would_empty_the_segment_the_cut_has_to_be_asked_for(log, offsetmgr) -> None:
@@ -376,7 +376,7 @@ def test_where_a_broker_would_empty_the_segment_the_cut_has_to_be_asked_for(log,
 
     refused = offsetmgr("log", "recover", log, "--in-place", "--execute", "--yes", "--format", "json")
     assert (refused.code, [row["action"] for row in refused.rows]) == (1, ["refused"])
-    assert "a broker would throw the whole segment away" in refused.err
+    assert "a broker would discard the whole segment" in refused.err
     assert log.read_bytes() == block + block
 
     done = offsetmgr("log", "recover", log, "--in-place", "--strict", "--execute", "--yes", "--format", "json")
@@ -488,7 +488,7 @@ def test_a_process_that_only_reads_is_none(log_dir, log) -> None:
 
 def test_where_nothing_can_be_told_nothing_is_cut(log_dir, log, tmp_path, offsetmgr, monkeypatch) -> None:
     (log_dir / ".lock").unlink()
-    monkeypatch.setattr(standing_module, "_PROC", tmp_path / "no-proc")
+    monkeypatch.setattr(broker_lock, "_PROC", tmp_path / "no-proc")
 
     done = offsetmgr("log", "recover", log, "--in-place", "--execute", "--yes")
 
@@ -499,18 +499,18 @@ def test_where_nothing_can_be_told_nothing_is_cut(log_dir, log, tmp_path, offset
 
 def test_hidden_processes_make_it_unknown(log_dir, log, monkeypatch) -> None:
     (log_dir / ".lock").unlink()
-    monkeypatch.setattr(standing_module, "_writes_to", lambda process, files: None)
+    monkeypatch.setattr(broker_lock, "_writes_to", lambda process, files: None)
 
     found = detect_broker(log)
 
     assert (found.use, found.known) == (Use.UNKNOWN, "unknown")
-    assert "processes may not be looked at" in found.how
+    assert "processes cannot be read" in found.how
 
 
 def test_no_broker_can_start_while_we_are_alone(log_dir) -> None:
     program = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     command = [sys.executable, "-c", program, str(log_dir / ".lock")]
-    with standing_module.require_unused(log_dir / "orders-0"):
+    with broker_lock.require_unused(log_dir / "orders-0"):
         refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert "BlockingIOError" in refused.stderr
     subprocess.run(command, timeout=60, check=True)
@@ -519,8 +519,8 @@ def test_no_broker_can_start_while_we_are_alone(log_dir) -> None:
 def test_who_looks_or_leaves_does_not_let_a_broker_in_while_another_is_alone(log_dir) -> None:
     program = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     command = [sys.executable, "-c", program, str(log_dir / ".lock")]
-    with standing_module.require_unused(log_dir / "orders-0"):
-        with standing_module.require_unused(log_dir):
+    with broker_lock.require_unused(log_dir / "orders-0"):
+        with broker_lock.require_unused(log_dir):
             assert detect_broker(log_dir).how == f"this process itself holds the lock of {log_dir}/.lock"
         refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert "BlockingIOError" in refused.stderr
@@ -552,7 +552,7 @@ def test_a_full_disk_is_one_clear_error_and_nothing_is_lost(log_dir, log, tmp_pa
 
     assert (done.returncode, tree(log_dir)) == (1, before)
     assert ": File too large\nhint: " in done.stderr
-    assert "make room" in done.stderr
+    assert "free disk space" in done.stderr
     assert tree(tmp_path / "out") == {}
 
 
@@ -639,12 +639,12 @@ def test_a_copy_killed_at_any_step_is_whole_or_not_there(log, tmp_path, offsetmg
 
 def test_a_log_that_has_changed_since_it_was_examined_is_not_cut(log) -> None:
     from offsetmgr.core.errors import Conflict
-    from offsetmgr.segments.repair import cut_in_place
+    from offsetmgr.segments.repair import truncate_in_place
 
-    cut = cut_of(look(Segment.of(log)))
+    cut = truncation_point(examine_segment(Segment.of(log)))
     with log.open("ab") as more:
         more.write(b"more")
 
     with pytest.raises(Conflict, match="has changed since it was examined"):
-        cut_in_place(cut)
+        truncate_in_place(cut)
     assert log.read_bytes() == SOUND + JUNK + b"more"

@@ -12,7 +12,7 @@ from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import GroupValue, Record
 from offsetmgr.records.kafka import KafkaRecordFormat
 from offsetmgr.spark.log_rows import RowDecoder
-from offsetmgr.spark.log_source import Range, share
+from offsetmgr.spark.log_source import Range, split_ranges
 
 NOW = 1_700_000_000_000
 KAFKA, AVRO = KafkaRecordFormat(), AvroRecordFormat()
@@ -76,8 +76,8 @@ def test_what_cannot_be_read_is_a_row_with_its_error_and_the_rest_is_read() -> N
     found = rows([(None, b"x"), (b"\x7f\xff?", b"x"), (key[:-1], value), (key, later), (key, value)])
 
     assert [row["kind"] for row in found] == ["other", "other", "other", "offset", "offset"]
-    assert found[0]["error"] == "a record without a key"
-    assert found[1]["error"] == "a key of no known format"
+    assert found[0]["error"] == "the record has no key"
+    assert found[1]["error"] == "the key has an unknown format"
     assert "it ends within partition" in found[2]["error"]
     assert "version 99" in found[3]["error"]
     assert (found[3]["group"], found[3]["partition"], found[3]["offset"]) == ("g", 5, None)
@@ -100,7 +100,7 @@ def test_groups_of_the_new_protocol_are_named_and_unknown_keys_are_not_errors() 
 def test_every_offset_is_in_one_share_and_no_share_is_large(sizes: list[tuple[int, int]], tasks: int) -> None:
     ranges = [Range(number, start, start + size) for number, (start, size) in enumerate(sizes)]
 
-    shares = share(ranges, tasks)
+    shares = split_ranges(ranges, tasks)
 
     total = sum(size for _, size in sizes)
     assert len(shares) >= min(tasks, total) or total < tasks * tasks

@@ -14,7 +14,7 @@ import pytest
 from crc32c import crc32c
 
 from offsetmgr.core.errors import CorruptData, OffsetMgrError, UnknownVersion
-from offsetmgr.segments.batch_reader import Record, batches, begins_with_a_whole_batch
+from offsetmgr.segments.batch_reader import Record, batches, starts_with_complete_batch
 from offsetmgr.segments.compression import decompress
 
 TIME = 1_700_000_000_000
@@ -221,8 +221,8 @@ def test_what_is_not_whole_at_the_end_is_left_out(cut: int) -> None:
     first, second = message(1, 0, b"k", b"v"), batch(1, [record(0, b"k", b"v", [])])
 
     assert records_of(first + second[:cut]) == [Record(0, TIME, b"k", b"v")]
-    assert not begins_with_a_whole_batch(second[:cut])
-    assert begins_with_a_whole_batch(second)
+    assert not starts_with_complete_batch(second[:cut])
+    assert starts_with_complete_batch(second)
 
 
 @pytest.mark.parametrize("codec", [0, 1])
@@ -246,7 +246,7 @@ def test_what_lies_before_the_damage_is_read() -> None:
     found = batches(good + bytes(bad))
 
     assert next(found).records == [Record(0, TIME, b"k", b"v")]
-    with pytest.raises(CorruptData, match="batch at offset 1: its checksum is not that of its bytes"):
+    with pytest.raises(CorruptData, match="batch at offset 1: its checksum does not match its content"):
         next(found)
 
 

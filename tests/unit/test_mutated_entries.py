@@ -117,7 +117,7 @@ def test_a_bomb_is_refused_by_the_limit_before_it_takes_the_memory(tmp_path: Pat
 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [
-        f"LimitExceeded: {what} at offset 0: decompressed it is more than {limit} bytes"
+        f"LimitExceeded: {what} at offset 0: it decompresses to more than {limit} bytes"
         for what in [("message", "batch")[magic - 1]]
         for limit in ("134,217,728", "1,048,576")
     ]

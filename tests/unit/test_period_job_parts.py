@@ -22,7 +22,7 @@ from offsetmgr.spark.range_scan import _shares
         ("lateness_ms", -1, 0),
         ("future_ms", -1, 0),
         ("wait_s", -0.5, 0),
-        ("sure_after", 0, 1),
+        ("min_later_records", 0, 1),
         ("history_kept", 0, 1),
     ],
 )
@@ -36,7 +36,7 @@ def test_rules_that_make_no_sense_are_refused_by_name(name: str, value: float, l
 
 def test_a_job_without_a_topic_is_refused() -> None:
     nothing: Any = None
-    with pytest.raises(UsageError, match="no topic is named"):
+    with pytest.raises(UsageError, match="topics is empty"):
         run_periods(
             nothing,
             [],

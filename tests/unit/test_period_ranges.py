@@ -17,14 +17,14 @@ FAR = 10**9
 
 
 def scanned(
-    times: list[int], *, number: int = 0, bounds: Bounds | None = None, lateness: int = 5, sure_after: int = 2
+    times: list[int], *, number: int = 0, bounds: Bounds | None = None, lateness: int = 5, min_later_records: int = 2
 ) -> ScanResult:
     """A scan of a log whose offsets are the positions in ``times``; everything after time 10,000 is set aside."""
     bounds = bounds or Bounds(0, len(times), None)
-    scanner = Scanner(bounds, ScanRule(TENS.period(number), lateness, 10_000, sure_after))
+    scanner = Scanner(bounds, ScanRule(TENS.period(number), lateness, 10_000, min_later_records))
     for offset in range(bounds.start, bounds.end):
-        scanner.see(offset, times[offset])
-    return scanner.found()
+        scanner.add(offset, times[offset])
+    return scanner.result()
 
 
 def test_a_range_ends_behind_the_last_record_of_its_period_and_the_next_begins_at_the_first_later_one() -> None:
@@ -78,7 +78,7 @@ TIMES = st.lists(st.one_of(st.integers(95, 155), st.just(FAR)), max_size=40)
 
 @given(TIMES, st.lists(st.integers(0, 40), min_size=6, max_size=6), st.integers(0, 12), st.integers(1, 4))
 def test_every_record_is_accounted_for_once(
-    times: list[int], growth: list[int], lateness: int, sure_after: int
+    times: list[int], growth: list[int], lateness: int, min_later_records: int
 ) -> None:
     """Six periods over a log that grows between their scans; an oracle that knows no offsets judges each record."""
     ends = [min(sum(growth[: n + 1]), len(times)) for n in range(6)]
@@ -87,7 +87,7 @@ def test_every_record_is_accounted_for_once(
     bounds = Bounds(0, ends[0], None)
     for number in range(6):
         period = TENS.period(number)
-        found = scanned(times, number=number, bounds=bounds, lateness=lateness, sure_after=sure_after)
+        found = scanned(times, number=number, bounds=bounds, lateness=lateness, min_later_records=min_later_records)
         scan = found.scan
         assert bounds.start <= scan.resume <= scan.end <= bounds.end
         rows = [o for o in range(found.range.first, found.range.end) if times[o] in period]

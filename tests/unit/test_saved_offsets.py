@@ -66,7 +66,7 @@ def test_a_damaged_tail_of_the_newest_segment_is_cut_and_told(tmp_path: Path, ju
     assert found == {"a": 5}
     assert heard.errors == []
     (note,) = heard.notes
-    assert f"{directory / f'{1:020}.log'}: {len(junk)} bytes from position {len(good)} on do not count" in note
+    assert f"{directory / f'{1:020}.log'}: {len(junk)} bytes from position {len(good)} on are ignored" in note
 
 
 def test_what_a_checksum_tells_is_cut_with_all_that_follows_it(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from offsetmgr.segments.indexes import AbortedTransaction, IndexEntry, TimeEntry
 from offsetmgr.segments.log_appender import AppendInfo, LogAppender, RollPolicy
 from offsetmgr.segments.messages import MessageFilter, messages
 from offsetmgr.segments.partition import Partition, next_offset, partition_of, partitions_in, segments_in
-from offsetmgr.segments.retention import AnyOf, MoreThan, OlderThan, report
+from offsetmgr.segments.retention import AnyOf, LargerThan, OlderThan, report
 from offsetmgr.segments.segment import Segment
-from offsetmgr.segments.time_lookup import TimedOffset, at_or_after, at_or_before, segments_before
+from offsetmgr.segments.time_lookup import TimedOffset, at_or_after, at_or_before, offsets_before
 
 T = 1_700_000_000_000
 SMALL = RollPolicy(segment_bytes=1000, index_interval_bytes=100)
@@ -111,13 +111,13 @@ def test_offsets_are_given_out_and_gaps_of_a_replica_are_kept(tmp_path: Path) ->
         assert log.append([Record(99, None, b"k", b"v")], magic=0) == AppendInfo(2, 2)
         assert log.append_entries(batch([Record(10, T, b"k", b"v")])) == AppendInfo(10, 10)
         assert log.next_offset == 11
-        with pytest.raises(UnsupportedOperation, match="offset 10 is given, and the next is 12"):
+        with pytest.raises(UnsupportedOperation, match="an entry has offset 10, but the next offset is 12"):
             log.append_entries(batch([Record(11, T, b"", b"")]) + batch([Record(10, T, b"k", b"v")], base_offset=10))
         damaged = bytearray(batch([Record(11, T, b"k", b"v")]))
         damaged[-1] ^= 1
-        with pytest.raises(CorruptData, match="its checksum is not that of its bytes"):
+        with pytest.raises(CorruptData, match="its checksum does not match its content"):
             log.append_entries(bytes(damaged))
-        with pytest.raises(CorruptData, match="do not end with a whole entry"):
+        with pytest.raises(CorruptData, match="does not end with a complete entry"):
             log.append_entries(bytes(damaged[:-1]))
 
     assert [m.record.offset for m in messages(segments_in(tmp_path / "orders-0"), MessageFilter(), pytest.fail)] == [
@@ -146,7 +146,7 @@ def test_what_does_not_end_with_a_whole_entry_is_recovered_first(directory: Path
         log.write_bytes(damage)
         with pytest.raises(CorruptData) as caught, LogAppender(directory):
             pass
-        assert caught.value.hint == "offsetmgr log recover cuts it there"
+        assert caught.value.hint == "truncate it there with offsetmgr log recover"
         assert log.read_bytes() == damage
 
 
@@ -182,10 +182,10 @@ def test_aborted_transactions_are_read_as_they_are_written(directory: Path) -> N
     aborted = [AbortedTransaction(7, 1, 5, 2), AbortedTransaction(2**60, 3, 8, 6)]
 
     assert segment.aborted_index() == []
-    segment.beside(".txnindex").write_bytes(aborted_index_bytes(aborted))
+    segment.index_path(".txnindex").write_bytes(aborted_index_bytes(aborted))
     assert segment.aborted_index() == aborted
-    segment.beside(".txnindex").write_bytes(aborted_index_bytes(aborted)[:-1])
-    with pytest.raises(CorruptData, match="67 bytes are no whole number of entries"):
+    segment.index_path(".txnindex").write_bytes(aborted_index_bytes(aborted)[:-1])
+    with pytest.raises(CorruptData, match="its size of 67 bytes is not a multiple of 34"):
         segment.aborted_index()
 
 
@@ -236,11 +236,9 @@ def test_a_message_larger_than_the_chunk_comes_whole_up_to_a_limit(tmp_path: Pat
     piece = partition.read(0, 1000)
     assert piece is not None
     assert [len(entry.data) for entry in split(piece.data)] == [50_075]
-    with pytest.raises(
-        LimitExceeded, match="an entry of 50,075 bytes begins there, more than the 20,000 that may be read"
-    ):
-        partition.read(0, 1000, largest=20_000)
-    assert partition.read(1, 1000, largest=100_000) is not None
+    with pytest.raises(LimitExceeded, match="the entry has 50,075 bytes, more than the maximum of 20,000"):
+        partition.read(0, 1000, max_entry_bytes=20_000)
+    assert partition.read(1, 1000, max_entry_bytes=100_000) is not None
 
 
 def test_outside_the_log_is_an_error_and_its_end_is_none(directory: Path) -> None:
@@ -325,7 +323,7 @@ def test_swaps_before_an_unfinished_segment_are_good(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "error", "why"),
     [
-        ("orders", CorruptData, "it has not the name of a partition's directory"),
+        ("orders", CorruptData, "its name is not that of a partition's directory"),
         ("orders-0.0123456789abcdef0123456789abcdef-delete", UnsupportedOperation, "the partition is deleted"),
         ("orders-0.0123456789abcdef0123456789abcdef-future", UnsupportedOperation, "still being copied to"),
         ("orders-0.0123456789abcdef0123456789abcdef-stray", UnsupportedOperation, "unknown to its cluster"),
@@ -346,7 +344,7 @@ def test_the_log_of_kafka_07_is_refused_by_its_files(tmp_path: Path) -> None:
         (tmp_path / name / "00000000000.kafka").write_bytes(struct.pack(">ib", 10, 0) + bytes(9))
         with pytest.raises(UnsupportedOperation, match=r"it holds 00000000000.kafka: a log of Kafka 0.7"):
             Partition(tmp_path / name)
-    with pytest.raises(UnsupportedOperation, match=r"a length of 4 bytes and no offset"):
+    with pytest.raises(UnsupportedOperation, match=r"whose entries have no offset"):
         Segment.of(tmp_path / "orders-0" / "00000000000.kafka")
 
 
@@ -389,10 +387,10 @@ def test_segments_before_a_time_are_those_last_written_by_then(directory: Path) 
     segments = segments_in(directory)
     touch(segments, [T, T + 10, T + 20, T + 30, T + 40, T + 50])
 
-    assert segments_before(segments, T + 25, 10, T + 100) == [20, 10, 0]
-    assert segments_before(segments, T + 25, 2, T + 100) == [20, 10]
-    assert segments_before(segments, T + 100, 2, T + 100) == [60, 50]
-    assert segments_before(segments, T - 1, 10, T + 100) == []
+    assert offsets_before(segments, T + 25, 10, T + 100) == [20, 10, 0]
+    assert offsets_before(segments, T + 25, 2, T + 100) == [20, 10]
+    assert offsets_before(segments, T + 100, 2, T + 100) == [60, 50]
+    assert offsets_before(segments, T - 1, 10, T + 100) == []
 
 
 def test_messages_without_times_count_as_written_with_their_segment(tmp_path: Path) -> None:
@@ -420,10 +418,10 @@ def test_deletion_is_reported_and_nothing_is_deleted(directory: Path) -> None:
         (40, None),
         (50, None),
     ]
-    by_size = list(report(segments, MoreThan(2000), T))
+    by_size = list(report(segments, LargerThan(2000), T))
     assert [verdict.reason is not None for verdict in by_size] == [True, True, True, False, False, False]
-    assert by_size[2].reason == "2,730 bytes lie behind it"
-    either = list(report(segments, AnyOf((OlderThan(1000), MoreThan(2000))), T + 1025))
+    assert by_size[2].reason == "2,730 bytes follow it"
+    either = list(report(segments, AnyOf((OlderThan(1000), LargerThan(2000))), T + 1025))
     assert [verdict.reason is not None for verdict in either] == [True, True, True, False, False, False]
     assert all(verdict.reason for verdict in report(segments, OlderThan(0), T + 1025))
     assert sorted(file.name for file in directory.iterdir()) == files
@@ -431,8 +429,8 @@ def test_deletion_is_reported_and_nothing_is_deleted(directory: Path) -> None:
 
 def test_a_policy_of_ones_own_leaves_no_hole(directory: Path) -> None:
     class Even:
-        def reason(self, judged: object, now: int) -> str | None:
-            return "even" if judged.segment.base_offset % 20 == 0 else None  # type: ignore[attr-defined]
+        def reason(self, candidate: object, now: int) -> str | None:
+            return "even" if candidate.segment.base_offset % 20 == 0 else None  # type: ignore[attr-defined]
 
     verdicts = list(report(segments_in(directory), Even(), T))
 

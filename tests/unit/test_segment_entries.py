@@ -62,7 +62,7 @@ def test_whatever_the_chunk_the_entries_are_the_same(sizes: list[int], chunk: in
     assert [entry.data for entry in found] == whole
     assert [entry.offset for entry in found] == list(range(len(whole)))
     assert [entry.position for entry in found] == [sum(map(len, whole[:number])) for number in range(len(whole))]
-    assert (entries.position, entries.left) == (len(data) - cut, cut)
+    assert (entries.position, entries.incomplete_bytes) == (len(data) - cut, cut)
     assert b"".join(piece.data for piece in walk(data, chunk=chunk).chunks()) == b"".join(whole)
     assert list(split(data)) == found
 
@@ -115,11 +115,11 @@ def test_every_bit_under_the_checksum_counts(data: bytes) -> None:
 
 def test_an_entry_over_the_limit_is_refused_before_it_is_read() -> None:
     data = batch(1, 10) + batch(2, 50)
-    entries = walk(data, chunk=16, largest=100)
+    entries = walk(data, chunk=16, max_entry_bytes=100)
     found = []
 
     with pytest.raises(
-        LimitExceeded, match=r"a file, position 78: an entry of 118 bytes begins there, more than the 100"
+        LimitExceeded, match=r"a file, position 78: the entry has 118 bytes, more than the maximum of 100"
     ):
         found.extend(entries)
 
@@ -133,7 +133,9 @@ def test_a_size_that_is_none_is_damage_and_names_its_position(size: int) -> None
     entries = walk(good + struct.pack(">qi", 7, size) + bytes(100))
     found = []
 
-    with pytest.raises(CorruptData, match=f"a file, position 78: the entry at offset 7 claims to have {size} bytes"):
+    with pytest.raises(
+        CorruptData, match=f"a file, position 78: the entry at offset 7 has an invalid size: {size} bytes"
+    ):
         for entry in entries:
             found.append(entry.offset)
 

@@ -19,7 +19,7 @@ from offsetmgr.segments.batch_builder import Producer, batch, end_of_transaction
 from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.committed_offsets import SavedOffset, decode
 from offsetmgr.segments.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
-from offsetmgr.segments.offsets import Newest, OffsetsFold
+from offsetmgr.segments.offsets import Newest, OffsetsReplay
 from offsetmgr.segments.transaction_state import TransactionDecision, decisions
 
 KAFKA = KafkaRecordFormat()
@@ -45,13 +45,13 @@ def end(offset: int, producer: int, *, commit: bool) -> bytes:
     return end_of_transaction(offset, Producer(producer, 0, 0, transactional=True), commit=commit, timestamp=NOON)
 
 
-def fold(*entries: bytes) -> OffsetsFold:
-    found = OffsetsFold()
-    found.take(b"".join(entries))
+def fold(*entries: bytes) -> OffsetsReplay:
+    found = OffsetsReplay()
+    found.replay(b"".join(entries))
     return found
 
 
-def offsets(found: OffsetsFold) -> dict[str, int]:
+def offsets(found: OffsetsReplay) -> dict[str, int]:
     """The offset of each group in partition 0 of orders."""
     return {group.group: group.offsets[ORDERS].offset for group in decode(found.newest).groups}
 
@@ -80,11 +80,11 @@ def test_offsets_of_a_transaction_count_when_it_is_committed_and_never_when_it_i
 
 def test_what_stays_open_is_pending_and_what_was_aborted_is_counted() -> None:
     found = fold(entry(0, commit("a", 4), commit("b", 5), producer=7), entry(2, commit("c", 6), producer=8))
-    found.take(end(3, 8, commit=False))
+    found.replay(end(3, 8, commit=False))
 
     assert {producer: len(records) for producer, records in found.pending.items()} == {7: 2}
     assert found.aborted == 1
-    found.settle(7, committed=True)
+    found.end_transaction(7, committed=True)
     assert offsets(found) == {"a": 4, "b": 5}
 
 
@@ -130,19 +130,19 @@ def test_batches_of_every_codec_are_read_and_unusual_records_too(codec: int) -> 
 def test_a_damaged_entry_is_found_and_what_lies_before_it_is_taken() -> None:
     good, bad = entry(0, commit("a", 4)), bytearray(entry(1, commit("a", 5)))
     bad[-1] ^= 1
-    found = OffsetsFold()
+    found = OffsetsReplay()
 
     with pytest.raises(CorruptData, match="batch at offset 1: its checksum"):
-        found.take(good + bytes(bad))
+        found.replay(good + bytes(bad))
 
-    assert (offsets(found), found.taken) == ({"a": 4}, len(good))
+    assert (offsets(found), found.replayed_bytes) == ({"a": 4}, len(good))
 
 
 def test_offsets_that_go_back_are_no_log() -> None:
-    with pytest.raises(CorruptData, match="entry at offset 4: those before it go up to 5"):
+    with pytest.raises(CorruptData, match="entry at offset 4: entries before it go up to offset 5"):
         fold(entry(5, commit("a", 4)), entry(4, commit("a", 5)))
     old = message_set([Record(5, None, *commit("a", 4))], 0)
-    with pytest.raises(CorruptData, match="entry at offset 5: those before it go up to 5"):
+    with pytest.raises(CorruptData, match="entry at offset 5: entries before it go up to offset 5"):
         fold(old, old)
 
 
@@ -263,10 +263,10 @@ def test_of_what_counts_the_last_record_holds(steps: list[Step], pieces: int) ->
             log.append(entry(at, deletion(group) if deletes else commit(group, 1000 + at), producer=producer or None))
             records.append((producer, at, group, value))
 
-    found = OffsetsFold()
+    found = OffsetsReplay()
     size = -(-len(log) // pieces) or 1
     for start in range(0, len(log), size):
-        found.take(b"".join(log[start : start + size]))
+        found.replay(b"".join(log[start : start + size]))
 
     expected: dict[str, int | None] = {}
     for producer, at, group, value in records:
@@ -299,12 +299,12 @@ def test_what_is_broken_under_a_right_checksum_is_a_typed_error_and_takes_nothin
     whole = batch(records, codec, producer=who)
     start = min(61, len(whole)) + at % (len(whole) - 60)
     broken = checked(whole[:start] + new + whole[start + old :])
-    found = OffsetsFold()
+    found = OffsetsReplay()
 
     try:
-        found.take(broken)
+        found.replay(broken)
     except OffsetMgrError:
-        assert found.taken == 0
+        assert found.replayed_bytes == 0
     else:
         assert (found.end, found.records) == (5, 5)
     decode(found.newest)

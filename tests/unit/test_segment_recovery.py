@@ -62,7 +62,7 @@ def test_wherever_the_tail_is_missing_the_cut_is_behind_the_last_whole_entry(ent
     for cut in range(len(second)):
         found = look(first + second[:cut])
         expected = (len(first), 3, 1, Damage.MISSING_TAIL if cut else None)
-        assert (found.sound, found.next_offset, found.entries, found.damage) == expected, cut
+        assert (found.valid_bytes, found.next_offset, found.entries, found.damage) == expected, cut
 
 
 def test_a_flipped_bit_anywhere_behind_the_version_is_nonsense_from_its_entry_on(entry) -> None:
@@ -72,30 +72,34 @@ def test_a_flipped_bit_anywhere_behind_the_version_is_nonsense_from_its_entry_on
         damaged = bytearray(second)
         damaged[at] ^= 1 << at % 8
         found = look(first + damaged + third)
-        assert (found.sound, found.next_offset, found.damage, found.outcome) == (
+        assert (found.valid_bytes, found.next_offset, found.damage, found.outcome) == (
             len(first),
             3,
-            Damage.NONSENSE,
+            Damage.INVALID_ENTRY,
             RecoveryOutcome.CUT,
         ), at
-        assert found.why == "the checksum is not that of its bytes"
+        assert found.why == "the checksum does not match its content"
 
 
 @pytest.mark.parametrize(
     ("junk", "damage", "why"),
     [
-        (b"\0", Damage.MISSING_TAIL, "1 bytes are no whole entry"),
-        (bytes(17), Damage.MISSING_TAIL, "17 bytes are no whole entry"),
-        (bytes(18), Damage.NONSENSE, "an entry cannot have 0 bytes"),
-        (bytes(5 * CHUNK), Damage.NONSENSE, "an entry cannot have 0 bytes"),
-        (struct.pack(">qi", 8, 13) + bytes(50), Damage.NONSENSE, "an entry cannot have 13 bytes"),
-        (struct.pack(">qi", 8, -1) + bytes(50), Damage.NONSENSE, "an entry cannot have -1 bytes"),
-        (struct.pack(">qiib", 8, 14, 0, 2) + bytes(50), Damage.NONSENSE, "the entry is shorter than its header"),
-        (struct.pack(">qiib", 8, 14, 0, 1) + bytes(50), Damage.NONSENSE, "the checksum is not that of its bytes"),
+        (b"\0", Damage.MISSING_TAIL, "1 bytes are not a complete entry"),
+        (bytes(17), Damage.MISSING_TAIL, "17 bytes are not a complete entry"),
+        (bytes(18), Damage.INVALID_ENTRY, "an entry cannot have 0 bytes"),
+        (bytes(5 * CHUNK), Damage.INVALID_ENTRY, "an entry cannot have 0 bytes"),
+        (struct.pack(">qi", 8, 13) + bytes(50), Damage.INVALID_ENTRY, "an entry cannot have 13 bytes"),
+        (struct.pack(">qi", 8, -1) + bytes(50), Damage.INVALID_ENTRY, "an entry cannot have -1 bytes"),
+        (struct.pack(">qiib", 8, 14, 0, 2) + bytes(50), Damage.INVALID_ENTRY, "the entry is shorter than its header"),
+        (
+            struct.pack(">qiib", 8, 14, 0, 1) + bytes(50),
+            Damage.INVALID_ENTRY,
+            "the checksum does not match its content",
+        ),
         (
             struct.pack(">qi", 8, 2**31 - 1) + bytes(50),
             Damage.MISSING_TAIL,
-            "the entry would end 2147483597 bytes behind the file's end",
+            "the entry would end 2147483597 bytes after the end of the file",
         ),
     ],
     ids=lambda value: f"{len(value)} bytes" if isinstance(value, bytes) else None,
@@ -105,7 +109,7 @@ def test_added_nonsense_is_cut(entry, junk: bytes, damage: Damage, why: str) -> 
 
     found = look(data + junk)
 
-    assert (found.sound, found.cut, found.next_offset) == (len(data), len(junk), 8)
+    assert (found.valid_bytes, found.invalid_bytes, found.next_offset) == (len(data), len(junk), 8)
     assert (found.damage, found.why, found.outcome, found.broker_keeps) == (damage, why, RecoveryOutcome.CUT, len(data))
 
 
@@ -121,7 +125,7 @@ def test_nonsense_that_claims_much_of_a_large_file_costs_no_memory(tmp_path) -> 
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
-    assert (found.sound, found.cut, found.damage) == (len(good), 12 + claimed, Damage.NONSENSE)
+    assert (found.valid_bytes, found.invalid_bytes, found.damage) == (len(good), 12 + claimed, Damage.INVALID_ENTRY)
     assert peak < 4 * CHUNK
 
 
@@ -136,13 +140,13 @@ def test_an_entry_larger_than_what_is_read_at_once_has_its_checksum_taken_piece_
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
-    assert (whole.sound, whole.entries, whole.damage) == (len(data), 2, None)
-    assert (cut.sound, cut.entries, cut.damage) == (0, 0, Damage.NONSENSE)
+    assert (whole.valid_bytes, whole.entries, whole.damage) == (len(data), 2, None)
+    assert (cut.valid_bytes, cut.entries, cut.damage) == (0, 0, Damage.INVALID_ENTRY)
     assert peak < 4 * CHUNK
 
 
 def test_a_file_that_becomes_shorter_while_it_is_read_is_an_error() -> None:
-    with pytest.raises(FileFailure, match="it became shorter while it was read"):
+    with pytest.raises(FileFailure, match="it became shorter while offsetmgr read it"):
         look(batch(records(0, 3)), end=5000)
 
 
@@ -155,9 +159,9 @@ def test_offsets_that_go_back_are_in_doubt_and_a_broker_keeps_them() -> None:
 
     found = look(first + far + third)
 
-    assert (found.sound, found.damage, found.outcome) == (len(first + far + third), None, RecoveryOutcome.KEPT)
-    why = "offset 10 comes after 504: one of the two entries was changed"
-    assert found.doubts == (Suspicion(len(first + far), 10, why),)
+    assert (found.valid_bytes, found.damage, found.outcome) == (len(first + far + third), None, RecoveryOutcome.KEPT)
+    why = "offset 10 comes after 504: one of the two entries was altered"
+    assert found.suspicions == (Suspicion(len(first + far), 10, why),)
 
 
 @pytest.mark.parametrize("offset", [39, -1, 40 + 2**31, 2**62])
@@ -167,7 +171,7 @@ def test_offsets_that_are_not_the_segments_are_in_doubt_and_what_a_broker_does_i
     found = look(first + moved(batch(records(45, 1)), offset), 40)
 
     why = f"offsets {offset} to {offset} do not belong to a segment that begins at 40"
-    assert found.doubts == (Suspicion(len(first), offset, why),)
+    assert found.suspicions == (Suspicion(len(first), offset, why),)
     assert (found.damage, found.outcome, found.broker_keeps) == (None, RecoveryOutcome.UNKNOWN, None)
 
 
@@ -176,7 +180,7 @@ def test_old_blocks_that_come_back_make_a_broker_throw_the_segment_away() -> Non
 
     found = look(data + data)
 
-    assert (found.sound, found.doubt_count, found.doubts[0].position) == (2 * len(data), 1, len(data))
+    assert (found.valid_bytes, found.suspicion_count, found.suspicions[0].position) == (2 * len(data), 1, len(data))
     assert (found.outcome, found.broker_keeps) == (RecoveryOutcome.EMPTIED, 0)
 
 
@@ -186,15 +190,15 @@ def test_an_unknown_version_with_the_right_checksum_is_in_doubt() -> None:
 
     found = look(bytes(data))
 
-    assert found.doubts == (Suspicion(0, 0, "message format 9 is not known"),)
+    assert found.suspicions == (Suspicion(0, 0, "message format 9 is not known"),)
     assert (found.damage, found.outcome) == (None, RecoveryOutcome.KEPT)
 
 
 def test_gaps_that_compaction_left_are_no_doubt(entry) -> None:
-    assert look(entry(0, 3) + entry(700, 2) + entry(90_000, 1)).doubts == ()
+    assert look(entry(0, 3) + entry(700, 2) + entry(90_000, 1)).suspicions == ()
 
 
 def test_no_longer_doubts_are_held_than_people_read() -> None:
     found = look(batch(records(7, 1)) * 3000)
 
-    assert (len(found.doubts), found.doubt_count) == (100, 2999)
+    assert (len(found.suspicions), found.suspicion_count) == (100, 2999)

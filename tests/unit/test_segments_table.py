@@ -52,7 +52,7 @@ def test_segments_are_a_table_without_what_was_aborted_or_never_ended(tmp_path: 
         "metadata": "",
         "commit_timestamp": NOON,
     }
-    assert found[-1]["error"] == f"{directory / f'{5:020}.log'}: its last 4 bytes are the beginning of an entry"
+    assert found[-1]["error"] == f"{directory / f'{5:020}.log'}: its last 4 bytes are an incomplete entry"
     assert [row.get("log_offset") for row in rows(directory, group="b")] == [7, None], "the damage may have hidden some"
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.spark.checkpoint import kafka_offsets, newest, parse_offsets
-from offsetmgr.spark.checkpoint_files import LocalFiles, batch, directory_of, newest_finished
+from offsetmgr.spark.checkpoint import kafka_offsets, newest_batch, parse_offsets
+from offsetmgr.spark.checkpoint_files import LocalFiles, directory_of, newest_finished, planned_batch
 
 GOLDEN = Path(__file__).parent / "data" / "spark-4.0-checkpoint"
 A = {TopicPartition("ex.a", 0): 20, TopicPartition("ex.a", 1): 20}
@@ -26,11 +26,11 @@ def test_the_newest_finished_batch_is_the_one_with_a_commit_not_the_one_planned(
 
 
 def test_a_batch_that_runs_is_read_by_its_number() -> None:
-    running = batch(LocalFiles(f"file:{GOLDEN}"), 4)
+    running = planned_batch(LocalFiles(f"file:{GOLDEN}"), 4)
 
     assert running is not None
     assert running.ends[0] == {TopicPartition("ex.a", 0): 25, TopicPartition("ex.a", 1): 25}
-    assert batch(LocalFiles(str(GOLDEN)), 5) is None
+    assert planned_batch(LocalFiles(str(GOLDEN)), 5) is None
 
 
 def test_nothing_is_finished_where_there_is_no_checkpoint_yet(tmp_path: Path) -> None:
@@ -66,8 +66,8 @@ def test_a_relative_directory_is_below_the_present_one(monkeypatch: pytest.Monke
 
 
 def test_checksums_and_halves_of_writes_are_no_batches() -> None:
-    assert newest([".12.crc", "9", "10", "11.compact", ".13.1f2e.tmp", "007"]) == 10
-    assert newest([".0.crc"]) is None
+    assert newest_batch([".12.crc", "9", "10", "11.compact", ".13.1f2e.tmp", "007"]) == 10
+    assert newest_batch([".0.crc"]) is None
 
 
 def test_an_unknown_version_names_itself() -> None:

@@ -42,7 +42,7 @@ def test_the_newest_first_and_none_newer_than_pyspark() -> None:
     assert candidates("4.0.3") == ["4.0.3", "4.0.2", "4.0.1", "4.0.0"]
     assert candidates("4.1.0.dev1") == ["4.1.0"]
     assert candidates("4.3.1") == ["4.3.1", "4.3.0", "4.2.0"]
-    with pytest.raises(SparkError, match="'unknown' is none that releases have"):
+    with pytest.raises(SparkError, match="'unknown' is not that of a release"):
         candidates("unknown")
 
 
@@ -90,7 +90,7 @@ def test_where_no_connector_at_all_can_be_fetched_the_error_names_each(
     java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda _name: "4.3.0")
-    with pytest.raises(SparkError, match=r"can be fetched: 4\.3\.0: .*; 4\.2\.0: ") as refused:
+    with pytest.raises(SparkError, match=r"Kafka connector for Spark: 4\.3\.0: .*; 4\.2\.0: ") as refused:
         connector_jars(cache=tmp_path / "cache")
     assert "session(connector=VERSION)" in str(refused.value.hint)
 
@@ -100,7 +100,7 @@ def test_a_version_that_was_named_is_the_only_one_tried(java: Path, tmp_path: Pa
         connector_jars("4.0.2", cache=tmp_path / "cache")
 
     assert str(refused.value) == (
-        "no Kafka connector for Spark can be fetched: "
+        "cannot download a Kafka connector for Spark: "
         "4.0.2: org.apache.spark#spark-sql-kafka-0-10_2.13;4.0.x: not found"
     )
     assert [path.name for path in (tmp_path / "cache" / "spark").iterdir()] == ["resolve.lock"]

@@ -97,18 +97,18 @@ def test_what_is_finished_is_committed_what_is_only_planned_is_not(tmp_path: Pat
     query.finish(0, 10)
     query.plan(1, 20)
 
-    follower.follow(query)
+    follower.track(query)
     assert follower.reconcile(60)
     assert committed(memory) == {T0: 10}
 
     query.finish(1, 20)
-    assert follower.look("q")
+    assert follower.schedule_check("q")
     until(lambda: committed(memory) == {T0: 20})
 
 
 def test_a_lost_event_is_made_good_by_the_next_reconciliation(tmp_path: Path, memory: MemoryStore, make) -> None:
     follower, query = make(retry_policy=RetryPolicy(reconcile_s=0.02)), Query(tmp_path)
-    follower.follow(query)
+    follower.track(query)
     query.finish(0, 10)
 
     until(lambda: committed(memory) == {T0: 10})
@@ -117,7 +117,7 @@ def test_a_lost_event_is_made_good_by_the_next_reconciliation(tmp_path: Path, me
 def test_a_reconciliation_repairs_what_others_did_to_the_group(tmp_path: Path, memory: MemoryStore, make) -> None:
     follower, query = make(), Query(tmp_path)
     query.finish(0, 10)
-    follower.follow(query)
+    follower.track(query)
     assert follower.reconcile(60)
     memory.commit("g", {T0: OffsetAndMetadata(3)}, allow_rewind=True)
 
@@ -130,12 +130,12 @@ def test_two_queries_on_one_topic_commit_the_smaller_offset(tmp_path: Path, memo
     fast, slow = Query(tmp_path / "fast", "fast"), Query(tmp_path / "slow", "slow")
     fast.finish(0, 90)
     slow.finish(0, 10)
-    follower.follow(slow)
-    follower.follow(fast)
+    follower.track(slow)
+    follower.track(fast)
     assert follower.reconcile(60)
     assert committed(memory) == {T0: 10}
 
-    follower.look("slow", ended="1")
+    follower.schedule_check("slow", ended="1")
     assert follower.reconcile(60)
     assert committed(memory) == {T0: 10}
 
@@ -151,9 +151,9 @@ def test_an_ended_query_is_replaced_by_the_one_that_takes_its_place(
     follower = make()
     old = Query(tmp_path / "old", "old", name="job")
     old.finish(0, 10)
-    follower.follow(old)
+    follower.track(old)
     assert follower.reconcile(60)
-    follower.look("old", ended="1")
+    follower.schedule_check("old", ended="1")
 
     new = Query(
         tmp_path / ("old" if same == "checkpoint" else "new"),
@@ -161,7 +161,7 @@ def test_an_ended_query_is_replaced_by_the_one_that_takes_its_place(
         name="job" if same == "name" else None,
     )
     new.finish(0 if same != "checkpoint" else 1, 50)
-    follower.follow(new)
+    follower.track(new)
 
     assert follower.reconcile(60)
     assert committed(memory) == {T0: 50}
@@ -171,13 +171,13 @@ def test_an_ended_query_whose_checkpoint_is_gone_holds_nothing(tmp_path: Path, m
     follower = make()
     old, new = Query(tmp_path / "old", "old"), Query(tmp_path / "new", "new")
     old.finish(0, 10)
-    follower.follow(old)
+    follower.track(old)
     assert follower.reconcile(60)
-    follower.look("old", ended="1")
+    follower.schedule_check("old", ended="1")
     shutil.rmtree(old.directory)
 
     new.finish(0, 50)
-    follower.follow(new)
+    follower.track(new)
 
     assert follower.reconcile(60)
     assert committed(memory) == {T0: 50}
@@ -189,7 +189,7 @@ def test_a_query_is_read_once_it_is_planned_and_until_then_not_all_is_known_to_b
     follower, query = make(), Query(tmp_path)
     query.finish(0, 10)
     planned, query.planned = query.planned, None
-    follower.follow(query)
+    follower.track(query)
     assert not follower.reconcile(0.3)
     assert committed(memory) == {}
 
@@ -208,7 +208,7 @@ def test_a_query_that_has_finished_no_batch_holds_what_it_reads_and_nothing_else
     other.planned = (Source("KafkaV2[Subscribe[u]]", "k"),)
     other.finish(0, 5, "u")
     for query in (slow, fast, other):  # the one that holds first: what the thread reads between changes nothing
-        follower.follow(query)
+        follower.track(query)
 
     assert follower.reconcile(60)
     assert committed(memory) == {U0: 5}
@@ -231,8 +231,8 @@ def test_nothing_is_committed_ahead_of_a_query_of_which_it_is_not_known_how_far_
         slow.planned = None
     else:
         (tmp_path / "s" / "offsets" / "0").write_text("v7\n{}\n{}")
-    follower.follow(slow)
-    follower.follow(fast)
+    follower.track(slow)
+    follower.track(fast)
     assert not follower.reconcile(0.3)
     assert committed(memory) == {}
 
@@ -249,9 +249,9 @@ def test_a_query_that_failed_before_it_was_planned_holds_what_its_checkpoint_spe
     fast.finish(0, 90)
     slow.finish(0, 20)
     slow.planned = None
-    follower.follow(slow)
-    follower.look("s", ended="1")
-    follower.follow(fast)
+    follower.track(slow)
+    follower.schedule_check("s", ended="1")
+    follower.track(fast)
     assert follower.reconcile(60)
     assert committed(memory) == {}
 
@@ -269,11 +269,11 @@ def test_with_names_of_queries_nothing_is_committed_before_all_of_them_have_star
     fast, slow = Query(tmp_path / "f", "f", name="fast"), Query(tmp_path / "s", "s", name="slow")
     fast.finish(0, 90)
     slow.finish(0, 20)
-    follower.follow(fast)
+    follower.track(fast)
     assert not follower.reconcile(60)
     assert committed(memory) == {T0: 10}
 
-    follower.follow(slow)
+    follower.track(slow)
     assert follower.reconcile(60)
     assert committed(memory) == {T0: 20}
 
@@ -282,10 +282,10 @@ def test_the_end_of_an_earlier_run_that_is_reported_late_does_not_end_the_query(
     tmp_path: Path, store: FaultyStore, make
 ) -> None:
     follower = make(stop_on_failure=True)
-    follower.follow(Query(tmp_path, run="1"))
+    follower.track(Query(tmp_path, run="1"))
     again = Query(tmp_path, run="2")
-    follower.follow(again)
-    follower.look("q", ended="1")
+    follower.track(again)
+    follower.schedule_check("q", ended="1")
     again.finish(0, 10)
     store.fail("write", GroupActive("group g", "told to fail"))
 
@@ -299,11 +299,11 @@ def test_a_cluster_that_no_client_reads_from_is_reported_and_not_taken_for_done(
     follower = make(clusters=frozenset({"localhost:9092"}))
     query = Query(tmp_path, cluster="127.0.0.1:9092")
     query.finish(0, 10)
-    follower.follow(query)
+    follower.track(query)
 
     assert not follower.reconcile(60)
     assert str(follower.state.failing) == (
-        "nothing is committed: no source reads from the cluster that was named, but from 127.0.0.1:9092"
+        "nothing is committed: no source reads from the configured cluster; the sources read from 127.0.0.1:9092"
     )
     assert committed(memory) == {}
 
@@ -315,12 +315,12 @@ def test_what_one_query_suffers_from_is_not_repaired_by_anothers_event(
     well.planned = (Source("KafkaV2[Subscribe[u]]", "k"),)
     broken.finish(0, 10)
     (tmp_path / "b" / "offsets" / "0").write_text("v7\n{}\n{}")
-    follower.follow(broken)
-    follower.follow(well)
+    follower.track(broken)
+    follower.track(well)
     assert not follower.reconcile(60)
     for number in range(3):
         well.finish(number, 20 + number, "u")
-        follower.look("w")
+        follower.schedule_check("w")
         until(lambda number=number: committed(memory) == {U0: 20 + number})
 
     assert not follower.reconcile(60)
@@ -332,7 +332,7 @@ def test_a_reconciliation_waits_for_what_is_tried_again(
     tmp_path: Path, memory: MemoryStore, store: FaultyStore, make
 ) -> None:
     follower, query = make(), Query(tmp_path)
-    follower.follow(query)
+    follower.track(query)
     assert follower.reconcile(60)
     query.finish(0, 10)
     store.fail("write", Unreachable("store s", "told to fail"), times=2)
@@ -347,7 +347,7 @@ def test_a_failed_commit_is_retried_and_the_newest_wins(
     follower, query = make(), Query(tmp_path)
     store.fail("write", times=2)
     query.finish(0, 10)
-    follower.follow(query)
+    follower.track(query)
 
     until(lambda: committed(memory) == {T0: 10})
     assert follower.state.failures == 2
@@ -361,12 +361,12 @@ def test_after_its_retries_a_failure_is_reported_once_and_repaired_when_it_ends(
     follower, query = make(), Query(tmp_path)
     store.fail("write", Unreachable("store s", "told to fail"))
     query.finish(0, 10)
-    follower.follow(query)
+    follower.track(query)
     until(lambda: follower.state.failures >= 6)
 
     assert str(follower.state.failing) == "store s: told to fail"
     said = [record.message for record in caplog.records if record.levelno == logging.ERROR]
-    assert said == ["group g is not committed: store s: told to fail"]
+    assert said == ["cannot commit offsets of group g: store s: told to fail"]
     assert not query.stopped.is_set()
 
     store.heal()
@@ -382,7 +382,7 @@ def test_a_query_is_stopped_only_where_that_was_asked_for(
     follower, query = make(stop_on_failure=True), Query(tmp_path)
     store.fail("write", error)
     query.finish(0, 10)
-    follower.follow(query)
+    follower.track(query)
 
     assert query.stopped.wait(60)
     assert follower.state.failing is error
@@ -394,13 +394,13 @@ def test_the_group_is_not_taken_back_unless_that_is_allowed(tmp_path: Path, memo
     query.finish(0, 10)
 
     careful = make()
-    careful.follow(query)
+    careful.track(query)
     assert not careful.reconcile(60)
     assert memory.data["g"][T0].offset == 40
-    assert careful.state.refused == (T0,)
+    assert careful.state.rejected_rewinds == (T0,)
 
     allowed = make(allow_rewind=True)
-    allowed.follow(query)
+    allowed.track(query)
     assert allowed.reconcile(60)
     assert memory.data["g"][T0].offset == 10
 
@@ -413,8 +413,8 @@ def test_one_partition_that_fails_does_not_hold_the_others(
     first.finish(0, 10)
     second.finish(0, 20, "u")
     store.fail("write", GroupActive("group g", "told to fail"), partition=T0)
-    follower.follow(first)
-    follower.follow(second)
+    follower.track(first)
+    follower.track(second)
 
     assert not follower.reconcile(60)
     assert committed(memory) == {U0: 20}
@@ -424,7 +424,7 @@ def test_an_unreadable_checkpoint_is_reported_and_commits_nothing(tmp_path: Path
     follower, query = make(), Query(tmp_path)
     query.finish(0, 10)
     (tmp_path / "offsets" / "0").write_text("v7\n{}\n{}")
-    follower.follow(query)
+    follower.track(query)
 
     assert not follower.reconcile(60)
     assert str(follower.state.failing) == f"checkpoint {tmp_path}/offsets/0: its version is v7, known is v1"
@@ -434,8 +434,8 @@ def test_an_unreadable_checkpoint_is_reported_and_commits_nothing(tmp_path: Path
 def test_a_topic_of_two_clusters_is_reported_by_name(tmp_path: Path, memory: MemoryStore, make) -> None:
     follower = make()
     east, west = Query(tmp_path / "e", "e", cluster="east:1"), Query(tmp_path / "w", "w", cluster="west:1")
-    follower.follow(east)
-    follower.follow(west)
+    follower.track(east)
+    follower.track(west)
     # Whichever of them finishes first: that the other reads the topic too is known from its plan.
     east.finish(0, 10)
     west.finish(0, 20)
@@ -447,10 +447,10 @@ def test_a_topic_of_two_clusters_is_reported_by_name(tmp_path: Path, memory: Mem
 
 def test_closing_commits_what_is_finished_and_takes_no_longer(tmp_path: Path, memory: MemoryStore, make) -> None:
     follower, query = make(), Query(tmp_path)
-    follower.follow(query)
+    follower.track(query)
     query.finish(0, 10)
 
     assert follower.close(10)
     assert memory.data["g"] == {T0: Committed(10, version=0)}
-    with pytest.raises(UsageError, match="the committer was closed"):
-        follower.follow(query)
+    with pytest.raises(UsageError, match="the committer is closed"):
+        follower.track(query)

@@ -7,8 +7,8 @@ import pytest
 from offsetmgr.core.errors import SparkError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.spark.checkpoint import CheckpointBatch
-from offsetmgr.spark.offset_merge import CommitBlock, SourceProgress, merge_min, normalised
-from offsetmgr.spark.query_plan import Source, holds, readings
+from offsetmgr.spark.offset_merge import CommitBlock, SourceProgress, merge_min, normalized
+from offsetmgr.spark.query_plan import Source, blocks_of, progress_of
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 
@@ -34,27 +34,27 @@ def test_the_same_topic_on_two_clusters_is_not_committed_until_the_user_says_whi
 
 
 def test_servers_in_another_order_are_the_same_cluster() -> None:
-    assert normalised("h2:9092, h1:9092,") == normalised("h1:9092,h2:9092") == "h1:9092,h2:9092"
+    assert normalized("h2:9092, h1:9092,") == normalized("h1:9092,h2:9092") == "h1:9092,h2:9092"
 
 
 def test_sources_that_are_not_kafkas_commit_nothing_though_their_offsets_look_alike() -> None:
     batch = CheckpointBatch(3, ({T0: 5}, {U0: 9}, None))
     sources = (Source("KafkaV2[Subscribe[t]]", "k"), Source("OtherStream[u]"), Source("KafkaV2[Subscribe[v]]", "k"))
 
-    assert readings(batch, sources, "query q") == [SourceProgress("k", {T0: 5})]
+    assert progress_of(batch, sources, "query q") == [SourceProgress("k", {T0: 5})]
 
 
 def test_a_plan_that_does_not_fit_the_checkpoint_is_an_error() -> None:
     with pytest.raises(SparkError, match="its plan has 1 sources and batch 3 of its checkpoint 2"):
-        readings(CheckpointBatch(3, ({T0: 5}, {U0: 9})), (Source("KafkaV2[Subscribe[t]]"),), "query q")
+        progress_of(CheckpointBatch(3, ({T0: 5}, {U0: 9})), (Source("KafkaV2[Subscribe[t]]"),), "query q")
 
 
 def test_a_source_that_has_finished_nothing_holds_its_topics() -> None:
     batch = CheckpointBatch(3, ({T0: 5}, None))
     sources = (Source("KafkaV2[Subscribe[t, u]]", "k"), Source("KafkaV2[Assign[u-0, v.w-12]]", "k"))
 
-    assert holds(batch, sources) == [CommitBlock("k", frozenset({"u", "v.w"}))]
-    assert holds(None, (Source("KafkaV2[SubscribePattern[t.*]]", "k"), Source("Rate"))) == [CommitBlock("k", None)]
+    assert blocks_of(batch, sources) == [CommitBlock("k", frozenset({"u", "v.w"}))]
+    assert blocks_of(None, (Source("KafkaV2[SubscribePattern[t.*]]", "k"), Source("Rate"))) == [CommitBlock("k", None)]
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_where_no_source_reads_from_the_groups_cluster_that_is_reported() -> Non
     merged = merge_min(read, frozenset({"esat:1"}))
     assert merged.elsewhere == ("", "east:1")
     assert str(merged.problem) == (
-        "nothing is committed: no source reads from the cluster that was named, but from an unknown cluster and from "
-        "east:1"
+        "nothing is committed: no source reads from the configured cluster; the sources read from an unknown "
+        "cluster and from east:1"
     )
     assert merge_min(read, frozenset({"esat:1"}), [CommitBlock()]).problem is None, (
         "it may be that of one not planned yet"

@@ -14,17 +14,17 @@ def test_a_group_that_has_committed_nothing_at_all_is_doubted() -> None:
     assert start.unknown
     assert start.explain() == [
         "group odrers: 0 of 2 partitions begin at their committed offset",
-        "group odrers has committed nothing in these topics: is that its name?",
-        "t-0: no commit, begins at the earliest",
-        "t-1: no commit, begins at the earliest",
+        "group odrers has no committed offsets in these topics; check its name",
+        "t-0: no committed offset, begins at the earliest offset",
+        "t-1: no committed offset, begins at the earliest offset",
     ]
 
 
 def test_a_group_of_which_something_is_known_is_not() -> None:
-    start = StartingOffsets("orders", {T0: -2, T1: -1}, new=(T0,), fallen_out={T1: (4, LogRange(5, 9))})
+    start = StartingOffsets("orders", {T0: -2, T1: -1}, new=(T0,), outside_log={T1: (4, LogRange(5, 9))})
 
     assert not start.unknown
     assert start.explain()[1:] == [
-        "t-0: no commit, begins at the earliest",
-        "t-1: 4 is not in the log (5 to 9), begins at the earliest",
+        "t-0: no committed offset, begins at the earliest offset",
+        "t-1: 4 is not in the log (5 to 9), begins at the earliest offset",
     ]

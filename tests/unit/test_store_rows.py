@@ -12,7 +12,7 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import GroupNotFound
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.spark import store_rows
-from offsetmgr.spark.store_rows import groups_of, groups_of_both, write_rows
+from offsetmgr.spark.store_rows import select_groups, select_groups_of_stores, write_rows
 from offsetmgr.testing.memory import MemoryStore
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -93,9 +93,9 @@ def test_a_group_that_the_store_does_not_know_is_an_error_and_not_an_empty_table
 ) -> None:
     stores["one"].commit("orders", {T0: OffsetAndMetadata(1)})
 
-    assert groups_of("one", CONFIG, ["orders"]) == groups_of("one", CONFIG, []) == ["orders"]
+    assert select_groups("one", CONFIG, ["orders"]) == select_groups("one", CONFIG, []) == ["orders"]
     with pytest.raises(GroupNotFound, match="'odrers'"):
-        groups_of("one", CONFIG, ["orders", "odrers"])
+        select_groups("one", CONFIG, ["orders", "odrers"])
 
 
 def test_of_two_stores_a_group_may_be_in_one_alone_but_not_in_none(stores: dict[str, MemoryStore]) -> None:
@@ -103,8 +103,8 @@ def test_of_two_stores_a_group_may_be_in_one_alone_but_not_in_none(stores: dict[
     stores["two"].commit("b-1", {T0: OffsetAndMetadata(1)})
     both = [("one", CONFIG), ("two", CONFIG)]
 
-    assert groups_of_both(both, []) == ["a-1", "b-1"]
-    assert groups_of_both(both, ["b-*", "a-1"]) == ["a-1", "b-1"]
+    assert select_groups_of_stores(both, []) == ["a-1", "b-1"]
+    assert select_groups_of_stores(both, ["b-*", "a-1"]) == ["a-1", "b-1"]
     for name in ("c-1", "c-*"):
-        with pytest.raises(GroupNotFound, match="is in none of the stores"):
-            groups_of_both(both, ["a-1", name])
+        with pytest.raises(GroupNotFound, match="does not exist in any of the stores"):
+            select_groups_of_stores(both, ["a-1", name])

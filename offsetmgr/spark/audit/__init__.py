@@ -1,5 +1,5 @@
-"""An audit of the groups in an offsets topic: functions from tables to tables, and a report page.
+"""Audits the groups of an offsets topic: computes tables from the topic's records, and a report page.
 
-`commits` reads the log's table, `expiry` forecasts, `lag` compares offsets with logs, `compare` compares two stores.
-Times are milliseconds since 1970; unknown values are null.
+`commits` computes the newest offsets and each group's history of commits, `expiry` forecasts when offsets expire, `lag`
+computes the lag, and `compare` compares with another store. Times are milliseconds since 1970; unknown values are null.
 """

@@ -1,8 +1,8 @@
-"""From the raw log (`offsetmgr.spark.log_rows.SCHEMA`): the newest offset of each key, and each group's history of
-commits.
+"""Computes tables from the records of an offsets topic (`offsetmgr.spark.log_rows.SCHEMA`): the newest offsets, and
+each group's history of commits.
 
-The log contains the records that compaction has kept: only the newest record of a partition is certain to exist. A
-group's records are in one partition of the log, so within it ``log_offset`` is the order of commits.
+Compaction removes older records, so for each group and partition only the newest record is certain to exist. All
+records of a group are in one partition of the log, so ``log_offset`` is the order of the group's commits.
 """
 
 from __future__ import annotations
@@ -17,29 +17,30 @@ from offsetmgr.spark.log_rows import GROUP, OFFSET, STATE
 KEY: Final = ("group", "topic", "partition")
 DAY_MS: Final = 86_400_000
 GAP_MS: Final = 3_600_000
-"""Default length of a gap: an hour without a commit."""
+"""Default: more than an hour without a commit is a gap."""
 _COMMIT: Final = ("offset", "leader_epoch", "metadata", "commit_timestamp", "expire_timestamp", "log_timestamp")
 
 
 def latest(log: DataFrame) -> DataFrame:
-    """The newest record of each group, topic and partition: the commit, or a ``tombstone``. If the newest record could
-    not be read, its row has an ``error``, and an older record does not replace it."""
+    """Returns the newest record of each group, topic and partition: a commit or a ``tombstone``. If that record is
+    unreadable, the row has an ``error``; an older record does not replace it."""
     newest = sql.max_by(sql.struct("tombstone", *_COMMIT, "error"), sql.col("log_offset")).alias("newest")
     return log.where(sql.col("kind") == OFFSET).groupBy(*KEY).agg(newest).select(*KEY, "newest.*")
 
 
 def committed(newest: DataFrame) -> DataFrame:
-    """The rows of `latest` that a fetch would find: neither deleted nor unreadable."""
+    """Returns the rows of `latest` that are committed offsets: neither deleted nor unreadable."""
     return newest.where(~sql.col("tombstone") & sql.col("error").isNull())
 
 
 def history(log: DataFrame, *, gap_ms: int = GAP_MS) -> DataFrame:
-    """The history of commits of each group's partition, from the records that the log still contains.
+    """Returns statistics of the commits of each group, topic and partition, from the records that the log still has.
 
-    ``commits`` and ``tombstones`` count records. ``commits_per_hour`` covers the time from the first to the last commit
-    and is null if that is one moment; ``consumed_per_s`` is the growth of the offset in that time. ``rewinds`` counts
-    commits below the one before, ``largest_rewind`` is in offsets. ``gaps`` counts times of more than ``gap_ms``
-    between two commits, ``longest_silence_ms`` is the longest.
+    ``commits`` and ``tombstones`` count records. ``commits_per_hour`` is the rate from the first to the last commit,
+    null if both have the same time. ``consumed_per_s`` is the rate at which the offset grew in that time. ``rewinds``
+    counts the commits whose offset is below that of the previous one; ``largest_rewind`` is the largest difference in
+    offsets. ``gaps`` counts the pauses of more than ``gap_ms`` between two commits; ``longest_silence_ms`` is the
+    longest pause.
     """
     rows = log.where((sql.col("kind") == OFFSET) & sql.col("error").isNull())
     commits = rows.where(~sql.col("tombstone"))
@@ -48,7 +49,7 @@ def history(log: DataFrame, *, gap_ms: int = GAP_MS) -> DataFrame:
     back = sql.lag("offset").over(order) - sql.col("offset")
     spent = sql.max("commit_timestamp") - sql.min("commit_timestamp")
     grown = sql.max_by("offset", "log_offset") - sql.min_by("offset", "log_offset")
-    told = (
+    statistics = (
         commits.withColumns({"silence": silence, "back": back})
         .groupBy(*KEY)
         .agg(
@@ -64,15 +65,15 @@ def history(log: DataFrame, *, gap_ms: int = GAP_MS) -> DataFrame:
         )
     )
     deleted = rows.groupBy(*KEY).agg(sql.count_if("tombstone").alias("tombstones"))
-    counted = deleted.join(told, list(KEY), "left")
+    counted = deleted.join(statistics, list(KEY), "left")
     return counted.withColumns(
         {name: sql.coalesce(sql.col(name), sql.lit(0)) for name in ("commits", "rewinds", "gaps")}
     )
 
 
 def tombstones(log: DataFrame) -> DataFrame:
-    """Deletions that the log still contains, one row per group: their number, their number of partitions, and the time
-    of the last one (by the broker, when it was appended)."""
+    """Returns, for each group, the number of tombstones that the log still has, the number of their partitions, and the
+    append time of the last one."""
     return (
         log.where((sql.col("kind") == OFFSET) & sql.col("tombstone"))
         .groupBy("group")
@@ -85,7 +86,8 @@ def tombstones(log: DataFrame) -> DataFrame:
 
 
 def silent_groups(newest: DataFrame, *, days: float, now_ms: int) -> DataFrame:
-    """Groups that have offsets and whose newest commit is more than ``days`` old, from `latest`."""
+    """Returns the groups that have offsets and whose newest commit is more than ``days`` old. ``newest`` is the result
+    of `latest`."""
     return (
         committed(newest)
         .groupBy("group")
@@ -96,11 +98,11 @@ def silent_groups(newest: DataFrame, *, days: float, now_ms: int) -> DataFrame:
 
 
 def groups(log: DataFrame) -> DataFrame:
-    """Each group's newest group metadata: ``members`` and ``group_timestamp`` as in the log's table. ``new_protocol``
-    marks groups of KIP-848, whose members this table does not contain. Deleted groups are left out."""
+    """Returns each group's newest metadata: ``members`` and ``group_timestamp`` as in the log's table. ``new_protocol``
+    marks groups of the KIP-848 protocol, whose members are unknown here. Deleted groups are omitted."""
     rows = log.where(sql.col("kind").isin(GROUP, STATE) & sql.col("error").isNull())
     newest = sql.max_by(sql.struct("kind", "tombstone", "members", "group_timestamp"), sql.col("log_offset"))
-    # A group of KIP-848 has several keys; that of the group itself (3) shows whether it exists.
+    # A KIP-848 group has keys of several versions. The key of the group itself, version 3, shows whether it exists.
     return (
         rows.where((sql.col("kind") == GROUP) | (sql.col("key_version") == 3))
         .groupBy("group")
@@ -116,7 +118,7 @@ def groups(log: DataFrame) -> DataFrame:
 
 
 def _per(count: Column, spent_ms: Column, unit_ms: int) -> Column:
-    """A rate per unit of time; null if no time has passed."""
+    """Returns a rate per unit of time; null if no time has passed."""
     return _rounded(sql.when(spent_ms > 0, count * float(unit_ms) / spent_ms))
 
 

@@ -1,4 +1,4 @@
-"""Compares the tables (`offsetmgr.spark.store_rows.SCHEMA`) of two stores, as `offsetmgr.groups.diff` does."""
+"""Compares the tables (`offsetmgr.spark.store_rows.SCHEMA`) of two stores, by the rules of `offsetmgr.groups.diff`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ LOG: Final = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=Tru
 
 
 def log_side(newest: DataFrame) -> DataFrame:
-    """Converts `commits.latest` to a store's table: without deleted rows, and unreadable rows with their error."""
+    """Converts the result of `commits.latest` to the columns of a store's table, without tombstones."""
     return newest.where("not tombstone").select(*COLUMNS)
 
 
 def differences(left: DataFrame, right: DataFrame, capabilities: tuple[Capabilities, Capabilities]) -> DataFrame:
-    """The partitions that differ: ``kind`` is ``only-left``, ``only-right``, ``offset``, ``metadata``, ``leader-epoch``
-    or ``unreadable``, then with ``error``; both sides' values are in the row.
+    """Returns the partitions that differ, with the values of both sides.
 
-    Fields that only one of the stores supports are not compared. Groups that could not be read as a whole have no
-    topic.
+    ``kind`` is ``only-left``, ``only-right``, ``offset``, ``metadata``, ``leader-epoch`` or ``unreadable``; an
+    unreadable row has an ``error``. If a whole group is unreadable, its row has no topic. Metadata and leader epochs
+    are compared only if both stores support them.
     """
     here, there = _side(left, "left"), _side(right, "right")
     on = (

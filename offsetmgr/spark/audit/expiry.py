@@ -1,4 +1,4 @@
-"""Forecasts when committed offsets expire if nothing happens until then (KIP-211), and the basis of each forecast."""
+"""Forecasts when committed offsets expire if no group commits or changes its members until then (KIP-211)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from offsetmgr.spark.audit.commits import committed
 
 
 def expiry(newest: DataFrame, groups: DataFrame, *, retention_ms: int | None, now_ms: int) -> DataFrame:
-    """One row per committed offset, from `commits.latest` and `commits.groups`.
+    """Returns one row for each committed offset. ``newest`` and ``groups`` are the results of `commits.latest` and
+    `commits.groups`.
 
-    ``expires_at`` is null if the offset does not expire or the time is unknown. ``how`` is the basis: ``members`` (a
-    group with members keeps its subscribed topics), ``own`` (the client set the time), ``left`` (one retention after
-    the last member left, or after the commit if that is later), ``commit`` (never had members: one retention after the
-    commit), ``new-protocol`` (the log does not contain the members of a KIP-848 group), ``retention-unknown``.
-    ``overdue`` means that the time has passed: the broker deletes the offset at its next check. ``retention_ms`` is the
-    broker's ``offsets.retention.minutes`` in milliseconds, None if unknown.
+    ``expires_at`` is null if the offset does not expire or the time is unknown. ``how`` is the basis of the forecast:
+
+    - ``members``: no expiry, because a group with members keeps the offsets of the topics that it subscribes to.
+    - ``own``: the client set the expiry time.
+    - ``left``: one retention time after the last member left, or after the commit if that is later.
+    - ``commit``: the group never had members; one retention time after the commit.
+    - ``new-protocol``: unknown, because this table does not contain the members of a KIP-848 group.
+    - ``retention-unknown``: the broker's retention time is unknown.
+
+    ``overdue`` means that the time has passed, so the broker deletes the offset at its next check. ``retention_ms`` is
+    the broker's ``offsets.retention.minutes`` in milliseconds, None if unknown.
     """
     retention = sql.lit(retention_ms).cast("bigint")
     members, own = sql.col("members"), sql.col("expire_timestamp")

@@ -1,4 +1,4 @@
-"""Time series for the page's plots: the groups' commit rates and lags."""
+"""Computes the time series for the report page's plots: the commit rate, and the lag of groups."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from offsetmgr.spark.audit.commits import DAY_MS
 from offsetmgr.spark.audit.plots import Point
 
 LONGEST_MS: Final = 7 * DAY_MS
-"""A plot begins at most this long before the audit, since one old commit would squeeze all others together."""
+"""Maximum time span of a plot: a single old commit would otherwise compress all others."""
 _STEPS: Final = 28
 
 
 def moments(commits: DataFrame, now_ms: int) -> list[int]:
-    """Times from the first commit (at most `LONGEST_MS` ago) to now, both included; empty without a commit."""
+    """Returns evenly spaced times from the first commit, at most `LONGEST_MS` ago, to now. Returns none without a
+    commit."""
     ends = commits.agg(sql.min("commit_timestamp"), sql.max("commit_timestamp")).first()
     if ends is None or ends[0] is None:
         return []
@@ -31,7 +32,7 @@ def moments(commits: DataFrame, now_ms: int) -> list[int]:
 
 
 def commit_rate(commits: DataFrame, times: Sequence[int]) -> dict[str, list[Point]]:
-    """Commits of offsets per minute, from each moment to the next, plotted at the later one."""
+    """Returns the number of commits per minute between each two moments, as a point at the later moment."""
     if len(times) < 2:
         return {}
     intervals = len(times) - 1
@@ -45,9 +46,10 @@ def commit_rate(commits: DataFrame, times: Sequence[int]) -> dict[str, list[Poin
 def lag_over_time(
     commits: DataFrame, cluster: Cluster, groups: Sequence[str], times: Sequence[int]
 ) -> dict[str, list[Point]]:
-    """The lag of each group at each moment, over partitions that had a commit by then and whose log is known.
+    """Returns the lag of each group at each moment.
 
-    The timestamps of a log's records show where it ended at a time; the last moment agrees with the lag's table.
+    It is the sum over the partitions that had a commit by then and whose log can be read. The timestamps of a log's
+    records show where the log ended at that moment. At the last moment the lag agrees with the lag table.
     """
     if not groups or not times:
         return {}
@@ -76,9 +78,10 @@ def lag_over_time(
 
 
 def _behind(offset: int, log: LogRange | OffsetMgrError | None, end_then: int | OffsetMgrError | None) -> int | None:
-    """Number of records still in the log that were between an offset and the log's end at a time; None if unknown.
+    """Returns the number of records between an offset and the log's end at an earlier time, without those that the log
+    no longer has. Returns None if it is unknown.
 
-    ``end_then`` None: no record is later, so the log had its present end.
+    ``end_then`` is the log's end at that time. None means that no record is later, so it is the present end.
     """
     if not isinstance(log, LogRange) or isinstance(end_then, OffsetMgrError) or offset > log.end:
         return None

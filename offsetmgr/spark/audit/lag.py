@@ -1,4 +1,4 @@
-"""The lag of each committed offset behind the end of its log, with the definition of `offsetmgr.groups.lag`."""
+"""Computes the lag of each committed offset, as `offsetmgr.groups.lag` defines it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.kafka.cluster.base import Cluster
 
 ENDS: Final = "topic string, partition int, log_start_offset bigint, log_end_offset bigint, log_error string"
-"""The start and end of each log, or the error, as Spark's DDL."""
+"""The columns for the start and end of each log, or its error, as Spark's DDL."""
 
 
 def log_ends(spark: SparkSession, cluster: Cluster, offsets: DataFrame) -> DataFrame:
-    """The logs of all partitions in ``offsets``, in one bulk request from the driver. Call it after ``offsets`` was
-    read, so that no lag is negative."""
+    """Returns a table (`ENDS`) of the log ranges of all partitions in ``offsets``, which the driver fetches at once.
+    Call it after the offsets were read; an earlier log end could make a lag negative."""
     asked = [TopicPartition(*row) for row in offsets.select("topic", "partition").distinct().collect()]
     return ends_table(spark, cluster.log_ranges(asked) if asked else {})
 
 
 def ends_table(spark: SparkSession, found: Mapping[TopicPartition, LogRange | OffsetMgrError]) -> DataFrame:
-    """A cluster's result as a table."""
+    """Converts log ranges and errors to a table (`ENDS`)."""
     rows: Iterable[tuple[object, ...]] = (
         (*tp, None, None, str(log)) if isinstance(log, OffsetMgrError) else (*tp, log.start, log.end, None)
         for tp, log in found.items()
@@ -33,11 +33,11 @@ def ends_table(spark: SparkSession, found: Mapping[TopicPartition, LogRange | Of
 
 
 def lag(offsets: DataFrame, ends: DataFrame) -> DataFrame:
-    """``offsets`` (group, topic, partition, offset) with ``log_start_offset``, ``log_end_offset``, ``lag`` and
-    ``note``.
+    """Adds ``log_start_offset``, ``log_end_offset``, ``lag`` and ``note`` to a table of group, topic, partition and
+    offset.
 
-    The lag counts from the log's start if the offset is below it. It is null if the log is unknown or the offset is
-    beyond its end (for example after the topic was recreated), which ``note`` explains.
+    If the offset is below the log's start, the lag counts from the start. The lag is null if the log is unknown or ends
+    before the offset, for example because the topic was recreated; ``note`` gives the reason.
     """
     offset, start, end = sql.col("offset"), sql.col("log_start_offset"), sql.col("log_end_offset")
     note = (

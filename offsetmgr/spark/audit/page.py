@@ -1,4 +1,4 @@
-"""The report page of an audit: one self-contained HTML file, readable without Spark and without a network. Pure."""
+"""Renders the report page of an audit: one HTML file without scripts and without references to other files. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from offsetmgr.spark.audit.page_style import STYLE
 from offsetmgr.spark.audit.plots import Point, bars, lines, moment
 
 PAGE: Final = "index.html"
-"""File name in an audit's directory."""
+"""File name of the page in an audit's directory."""
 SHOWN: Final = 20
-"""Rows of each table of the page, at most."""
+"""Maximum number of rows in each table of the page."""
 
 
 class UnsteadyGroup(NamedTuple):
-    """A group whose commits went back or paused; ``largest_rewind`` in offsets, None without a rewind."""
+    """A group with rewinds or gaps in its commits. ``largest_rewind`` is in offsets, None without a rewind."""
 
     group: str
     rewinds: int
@@ -27,8 +27,8 @@ class UnsteadyGroup(NamedTuple):
 
 
 class DifferingRow(NamedTuple):
-    """A group that differs between the log and the other store: the number of partitions, and by how many offsets each
-    side is ahead if both have one."""
+    """A group that differs between the log and the other store: the number of differing partitions, and the number of
+    offsets by which each side is ahead, in partitions that both sides have."""
 
     group: str
     partitions: int
@@ -38,7 +38,8 @@ class DifferingRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The differences between the log and another store: partitions by kind (`compare.differences`), and by group."""
+    """The differences between the log and another store: the number of partitions of each kind
+    (`compare.differences`), and the groups that differ."""
 
     store: str
     kinds: Sequence[tuple[str, int]]
@@ -50,9 +51,10 @@ class PageData:
     """The content of the page. Times are milliseconds since 1970; None means unknown.
 
     ``title`` is the topic, ``source`` its brokers. ``facts`` are numbers with their names. ``lag_over_time`` and
-    ``commit_rate`` (commits a minute) are lines by group, ``top`` the groups with the largest lag. Rows of ``lag``:
-    group, partitions, lag, partitions of unknown lag; of ``silent``: group, last commit, days; of ``expiring``: group,
-    partitions, the first to expire, the basis of the forecast. ``comparison`` is None if no store was compared.
+    ``commit_rate`` (commits per minute) are the lines of the plots, by name. ``top`` are the groups with the largest
+    lag. A row of ``lag`` is the group, its partitions, its lag, and its partitions with unknown lag. A row of
+    ``silent`` is the group, its last commit, and the days since then. A row of ``expiring`` is the group, its
+    partitions, the earliest expiry, and the basis of the forecast. ``comparison`` is None if no store was compared.
     """
 
     title: str
@@ -70,7 +72,8 @@ class PageData:
 
 
 class _Column(NamedTuple):
-    """``kind``: ``name`` (may break anywhere), ``number``, ``time`` (never breaks) or ``words``."""
+    """A column of a table. ``kind`` is ``name`` (its lines may break anywhere), ``number``, ``time`` (its lines never
+    break) or ``words``."""
 
     title: str
     kind: str
@@ -78,7 +81,7 @@ class _Column(NamedTuple):
 
 _GROUP: Final = _Column("group", "name")
 _SIDE_BY_SIDE: Final = 30
-"""Maximum number of title characters side by side on a phone."""
+"""Maximum total length of the titles of columns that are side by side in a narrow window."""
 _KINDS: Final = {
     "only-left": "only in the log",
     "only-right": "only in the store",
@@ -87,11 +90,11 @@ _KINDS: Final = {
     "leader-epoch": "another leader epoch",
     "unreadable": "could not be read",
 }
-"""The kinds of `compare.differences` (the log is left), and their texts on the page."""
+"""The page's texts for the kinds of `compare.differences`; the log is on the left."""
 
 
 def page(data: PageData) -> str:
-    """The whole file."""
+    """Returns the content of the HTML file."""
     brokers = data.source.replace(",", ", ")  # so that lines can break
     facts = "".join(f"<div><dt>{escape(name)}</dt><dd>{_cell(value)}</dd></div>" for name, value in data.facts)
     parts = [
@@ -105,30 +108,35 @@ def page(data: PageData) -> str:
         '<div class="plots"><section>',
         "<h2>Lag over time</h2>",
         lines(data.lag_over_time, "Lag over time"),
-        "<p>Of the groups with the largest lag: records from their commits of that time to the log's end then, by the "
-        "timestamps of the records that the logs still hold.</p>",
+        "<p>The lag of the groups with the largest lag: the number of records between the offset that was committed at "
+        "a time and the log's end at that time, by the timestamps of the records that the logs still have.</p>",
         "</section><section>",
         "<h2>Commit rate</h2>",
         lines(data.commit_rate, "Commit rate"),
-        "<p>Offsets committed a minute, of the commits that the log still holds: compaction takes older ones.</p>",
+        "<p>Committed offsets per minute, without the older commits that compaction has removed.</p>",
         "</section></div>",
         "<h2>Groups with the largest lag</h2>",
         bars(data.top, "Groups with the largest lag"),
         _part(
-            "Lag", "lag", _LAG, data.lag, "Unknown are partitions whose log is not there, or ends before the offset."
+            "Lag",
+            "lag",
+            _LAG,
+            data.lag,
+            "The lag of a partition is unknown if its log does not exist or ends before the offset.",
         ),
-        _part("Rewinds and gaps", "history", _UNSTEADY, [_steady(row) for row in data.unsteady]),
+        _part("Rewinds and gaps", "history", _UNSTEADY, [_unsteady_cells(row) for row in data.unsteady]),
         _part("Silent groups", "silent", _SILENT, [(group, moment(at), days) for group, at, days in data.silent]),
         _part(
             "Next to expire",
             "expiry",
             _EXPIRING,
             [(group, count, moment(at), how) for group, count, at, how in data.expiring],
-            "If nothing happens: a retention after the commit, or after the last member left; own: the client's time.",
+            "The forecast assumes no further commits: one retention time after the commit (commit) or after the last "
+            "member left (left), or the client's own expiry time (own).",
         ),
     ]
     if data.comparison is not None:
-        parts += _compared(data.comparison)
+        parts += _comparison_parts(data.comparison)
     return "".join([*parts, "</body></html>\n"])
 
 
@@ -155,27 +163,28 @@ _DIFFERING: Final = (
 )
 
 
-def _compared(found: Comparison) -> list[str]:
+def _comparison_parts(found: Comparison) -> list[str]:
     title = f"<h2>Differences from {escape(found.store)}</h2>"
     if not found.kinds:
         return [title, '<p class="none">None.</p>']
     return [
-        f"{title}<p>In partitions. The log was read first, then the store: groups that commit meanwhile differ.</p>",
+        f"{title}<p>Number of partitions. Groups that committed between the reads of the log and the store differ.</p>",
         bars([(_KINDS[kind], count) for kind, count in found.kinds], "Differences"),
         _part("Groups that differ", "differences", _DIFFERING, found.groups),
     ]
 
 
 def _part(title: str, table: str, columns: Sequence[_Column], rows: Sequence[Sequence[Any]], meaning: str = "") -> str:
-    """``table`` is the table of `run.COMPARED` with all rows; ``meaning`` explains the columns."""
+    """Renders a section. ``table`` is the name of the table of `run.COMPARED` with all rows; ``meaning`` explains the
+    columns."""
     more = f"The first {SHOWN}; the table {table} has more." if len(rows) >= SHOWN else ""
-    told = " ".join(filter(None, (meaning if rows else "", more)))
-    return f"<h2>{escape(title)}</h2>{f'<p>{escape(told)}</p>' if told else ''}{_table(columns, rows)}"
+    text = " ".join(filter(None, (meaning if rows else "", more)))
+    return f"<h2>{escape(title)}</h2>{f'<p>{escape(text)}</p>' if text else ''}{_table(columns, rows)}"
 
 
 def _table(columns: Sequence[_Column], rows: Sequence[Sequence[Any]]) -> str:
-    """In a narrow window the name is above the other cells, or, with many or long titles, each cell is on its own
-    line."""
+    """Renders a table. In a narrow window the first cell is above the other cells of its row; with many or long titles
+    each cell is on a line of its own."""
     if not rows:
         return '<p class="none">None.</p>'
     head = "".join(f'<th class="{kind}">{escape(title)}</th>' for title, kind in columns)
@@ -193,13 +202,13 @@ def _table(columns: Sequence[_Column], rows: Sequence[Sequence[Any]]) -> str:
     return f"<table {form}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _steady(row: UnsteadyGroup) -> tuple[object, ...]:
+def _unsteady_cells(row: UnsteadyGroup) -> tuple[object, ...]:
     silence = None if row.longest_silence_ms is None else duration(row.longest_silence_ms)
     return (row.group, row.rewinds, row.largest_rewind or 0, row.gaps, silence)
 
 
 def duration(spent_ms: int) -> str:
-    """``3 d 4 h``, ``2 h 0 min``, ``12 s``: the two largest units."""
+    """Formats a duration with its two largest units: ``3 d 4 h``, ``2 h 0 min``, ``12 s``."""
     seconds = spent_ms // 1000
     for size, unit, smaller, name in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
         if seconds >= size:

@@ -1,4 +1,4 @@
-"""Collects the content of the page from an audit's tables: a few hundred numbers, on the driver."""
+"""Collects the content of the report page from an audit's tables: a few hundred numbers, on the driver."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def page_data(
     source: str,
     compared_with: str | None = None,
 ) -> PageData:
-    """The page's content from an audit's tables (`run.TABLES`); asks the cluster where logs ended at earlier times.
+    """Returns the page's content from an audit's tables (`run.TABLES`). It reads from ``cluster`` where the logs ended
+    at earlier times.
 
-    ``compared_with`` names the store of `run.DIFFERENCES`, if ``tables`` has it.
+    ``compared_with`` is the name of the store in the table `run.DIFFERENCES`; None if there is no such table.
     """
     lags, silent, expiry = tables[run.LAG], tables[run.SILENT], tables[run.EXPIRY]
     by_group = (

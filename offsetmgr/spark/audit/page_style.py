@@ -1,4 +1,4 @@
-"""The style of the page of an audit: light and dark, at any width from a phone's on, with the reader's own fonts."""
+"""The style sheet of the report page, for light and dark themes and for windows of any width."""
 
 from __future__ import annotations
 

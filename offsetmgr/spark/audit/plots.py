@@ -1,4 +1,4 @@
-"""Plots as inline SVG: lines over time, and bars. Pure text; names are escaped, the page's style sets the colours."""
+"""Renders plots as inline SVG: lines over time, and bars. Pure. It escapes names; the page's style has the colours."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _WIDTH, _HEIGHT = 640, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 30
 _STEPS: Final = 4
 _SECONDS: Final = 600_000
-"""Below this time span (ms) labels include seconds."""
+"""Labels show seconds if the plot's time span (ms) is shorter than this."""
 
 
-def tick(least: float) -> float:
-    """The smallest round number (1, 2, 2.5 or 5 times a power of ten) that is at least ``least``; 1 for 0."""
-    if least <= 0:
+def tick_size(minimum: float) -> float:
+    """Returns the smallest round number (1, 2, 2.5 or 5 times a power of ten) that is at least ``minimum``; 1 for 0."""
+    if minimum <= 0:
         return 1.0
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(times * power for times in (1, 2, 2.5, 5, 10) if times * power >= least * (1 - 1e-9))
+    power = 10.0 ** math.floor(math.log10(minimum))
+    return next(times * power for times in (1, 2, 2.5, 5, 10) if times * power >= minimum * (1 - 1e-9))
 
 
 def short(value: float) -> str:
-    """A number for an axis: ``950``, ``1.2k``, ``3M``."""
+    """Formats a number for an axis: ``950``, ``1.2k``, ``3M``."""
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.3g}{unit}"
@@ -37,13 +37,13 @@ def short(value: float) -> str:
 
 
 def lines(series: Mapping[str, Sequence[Point]], title: str) -> str:
-    """One line for each name, at most `COLOURS` of them, values from 0 up to a round number. Without any point, a
-    sentence replaces the plot."""
+    """Renders one line for each name, at most `COLOURS` lines. The axis goes from 0 to a round number. If there are no
+    points, a sentence replaces the plot."""
     points = [point for line in series.values() for point in line]
     if not points:
         return f'<p class="none">{escape(title)}: nothing to show.</p>'
     first, last = min(at for at, _ in points), max(at for at, _ in points)
-    step = tick(max(value for _, value in points) / _STEPS)
+    step = tick_size(max(value for _, value in points) / _STEPS)
     top = step * _STEPS
     span = (last - first) or 1
 
@@ -59,8 +59,8 @@ def lines(series: Mapping[str, Sequence[Point]], title: str) -> str:
         parts.append(f'<path class="grid" d="M{_LEFT} {y(value):.1f}H{_WIDTH - _RIGHT}"/>')
         parts.append(f'<text x="{_LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{short(value)}</text>')
     for at, anchor in ((first, "start"), (last, "end")) if last > first else ((first, "start"),):
-        told = moment(at, seconds=span < _SECONDS)
-        parts.append(f'<text x="{x(at):.1f}" y="{_HEIGHT - 6}" text-anchor="{anchor}">{told}</text>')
+        text = moment(at, seconds=span < _SECONDS)
+        parts.append(f'<text x="{x(at):.1f}" y="{_HEIGHT - 6}" text-anchor="{anchor}">{text}</text>')
     legend = []
     for number, (name, line) in enumerate(series.items()):
         path = "L".join(f"{x(at):.1f} {y(value):.1f}" for at, value in line)
@@ -73,7 +73,7 @@ def lines(series: Mapping[str, Sequence[Point]], title: str) -> str:
 
 
 def bars(values: Sequence[tuple[str, float]], title: str) -> str:
-    """One bar for each name, with its value written out."""
+    """Renders one bar for each name, with its value as text."""
     if not values:
         return f'<p class="none">{escape(title)}: nothing to show.</p>'
     top = max(value for _, value in values) or 1.0
@@ -87,7 +87,8 @@ def bars(values: Sequence[tuple[str, float]], title: str) -> str:
 
 
 def moment(at: int, *, seconds: bool = False) -> str:
-    """``2026-01-31 12:00`` (UTC), with ``:30`` if requested; a time outside the calendar's range stays a number."""
+    """Formats a time (UTC) as ``2026-01-31 12:00``, with ``seconds`` as ``2026-01-31 12:00:30``. A time outside the
+    calendar's range stays a number."""
     try:
         return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d %H:%M" + ":%S" * seconds)
     except (ValueError, OverflowError, OSError):

@@ -1,4 +1,4 @@
-"""One audit: reads the offsets topic once, computes every table from it, and stores all tables as Parquet."""
+"""Runs an audit: reads the offsets topic once, computes every table from it, and stores all tables as Parquet files."""
 
 from __future__ import annotations
 
@@ -37,16 +37,19 @@ TABLES: Final = {
     LAG: "how far behind each partition is",
     UNREADABLE: "records that could not be read",
 }
-"""The tables of an audit, in their order, with descriptions."""
+"""The tables of an audit, in order, with their descriptions."""
 DIFFERENCES: Final = "differences"
 COMPARED: Final = {**TABLES, DIFFERENCES: "where the log and the other store differ"}
-"""The same with the table that `compared` adds."""
+"""`TABLES` and the table that `add_comparison` adds."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """``silent_days``: a group without a commit for longer is silent. ``gap_ms``: see `commits.history`. ``now_ms``:
-    the time that ages count from."""
+    """The options of an audit.
+
+    ``now_ms`` is the time from which ages are counted, in milliseconds since 1970. A group is silent if its last commit
+    is more than ``silent_days`` old. For ``gap_ms`` see `commits.history`.
+    """
 
     now_ms: int
     silent_days: float = 7.0
@@ -56,43 +59,44 @@ class AuditOptions:
 def run_audit(
     spark: SparkSession, log: DataFrame, cluster: Cluster, directory: Path, options: AuditOptions
 ) -> dict[str, DataFrame]:
-    """Reads ``log`` (``format("offsetmgr-log")``) once, writes every table of `TABLES` to ``directory`` as Parquet, and
-    returns them as written.
+    """Reads ``log`` (``format("offsetmgr-log")``) once, writes the tables of `TABLES` to ``directory`` as Parquet
+    files, and returns the stored tables.
 
-    The log ends are read after the log, so that no lag is negative. Raises `UsageError` if ``directory`` is not empty.
+    It reads the log ends after the log, because a lag could otherwise be negative. Raises `UsageError` if ``directory``
+    is not empty.
     """
     require_supported("run_audit")
     if directory.exists() and any(directory.iterdir()):
-        raise UsageError(f"directory {directory}", "is not empty", "name one that does not exist yet")
-    records = _kept(spark, log, directory / RECORDS)
-    newest = _kept(spark, commits.latest(records), directory / LATEST)
-    there = commits.committed(newest)
-    made = {
+        raise UsageError(f"directory {directory}", "is not empty", "give a directory that does not exist yet")
+    records = _stored(spark, log, directory / RECORDS)
+    newest = _stored(spark, commits.latest(records), directory / LATEST)
+    committed = commits.committed(newest)
+    derived = {
         HISTORY: commits.history(records, gap_ms=options.gap_ms),
         SILENT: commits.silent_groups(newest, days=options.silent_days, now_ms=options.now_ms),
         TOMBSTONES: commits.tombstones(records),
         EXPIRY: expiry(
             newest, commits.groups(records), retention_ms=cluster.offsets_retention_ms(), now_ms=options.now_ms
         ),
-        LAG: lag(there, log_ends(spark, cluster, there)),
+        LAG: lag(committed, log_ends(spark, cluster, committed)),
         UNREADABLE: records.where(sql.col("error").isNotNull()),
     }
-    kept = {name: _kept(spark, table.coalesce(1), directory / name) for name, table in made.items()}
-    return {RECORDS: records, LATEST: newest, **kept}
+    stored = {name: _stored(spark, table.coalesce(1), directory / name) for name, table in derived.items()}
+    return {RECORDS: records, LATEST: newest, **stored}
 
 
-def compared(
+def add_comparison(
     tables: Mapping[str, DataFrame], store: DataFrame, capabilities: Capabilities, directory: Path
 ) -> dict[str, DataFrame]:
-    """The tables of an audit, and `DIFFERENCES`: the log (left) against another store's table (right).
+    """Compares the log (left) with another store's table (right); returns the audit's tables and `DIFFERENCES`.
 
-    Create ``store`` (`copying.store_table`) after the audit, so that it contains every group of the log.
+    Create ``store`` (`store_tables.store_table`) after the audit, so that it contains every group of the log.
     """
     found = differences(log_side(tables[LATEST]), store, (LOG, capabilities))
-    # One file, by a shuffle, which leaves the comparison itself to all executors.
-    return {**tables, DIFFERENCES: _kept(store.sparkSession, found.repartition(1), directory / DIFFERENCES)}
+    # `repartition` gives one file; unlike `coalesce` it lets all executors take part in the comparison.
+    return {**tables, DIFFERENCES: _stored(store.sparkSession, found.repartition(1), directory / DIFFERENCES)}
 
 
-def _kept(spark: SparkSession, table: DataFrame, path: Path) -> DataFrame:
+def _stored(spark: SparkSession, table: DataFrame, path: Path) -> DataFrame:
     table.write.parquet(str(path))
     return spark.read.schema(table.schema).parquet(str(path))
