@@ -190,7 +190,7 @@ class History:
         outcome = self._session.transaction([operation])
         if outcome.code == ZookeeperError.NO_NODE and isinstance(operation, Create):
             made = self._session.transaction([Create(self._directory, _MARK)])
-            if made.state is OperationState.REFUSED and made.code != ZookeeperError.NODE_EXISTS:
+            if made.state is OperationState.REJECTED and made.code != ZookeeperError.NODE_EXISTS:
                 raise made.error or ServerError(f"ZooKeeper node {self._directory}", f"refused with code {made.code}")
             outcome = self._session.transaction([operation])
         if outcome.state is OperationState.COMMITTED:
@@ -198,7 +198,7 @@ class History:
         if outcome.state is OperationState.UNKNOWN:
             self._session.sync()
             return False
-        if outcome.state is OperationState.REFUSED and outcome.code in (
+        if outcome.state is OperationState.REJECTED and outcome.code in (
             ZookeeperError.BAD_VERSION,
             ZookeeperError.NODE_EXISTS,
         ):

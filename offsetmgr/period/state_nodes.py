@@ -238,7 +238,7 @@ class BarrierStateStore:
         if turn.closed is not None:
             operations.append(Create(f"{self.history_path}/{turn.closed.period.number}", encode_closed(turn.closed)))
         outcome = self._session.transaction(operations)
-        if turn.closed is not None and outcome.state is OperationState.REFUSED and outcome.failed_operation == _HISTORY:
+        if turn.closed is not None and outcome.state is OperationState.REJECTED and outcome.failed_index == _HISTORY:
             # The operations in front of it in the transaction would have succeeded, so no other leader has won a race.
             if outcome.code == ZookeeperError.NODE_EXISTS:
                 raise self._not_new(turn.closed.period.number)
@@ -282,7 +282,7 @@ class BarrierStateStore:
         self._won(self._session.transaction([Delete(f"{self.history_path}/{number}", 0)]))
 
     def _won(self, outcome: TransactionResult) -> bool:
-        if outcome.state is OperationState.REFUSED and outcome.code in _RACES:
+        if outcome.state is OperationState.REJECTED and outcome.code in _RACES:
             return False
         if outcome.state is OperationState.UNKNOWN:
             self._session.sync()

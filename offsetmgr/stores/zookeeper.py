@@ -28,7 +28,7 @@ from offsetmgr.core.offset_store import (
 )
 from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import BYTES_A_TRANSACTION, Delete, OperationState, weight
+from offsetmgr.zookeeper.client.transactions import MAX_BYTES_PER_TRANSACTION, Delete, OperationState, max_encoded_size
 from offsetmgr.zookeeper.groups.registry import members
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
@@ -211,7 +211,7 @@ class ZookeeperStore(StoreBase):
         """As `OffsetStore.scan`, `GROUPS_AT_ONCE` groups in flight, in the order asked."""
         remaining = iter(groups)
         while batch := list(islice(remaining, 1)):
-            if self._layout.loose or not self.session.reads_in_bulk():
+            if self._layout.loose or not self.session.supports_bulk_reads():
                 yield from self._scan_batch([*batch, *islice(remaining, GROUPS_AT_ONCE - 1)])
                 continue
             scan = BulkScan(self.session, self._layout)
@@ -358,13 +358,13 @@ class ZookeeperStore(StoreBase):
         before = self._offsets_in(tree, group)
         # Deepest first.  A consumer that registers meanwhile adds a child, and with that the whole is refused.
         deletions = [Delete(path, tree[path].version) for path in sorted(tree, key=lambda p: -p.count("/"))]
-        if sum(map(weight, deletions)) > BYTES_A_TRANSACTION:
+        if sum(map(max_encoded_size, deletions)) > MAX_BYTES_PER_TRANSACTION:
             # Too much for one transaction: the offsets first, each on its own condition, then what held them.
             self._edit_one("delete", GroupEdit(group, {tp: Change(None, found) for tp, found in before.items()}))
             gone = set(self._located(group, list(before)).values())
             deletions = [deletion for deletion in deletions if deletion.path not in gone]
         outcome = self.session.transaction(deletions)
-        if outcome.state is OperationState.REFUSED and outcome.code in (
+        if outcome.state is OperationState.REJECTED and outcome.code in (
             ZookeeperError.BAD_VERSION,
             ZookeeperError.NO_NODE,
             ZookeeperError.NOT_EMPTY,

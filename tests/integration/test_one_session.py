@@ -19,7 +19,7 @@ from offsetmgr.core.errors import SessionExpired
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.session_lease import SHARE, SessionLease
+from offsetmgr.zookeeper.client.session_lease import LEASE_FRACTION, SessionLease
 from offsetmgr.zookeeper.client.transactions import Create, OperationState, SetData
 from offsetmgr.zookeeper.groups.assignors import ThreadId
 from offsetmgr.zookeeper.groups.membership import member_id, register
@@ -54,9 +54,9 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 30) ->
 
 def test_the_server_says_how_long_a_session_it_granted(zookeeper: ZooKeeperServer) -> None:
     with ZookeeperSession(zookeeper.connect, session_timeout_ms=600_000) as session:
-        assert session.granted_s is None
+        assert session.granted_timeout_s is None
         session.sync()
-        assert session.granted_s == pytest.approx(60, abs=0.01)  # the sandbox's maxSessionTimeout
+        assert session.granted_timeout_s == pytest.approx(60, abs=0.01)  # the sandbox's maxSessionTimeout
 
 
 def test_after_its_end_everything_is_refused_and_nothing_is_ever_written(
@@ -110,7 +110,7 @@ def test_a_lease_runs_out_before_the_server_gives_the_session_up(
         shut = boottime()
         wait_for(lambda: not lease.valid(), "the lease's end")
         assert direct.get(f"/{unique}") is not None
-        assert lease._until <= shut + SHARE * seconds
+        assert lease._until <= shut + LEASE_FRACTION * seconds
         wait_for(lambda: direct.get(f"/{unique}") is None, "the server gives the session up")
         assert not told.is_set()
         gate.open()
@@ -127,7 +127,7 @@ def test_a_lease_is_good_again_when_the_session_has_survived(gate: Gate) -> None
         lease = SessionLease(session, told.set, clock=lambda: clock[0])
         lease.begin()
         assert lease.valid()
-        clock[0] += 20 * SHARE
+        clock[0] += 20 * LEASE_FRACTION
         assert not lease.valid()
 
         assert told.wait(30)

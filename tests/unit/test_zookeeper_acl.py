@@ -11,7 +11,7 @@ from kazoo.security import ACL, Id
 
 from offsetmgr.config.connection import ConnectionConfig, SettingsLayer, resolve, with_properties
 from offsetmgr.core.errors import ConfigError, NotAuthorized, OffsetMgrError
-from offsetmgr.zookeeper.client.acl import OPEN, Acl, AclEntry, AclPolicy, encode, is_masked, lists_for, parse_acl
+from offsetmgr.zookeeper.client.acl import OPEN, Acl, AclEntry, AclPolicy, acls_for, encode, is_masked, parse_acl
 from offsetmgr.zookeeper.client.connection import KazooConnection
 from offsetmgr.zookeeper.client.transactions import Create, encoded
 
@@ -120,7 +120,7 @@ class TestTheNodes:
             return [held[path] for path in paths]
 
         shared = ["/open/a/b", "/open/a", "/secured/a", "/secured/a/b", "/hidden/a"]
-        lists = lists_for(CREATOR, ["/open/ids/me"], shared, read)
+        lists = acls_for(CREATOR, ["/open/ids/me"], shared, read)
 
         writable = (AclEntry(31, "auth", ""), EVERYBODY_BUT_ADMIN)
         assert lists == {

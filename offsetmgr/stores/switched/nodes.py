@@ -162,7 +162,7 @@ class SwitchStateStore:
         outcome = self._session.transaction(operations)
         if outcome.state is OperationState.COMMITTED:
             return True
-        if outcome.state is OperationState.REFUSED and outcome.code in _RACES:
+        if outcome.state is OperationState.REJECTED and outcome.code in _RACES:
             return False
         if outcome.state in (OperationState.UNKNOWN, OperationState.NOT_SENT):
             self._session.sync()  # raises if the session is over

@@ -38,12 +38,12 @@ def submit(
     outcome = session.transaction(operations)
     if outcome.state is OperationState.COMMITTED:
         return
-    if outcome.failed_operation is not None and outcome.code in (
+    if outcome.failed_index is not None and outcome.code in (
         ZookeeperError.NODE_EXISTS,
         ZookeeperError.BAD_VERSION,
         ZookeeperError.NO_NODE,
     ):
-        failed_index = operations[outcome.failed_operation]
+        failed_index = operations[outcome.failed_index]
         why = (
             "exists already: another request is under way"
             if outcome.code == ZookeeperError.NODE_EXISTS

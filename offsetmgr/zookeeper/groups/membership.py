@@ -71,7 +71,7 @@ def register(session: ZookeeperSession, group: str, member: str, subscription: S
             )
         ensure(session, [paths.CONSUMERS, paths.group(group), parent])
         outcome = session.transaction([Create(path, subscription.encoded(now_ms), ephemeral=True)])
-        if outcome.state is OperationState.REFUSED and outcome.code not in (
+        if outcome.state is OperationState.REJECTED and outcome.code not in (
             ZookeeperError.NODE_EXISTS,
             ZookeeperError.NO_NODE,
         ):
@@ -120,7 +120,7 @@ def ensure(session: ZookeeperSession, wanted: Sequence[str]) -> None:
         outcome = session.transaction([Create(path) for path in missing])
         if outcome.state is OperationState.COMMITTED:
             return
-        if outcome.state is OperationState.REFUSED and outcome.code not in (
+        if outcome.state is OperationState.REJECTED and outcome.code not in (
             ZookeeperError.NODE_EXISTS,
             ZookeeperError.NO_NODE,
         ):

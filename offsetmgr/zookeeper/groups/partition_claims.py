@@ -18,7 +18,7 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import (
-    OPERATIONS_A_TRANSACTION,
+    MAX_OPERATIONS_PER_TRANSACTION,
     Create,
     Delete,
     Operation,
@@ -120,13 +120,14 @@ class Claims:
     def _carry_out(self, operations: list[Operation]) -> None:
         """Sends transactions, each of which is carried out or not; the caller reads again to find out."""
         batches = [
-            operations[at : at + OPERATIONS_A_TRANSACTION] for at in range(0, len(operations), OPERATIONS_A_TRANSACTION)
+            operations[at : at + MAX_OPERATIONS_PER_TRANSACTION]
+            for at in range(0, len(operations), MAX_OPERATIONS_PER_TRANSACTION)
         ]
         outcomes = self._session.transactions(batches)
         if any(outcome.state in (OperationState.UNKNOWN, OperationState.NOT_SENT) for outcome in outcomes):
             self._session.sync()
         for outcome in outcomes:
-            if outcome.state is OperationState.REFUSED and outcome.code not in _RACES:
+            if outcome.state is OperationState.REJECTED and outcome.code not in _RACES:
                 raise _refusal(outcome)
 
 

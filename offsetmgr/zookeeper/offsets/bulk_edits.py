@@ -25,11 +25,11 @@ from typing import Any, Final, NamedTuple
 from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult
 from offsetmgr.zookeeper.client import jute
-from offsetmgr.zookeeper.client.bulk_requests import PATHS_A_REQUEST, BulkChildren, BulkVerify, RawAnswer
+from offsetmgr.zookeeper.client.bulk_requests import MAX_PATHS_PER_REQUEST, BulkChildren, BulkVerify, RawResponse
 from offsetmgr.zookeeper.client.jute import Expected, NodeData, Op
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import (
-    OPERATIONS_A_TRANSACTION,
+    MAX_OPERATIONS_PER_TRANSACTION,
     BulkWrite,
     Operation,
     OperationState,
@@ -41,17 +41,17 @@ from offsetmgr.zookeeper.offsets.edits import EditBatch, NodeWrite, Transaction
 from offsetmgr.zookeeper.offsets.layouts import ConsumersLayout, Layout
 from offsetmgr.zookeeper.offsets.node_paths import _Nodes, _Row
 
-CHANGES_AT_ONCE: Final = 10 * OPERATIONS_A_TRANSACTION
+CHANGES_AT_ONCE: Final = 10 * MAX_OPERATIONS_PER_TRANSACTION
 """Number of changes that are taken from the stream of edits and read together."""
 
-_FEW: Final = OPERATIONS_A_TRANSACTION
+_FEW: Final = MAX_OPERATIONS_PER_TRANSACTION
 """Up to this many changes always stay together in one transaction, common or not."""
 
 _READ_AHEAD: Final = 1
 _WRITTEN_AHEAD: Final = 1
 
 _LONG_PATH: Final = 1000
-"""Bytes; up to this length `OPERATIONS_A_TRANSACTION` paths with their data fit a request and a transaction."""
+"""Bytes; up to this length `MAX_OPERATIONS_PER_TRANSACTION` paths with their data fit a request and a transaction."""
 
 
 def execute(session: ZookeeperSession, layout: Layout, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
@@ -112,7 +112,7 @@ class _Stream:
 
     def _begin(self) -> bool:
         """Starts reading the edits taken so far; returns False if that cannot be done in bulk."""
-        in_bulk = self._decimal and self._changes > _FEW and self._session.reads_in_bulk()
+        in_bulk = self._decimal and self._changes > _FEW and self._session.supports_bulk_reads()
         edits, self._taken, self._changes = self._taken, [], 0
         batch = EditBatch(self._session, self._layout, edits)
         self._read.append(_BulkBatch(self._session, batch, self._nodes if in_bulk else None))
@@ -141,7 +141,7 @@ class _Part:
     node's content."""
 
     rows: list[_Row]
-    answer: RawAnswer | None = None
+    answer: RawResponse | None = None
     """The response if all nodes were as expected; ``found`` is then empty. Also None if the nodes were not read."""
     found: list[NodeData] = field(default_factory=list)
     before: list[Committed] = field(default_factory=list)
@@ -152,7 +152,7 @@ class _Part:
 
     def read(self) -> BulkVerify:
         expected = _expected([row[2] for row in self.rows])
-        return BulkVerify([jute.reads(Op.GET, self.paths)], len(self.rows), expected and expected.nodes())
+        return BulkVerify([jute.read_operations(Op.GET, self.paths)], len(self.rows), expected and expected.nodes())
 
     def says_all(self) -> bool:
         """Whether the changes state the expected content of every node, and are common ones if it matches."""
@@ -205,7 +205,7 @@ def _expected(changes: list[Any]) -> _Expectation | None:
 def _parts(rows: list[_Row]) -> list[_Part]:
     # All paths are shorter than 4 KiB, so a quarter of the operations always fits.
     short = max((len(row[3]) for row in rows), default=0) <= _LONG_PATH
-    size = OPERATIONS_A_TRANSACTION if short else OPERATIONS_A_TRANSACTION // 4
+    size = MAX_OPERATIONS_PER_TRANSACTION if short else MAX_OPERATIONS_PER_TRANSACTION // 4
     return [_Part(rows[at : at + size]) for at in range(0, len(rows), size)]
 
 
@@ -220,7 +220,7 @@ class _BulkBatch:
         self._odd: list[tuple[int, TopicPartition, Change]] = []
         self._sent: list[_Part] = []
         self._outcomes: Callable[[], list[TransactionResult]] = list
-        self._answers: Callable[[], list[tuple[RawAnswer, list[NodeData | int] | None]]] | None = None
+        self._answers: Callable[[], list[tuple[RawResponse, list[NodeData | int] | None]]] | None = None
         self._directories: list[tuple[int, bytes]] = []
         """The parents of the nodes, each with the zxid as of which its children are expected."""
         self._zxids: Callable[[], list[list[int | None]]] = list
@@ -240,16 +240,17 @@ class _BulkBatch:
         for zxid, edit in zip(as_of, batch.edits, strict=True):
             self._directories += [(zxid, directory) for directory in nodes.directories(edit)]
         some = [
-            self._directories[at : at + PATHS_A_REQUEST] for at in range(0, len(self._directories), PATHS_A_REQUEST)
+            self._directories[at : at + MAX_PATHS_PER_REQUEST]
+            for at in range(0, len(self._directories), MAX_PATHS_PER_REQUEST)
         ]
         self._zxids = session.begin_reads(
             [
-                BulkChildren([jute.reads(Op.GET, [path for _, path in directories])], len(directories))
+                BulkChildren([jute.read_operations(Op.GET, [path for _, path in directories])], len(directories))
                 for directories in some
             ]
         )
 
-    def _begin_reads(self) -> Callable[[], list[tuple[RawAnswer, list[NodeData | int] | None]]]:
+    def _begin_reads(self) -> Callable[[], list[tuple[RawResponse, list[NodeData | int] | None]]]:
         return self._session.begin_reads([part.read() for part in self._parts])
 
     def _nobody_came_or_went(self) -> bool:
@@ -292,17 +293,17 @@ class _BulkBatch:
                 again += self.batch.settle(self._one_by_one(part), outcome)
         return self.batch.results([*again, *self.batch.prepared(self._odd)], begun=bool(self._sent))
 
-    def _as_expected(self, part: _Part, answer: RawAnswer | None) -> list[bytes]:
+    def _as_expected(self, part: _Part, answer: RawResponse | None) -> list[bytes]:
         """The operations for nodes that all have the content of `_expected`; without a response, assuming that they
         have."""
         part.answer = answer
         part.before = [row[2][1] for row in part.rows]
         wanted = [b"%d" % row[2][0][0] for row in part.rows]
-        return jute.sets_at(part.paths, wanted, [row[2][1][4] for row in part.rows])
+        return jute.encode_set_data_many(part.paths, wanted, [row[2][1][4] for row in part.rows])
 
     def _decide(self, part: _Part, nodes: list[NodeData | int]) -> list[bytes]:
         """The operations for the nodes whose content makes their changes common ones; the other changes become odd."""
-        new, set_data = tuple.__new__, jute.set_data_at
+        new, set_data = tuple.__new__, jute.encode_set_data
         operations: list[bytes] = []
         odd: set[int] = set()
         for at, (node, (index, partition, change, path)) in enumerate(zip(nodes, part.rows, strict=True)):
@@ -336,7 +337,7 @@ class _BulkBatch:
             edit = self.batch.edits[index]
             if part.unread:
                 as_of = edit.as_of
-            at, data = jute.path_of(path)[chroot:], b"%d" % change.after.offset
+            at, data = jute.decode_ustring(path)[chroot:], b"%d" % change.after.offset
             operations.append(SetData(at, data, node.version))
             writes.append(NodeWrite(index, edit.group, partition, change, at, data, before, node, as_of))
         return Transaction(operations, writes)

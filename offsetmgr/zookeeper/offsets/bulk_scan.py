@@ -146,7 +146,7 @@ class BulkScan:
         requests: list[BulkList] = []
         for at in range(0, len(paths), _NODES_A_REQUEST):
             some = [jute.ustring(path) for path in paths[at : at + _NODES_A_REQUEST]]
-            requests.append(BulkList([jute.reads(Op.CHILDREN, some)], len(some)))
+            requests.append(BulkList([jute.read_operations(Op.CHILDREN, some)], len(some)))
         answers = self._session.begin_reads(requests)
         return lambda: list(chain.from_iterable(answers()))
 
@@ -188,7 +188,7 @@ class _Directory:
             raw = [name.encode() for name in self._names]
             size = _NODES_A_REQUEST
             found = self.pieces[length] = [
-                (self.partitions[at : at + size], jute.reads_below(Op.GET, length, raw[at : at + size]))
+                (self.partitions[at : at + size], jute.read_operations_below(Op.GET, length, raw[at : at + size]))
                 for at in range(0, len(raw), size)
             ]
         return found

@@ -22,15 +22,15 @@ from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_reads import Node
 from offsetmgr.zookeeper.client.transactions import (
-    BYTES_A_TRANSACTION,
-    OPERATIONS_A_TRANSACTION,
+    MAX_BYTES_PER_TRANSACTION,
+    MAX_OPERATIONS_PER_TRANSACTION,
     Create,
     Delete,
     Operation,
     OperationState,
     SetData,
     TransactionResult,
-    weight,
+    max_encoded_size,
 )
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.offsets.layouts import Layout
@@ -112,7 +112,7 @@ class EditBatch:
 
         Raises if the session fails before anything was written; from then on a failure is an outcome.
         """
-        size = OPERATIONS_A_TRANSACTION
+        size = MAX_OPERATIONS_PER_TRANSACTION
         while pending:
             try:
                 decided = self._decide(pending)
@@ -242,8 +242,8 @@ class EditBatch:
             )
             planned.update(creation.path for creation in creations)
             operations = [*creations, write.operation()]
-            more = sum(map(weight, operations))
-            full = len(current.operations) + len(operations) > size or used + more > BYTES_A_TRANSACTION
+            more = sum(map(max_encoded_size, operations))
+            full = len(current.operations) + len(operations) > size or used + more > MAX_BYTES_PER_TRANSACTION
             if full and current.operations:
                 yield current
                 current, used = Transaction([], []), 0
@@ -262,16 +262,16 @@ class EditBatch:
                 return self._again(transaction.wanted(), transaction.wanted(), outcome.error)
             case OperationState.UNKNOWN:
                 return self._find_out(transaction, outcome.error)
-            case OperationState.REFUSED:
+            case OperationState.REJECTED:
                 return self._refused(transaction, outcome)
 
     def _refused(self, transaction: Transaction, outcome: TransactionResult) -> list[NodeWrite]:
         wanted = transaction.wanted()
-        if outcome.failed_operation is None:
+        if outcome.failed_index is None:
             for write in wanted:
                 self._fail(write, outcome.error)
             return []
-        failed_index = transaction.write_at(outcome.failed_operation)
+        failed_index = transaction.write_at(outcome.failed_index)
         # An existing parent may have been deleted (NO_NODE), a missing one may have been created (NODE_EXISTS): read
         # again.
         self._existing.difference_update(paths.above(failed_index.path.rpartition("/")[0]))
