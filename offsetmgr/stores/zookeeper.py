@@ -32,7 +32,7 @@ from offsetmgr.zookeeper.client.transactions import MAX_BYTES_PER_TRANSACTION, D
 from offsetmgr.zookeeper.groups.registry import members
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
-from offsetmgr.zookeeper.nodes.offset_data import SURE_DIGITS
+from offsetmgr.zookeeper.nodes.offset_data import SAFE_DIGITS
 from offsetmgr.zookeeper.nodes.topics import parse_topic
 from offsetmgr.zookeeper.offsets.bulk_edits import execute
 from offsetmgr.zookeeper.offsets.bulk_scan import BulkScan
@@ -89,7 +89,7 @@ class ZookeeperStore(StoreBase):
     @property
     def registered(self) -> bool:
         """Whether the consumers of these offsets register in this ZooKeeper."""
-        return self._layout.registry
+        return self._layout.has_registry
 
     def identity(self) -> StoreIdentity:
         """The Kafka cluster's id under this chroot, or another identity of this place (data rule "migration is a
@@ -100,7 +100,7 @@ class ZookeeperStore(StoreBase):
         found = self._place()
         if self._layout.name == ConsumersLayout.name:
             return found
-        kind = "zookeeper" if self._layout.registry else self._layout.name
+        kind = "zookeeper" if self._layout.has_registry else self._layout.name
         query = self._layout.query
         former = tuple(f"{one}#{query}" for one in found.former)
         return StoreIdentity(kind, f"{found.id}#{query}", f"{query}; {found.how}", former)
@@ -130,7 +130,7 @@ class ZookeeperStore(StoreBase):
         brokers. Storm's ZooKeeper names no Kafka cluster."""
         from offsetmgr.zookeeper.nodes.cluster_nodes import brokers
 
-        if not self._layout.registry:
+        if not self._layout.has_registry:
             return replace(UNNAMED, how="Storm's ZooKeeper names no Kafka cluster")
         (node,) = self.session.get_many([paths.CLUSTER_ID])
         if isinstance(node, OffsetMgrError):
@@ -146,7 +146,7 @@ class ZookeeperStore(StoreBase):
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
         """From ``/brokers/topics``, into which brokers from 2.8 on write them."""
-        if not self._layout.registry:
+        if not self._layout.has_registry:
             return {}
         names = self.session.children(paths.BROKER_TOPICS) or () if topics is None else topics
         found = {}
@@ -158,7 +158,7 @@ class ZookeeperStore(StoreBase):
 
     def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:
         """From ``/brokers/topics``: ZooKeeper's own clock, which dates the offsets' nodes too."""
-        if not self._layout.registry:
+        if not self._layout.has_registry:
             return {}
         return {topic: node.ctime_ms for topic, node in self._topic_nodes(topics)}
 
@@ -199,7 +199,7 @@ class ZookeeperStore(StoreBase):
     def _located(self, group: str, partitions: list[TopicPartition]) -> dict[TopicPartition, str]:
         """The node of each partition."""
         places = {partition: self._layout.path(group, partition) for partition in partitions}
-        if not self._layout.loose:
+        if not self._layout.topic_in_data:
             return places
         directories = existing_topic_directories(self.session, self._layout, ((group, tp.topic) for tp in places))
         return {
@@ -211,7 +211,7 @@ class ZookeeperStore(StoreBase):
         """As `OffsetStore.scan`, `GROUPS_AT_ONCE` groups in flight, in the order asked."""
         remaining = iter(groups)
         while batch := list(islice(remaining, 1)):
-            if self._layout.loose or not self.session.supports_bulk_reads():
+            if self._layout.topic_in_data or not self.session.supports_bulk_reads():
                 yield from self._scan_batch([*batch, *islice(remaining, GROUPS_AT_ONCE - 1)])
                 continue
             scan = BulkScan(self.session, self._layout)
@@ -227,12 +227,12 @@ class ZookeeperStore(StoreBase):
         offsets: dict[str, dict[TopicPartition, Committed]] = {group: {} for group in groups}
         errors: dict[str, dict[TopicPartition, OffsetMgrError]] = {group: {} for group in groups}
         data = self.session.get_many([path for _, _, path in found])
-        # This handles the common node; a decimal is the same offset in every layout that is not loose.
-        new, decimal = tuple.__new__, not self._layout.loose
+        # This handles the common node; a decimal is the same offset in every layout that is not topic_in_data.
+        new, decimal = tuple.__new__, not self._layout.topic_in_data
         for (group, partition, path), node in zip(found, data, strict=True):
             if node is None:  # deleted since its parent was listed
                 continue
-            if decimal and isinstance(node, NodeData) and node[0].isdigit() and len(node[0]) <= SURE_DIGITS:
+            if decimal and isinstance(node, NodeData) and node[0].isdigit() and len(node[0]) <= SAFE_DIGITS:
                 offsets[group][partition] = new(Committed, (int(node[0]), "", None, node[3], node[4]))
                 continue
             self._sort_in(partition, path, node, offsets[group], errors[group])
@@ -262,7 +262,7 @@ class ZookeeperStore(StoreBase):
                 failed[group] = names
                 continue
             for name in names or ():  # the group has no offsets, or does not exist
-                if self._layout.loose and (partition := self._layout.partition("", name)) is not None:
+                if self._layout.topic_in_data and (partition := self._layout.partition("", name)) is not None:
                     found.append((group, partition, f"{root}/{name}"))
                 else:
                     topics.append((group, name, f"{root}/{name}"))
@@ -298,7 +298,7 @@ class ZookeeperStore(StoreBase):
             topic = partition.topic or self._layout.topic(node.data)
             errors[TopicPartition(topic, partition.partition)] = error
             return
-        if self._layout.loose and (said in offsets or said in errors):
+        if self._layout.topic_in_data and (said in offsets or said in errors):
             offsets.pop(said, None)
             why = f"ZooKeeper node {self.session.chroot}{path} is one of two that hold it; which counts is not known"
             errors[said] = CorruptData(f"offset of {said}", why, "delete the one that no topology uses")
@@ -384,7 +384,7 @@ class ZookeeperStore(StoreBase):
                 continue
             topic, slash, name = path.removeprefix(root).partition("/")
             if not slash:
-                if not self._layout.loose or self._layout.partition("", topic) is None:
+                if not self._layout.topic_in_data or self._layout.partition("", topic) is None:
                     continue
                 topic, name = "", topic
             partition = self._layout.partition(topic, name)

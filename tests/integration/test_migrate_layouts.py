@@ -203,15 +203,17 @@ class TestStorm:
             session.transaction(
                 [*map(Create, directories), Create(f"{directories[2]}/partition_2", json.dumps(node).encode())]
             )
-            held, fresh, loose = TopicPartition("a", 2), TopicPartition("a", 3), TopicPartition("b", 2)
+            held, fresh, topic_in_data = TopicPartition("a", 2), TopicPartition("a", 3), TopicPartition("b", 2)
 
             assert offsets(store, unique) == {held: 5}
-            store.commit(unique, {held: OffsetAndMetadata(6), fresh: OffsetAndMetadata(1), loose: OffsetAndMetadata(9)})
+            store.commit(
+                unique, {held: OffsetAndMetadata(6), fresh: OffsetAndMetadata(1), topic_in_data: OffsetAndMetadata(9)}
+            )
 
-            assert offsets(store, unique) == {held: 6, fresh: 1, loose: 9}
-            assert {tp: found.offset for tp, found in store.fetch(unique, [held, loose]).items() if found} == {
+            assert offsets(store, unique) == {held: 6, fresh: 1, topic_in_data: 9}
+            assert {tp: found.offset for tp, found in store.fetch(unique, [held, topic_in_data]).items() if found} == {
                 held: 6,
-                loose: 9,
+                topic_in_data: 9,
             }
             assert sorted(session.children(f"/storm/{unique}") or []) == ["a", "partition_2"]
             assert sorted(session.children(f"/storm/{unique}/a") or []) == ["partition_2", "partition_3"]
@@ -223,7 +225,7 @@ class TestStorm:
 
             (result,) = store.edit([GroupEdit(unique, {second: Change(OffsetAndMetadata(1))})])
 
-            assert "holds the offset of topic a: there is one node for both" in str(result.outcomes[second].error)
+            assert "holds the offset of topic a: the two topics share this node" in str(result.outcomes[second].error)
             assert dict(store.fetch(unique, [second])) == {second: Absent()}
             assert offsets(store, unique) == {first: 5}
 

@@ -1,4 +1,5 @@
-"""Requests encoded in bulk are those encoded one by one; an answer that says less than "all done" is told from it."""
+"""Requests encode_operation in bulk are those encode_operation one by one; an answer that says less than "all done" is
+told from it."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import pytest
 from offsetmgr.zookeeper.client import jute
 from offsetmgr.zookeeper.client.bulk_requests import BulkGet, MultiRead
 from offsetmgr.zookeeper.client.jute import Op
-from offsetmgr.zookeeper.client.transactions import BulkWrite, SetData, TransactionRequest, encoded
+from offsetmgr.zookeeper.client.transactions import BulkWrite, SetData, TransactionRequest, encode_operation
 
 PATHS = ["/consumers/g/offsets/orders/0", "/consumers/größe/offsets/orders/11", "/c"]
 RAW = [path.encode() for path in PATHS]
@@ -38,7 +39,7 @@ def test_nodes_below_a_parent_are_read_by_joining_its_path_in(names: list[bytes]
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_bulk_write_is_a_transaction_of_sets(count: int) -> None:
     operations = [SetData(path, b"%d" % (10**n), n) for n, path in enumerate(PATHS[:count])]
-    one_by_one = TransactionRequest([encoded(operation, "") for operation in operations])
+    one_by_one = TransactionRequest([encode_operation(operation, "") for operation in operations])
     values = zip(USTRINGS, operations, strict=False)
 
     each = [jute.encode_set_data(path, op.data, op.version) for path, op in values]

@@ -17,7 +17,7 @@ from offsetmgr.zookeeper.client.transactions import (
     Delete,
     SetData,
     TransactionRequest,
-    encoded,
+    encode_operation,
     failed_operation,
 )
 
@@ -29,7 +29,7 @@ END = struct.pack("!iBi", -1, 1, -1)
 def test_a_transaction_is_framed_as_kazoo_frames_it() -> None:
     operations = [Create("/a", b"x"), SetData("/b", b"12", 7), Delete("/ü", 0)]
 
-    ours = jute.multi([encoded(operation, "/chroot") for operation in operations])
+    ours = jute.multi([encode_operation(operation, "/chroot") for operation in operations])
 
     theirs = kazoo.Transaction(
         [

@@ -13,7 +13,7 @@ from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.core.model import BrokerPartition
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes import paths
-from offsetmgr.zookeeper.nodes.cluster_nodes import NodeEntry, entry, read_entries
+from offsetmgr.zookeeper.nodes.cluster_nodes import NodeEntry, parse_entry, read_entries
 from offsetmgr.zookeeper.nodes.fields import Notes
 from offsetmgr.zookeeper.nodes.topics import (
     PartitionState,
@@ -74,7 +74,7 @@ def _topics(session: ZookeeperSession, names: list[str]) -> Iterator[Topic]:
     assignments = [
         NodeEntry(root, node=node)
         if node is not None and not isinstance(node, OffsetMgrError) and not node.data
-        else entry(root, node, partial(parse_topic, root))
+        else parse_entry(root, node, partial(parse_topic, root))
         for root, node in zip(roots, held, strict=True)
     ]
     states = _states(session, names, assignments)
