@@ -227,7 +227,7 @@ class ZookeeperStore(StoreBase):
         offsets: dict[str, dict[TopicPartition, Committed]] = {group: {} for group in groups}
         errors: dict[str, dict[TopicPartition, OffsetMgrError]] = {group: {} for group in groups}
         data = self.session.get_many([path for _, _, path in found])
-        # This handles the common node; a decimal is the same offset in every layout that is not topic_in_data.
+        # This handles the common node; a decimal is the same offset in every layout without the topic in the data.
         new, decimal = tuple.__new__, not self._layout.topic_in_data
         for (group, partition, path), node in zip(found, data, strict=True):
             if node is None:  # deleted since its parent was listed

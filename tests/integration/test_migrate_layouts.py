@@ -203,17 +203,15 @@ class TestStorm:
             session.transaction(
                 [*map(Create, directories), Create(f"{directories[2]}/partition_2", json.dumps(node).encode())]
             )
-            held, fresh, topic_in_data = TopicPartition("a", 2), TopicPartition("a", 3), TopicPartition("b", 2)
+            held, fresh, loose = TopicPartition("a", 2), TopicPartition("a", 3), TopicPartition("b", 2)
 
             assert offsets(store, unique) == {held: 5}
-            store.commit(
-                unique, {held: OffsetAndMetadata(6), fresh: OffsetAndMetadata(1), topic_in_data: OffsetAndMetadata(9)}
-            )
+            store.commit(unique, {held: OffsetAndMetadata(6), fresh: OffsetAndMetadata(1), loose: OffsetAndMetadata(9)})
 
-            assert offsets(store, unique) == {held: 6, fresh: 1, topic_in_data: 9}
-            assert {tp: found.offset for tp, found in store.fetch(unique, [held, topic_in_data]).items() if found} == {
+            assert offsets(store, unique) == {held: 6, fresh: 1, loose: 9}
+            assert {tp: found.offset for tp, found in store.fetch(unique, [held, loose]).items() if found} == {
                 held: 6,
-                topic_in_data: 9,
+                loose: 9,
             }
             assert sorted(session.children(f"/storm/{unique}") or []) == ["a", "partition_2"]
             assert sorted(session.children(f"/storm/{unique}/a") or []) == ["partition_2", "partition_3"]
