@@ -94,7 +94,7 @@ class PartitionManager:
 
     # --- calls of the member -------------------------------------------------------------------------
 
-    def joined(self, session: ZookeeperSession, lease: SessionLease) -> None:
+    def on_joined(self, session: ZookeeperSession, lease: SessionLease) -> None:
         settings = self._settings
         self._offsets = Offsets(
             self._place.open(session, lease, self._group),
@@ -107,7 +107,7 @@ class PartitionManager:
         )
         self._desk.grant(lease.valid)
 
-    def begin(self, claimed: Mapping[TopicPartition, ThreadId]) -> Collection[TopicPartition]:
+    def on_assigned(self, claimed: Mapping[TopicPartition, ThreadId]) -> Collection[TopicPartition]:
         offsets = self._offsets
         assert offsets is not None
         found, late = offsets.fetch(claimed)
@@ -126,9 +126,9 @@ class PartitionManager:
         self._fetcher.add(begun)
         return claimed.keys() - positions.keys()
 
-    def stop(self, partitions: Collection[TopicPartition]) -> None:
-        """Works as `PartitionListener.stop`. Without automatic commits, messages consumed since the last commit are not
-        committed here either, as in the old consumer.
+    def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """Works as `PartitionListener.on_revoked`. Without automatic commits, messages consumed since the last commit
+        are not committed here either, as in the old consumer.
 
         The old consumer reads the committed offsets *before* it claims. If it does so while this member commits and
         releases, it may begin at the offset before that commit. So partitions are kept for a moment after their last
@@ -153,7 +153,7 @@ class PartitionManager:
         finally:
             self._desk.remove(partitions)
 
-    def drop(self, partitions: Collection[TopicPartition] | None) -> None:
+    def on_lost(self, partitions: Collection[TopicPartition] | None) -> None:
         self._fetcher.remove(self._desk.remove(partitions))
         if partitions is None:
             self._desk.grant(lambda: False)
@@ -161,7 +161,7 @@ class PartitionManager:
             if offsets is not None:
                 offsets.close()
 
-    def failed(self, error: OffsetMgrError) -> None:
+    def on_failed(self, error: OffsetMgrError) -> None:
         self._desk.fail(error)
 
     def _fetching_failed(self, error: OffsetMgrError) -> None:

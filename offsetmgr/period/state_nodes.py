@@ -50,7 +50,7 @@ from offsetmgr.zookeeper.client.transactions import (
     SetData,
     TransactionResult,
 )
-from offsetmgr.zookeeper.groups.membership import ensure
+from offsetmgr.zookeeper.groups.membership import ensure_nodes
 
 _HISTORY: Final = 2
 """The index of the operation that writes the history in an advance's transaction."""
@@ -101,7 +101,7 @@ class BarrierStateStore:
         """Creates the directories. Raises `LegacyMembersPresent` if the original coordinator has written here."""
         self.check_form()
         parts = self.root.split("/")[1:]
-        ensure(self._session, ["/" + "/".join(parts[: at + 1]) for at in range(len(parts))])
+        ensure_nodes(self._session, ["/" + "/".join(parts[: at + 1]) for at in range(len(parts))])
         for path in (self.progress_path, self.members_path, self.history_path):
             outcome = self._session.transaction([Create(path, _MARK)])
             if outcome.code != ZookeeperError.NODE_EXISTS:

@@ -447,7 +447,7 @@ def test_a_list_of_members_needs_the_topics_sizes(tmp_path: Path, capsys: pytest
         (["--simulate", "--like", "alpha"], "error: --like and --topic: say what those that join subscribe to"),
         (["--simulate", "--join", "x:none"], "error: --join x:none: 'none' is no number"),
         (["--simulate", "--join", ":2"], "error: --join: no host is named"),
-        (["--simulate", "--join", "x:0"], "error: 0 streams: a member needs one stream or more"),
+        (["--simulate", "--join", "x:0"], "error: 0 streams: a member needs at least one stream"),
         (["--simulate", "--grow", "orders"], "error: --grow orders: is not TOPIC=N"),
         (["--simulate", "--strategy", "sticky"], "error: strategy 'sticky': is unknown"),
     ],

@@ -127,7 +127,7 @@ def usual_subscription(snapshot: GroupSnapshot) -> Subscription:
 def with_streams(subscription: Subscription, count: int) -> Subscription:
     """The same topics, with ``count`` streams of each."""
     if count < 1:
-        raise UsageError(f"{count} streams", "a member needs one stream or more")
+        raise UsageError(f"{count} streams", "a member needs at least one stream")
     if count > MOST_STREAMS:
         raise UsageError(
             f"{count:,} streams", f"at most {MOST_STREAMS:,} of all members can be simulated", "is that number meant?"

@@ -16,8 +16,8 @@ from offsetmgr.zookeeper.groups.assignors import (
     RoundRobinAssignor,
     ThreadId,
     assignor_named,
-    hashed_alike,
     moves,
+    partitions_with_equal_hash,
 )
 from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupSnapshot
 
@@ -91,7 +91,7 @@ def _doubts(snapshot: GroupSnapshot, strategy: str, *, internal: bool) -> tuple[
     doubts = [f"no partitions of topic {topic} are known" for topic in sorted(consumed - snapshot.topics.keys())]
     if strategy in (RoundRobinAssignor.name, EqualRoundRobinAssignor.name):
         partitions = {topic: held for topic, held in snapshot.partitions.items() if topic in consumed}
-        alike = sorted({one.topic for tied in hashed_alike(partitions) for one in tied})
+        alike = sorted({one.topic for tied in partitions_with_equal_hash(partitions) for one in tied})
         if alike:
             doubts.append(f"topics {' and '.join(alike)} hash alike: real members may swap their partitions")
     if strategy == RoundRobinAssignor.name:
