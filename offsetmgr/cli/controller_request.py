@@ -132,12 +132,12 @@ class ControllerRequest:
     def _watch(
         self, todo: list[Row], wait_s: float, look: Callable[[list[Row]], RequestProgress]
     ) -> RequestProgress | None:
-        from offsetmgr.zookeeper.admin.submit import follow
+        from offsetmgr.zookeeper.admin.submit import poll_progress
 
         line = _Line(self.name)
         seen: RequestProgress | None = None
         try:
-            for found in follow(lambda: look(todo), SystemClock(), wait_s=wait_s):
+            for found in poll_progress(lambda: look(todo), SystemClock(), wait_s=wait_s):
                 if isinstance(found, OffsetMgrError):
                     line.say(f"{found}; trying again")
                 else:

@@ -69,7 +69,7 @@ def elect(
         (
             *(Row(name, (name, None, None, None), False, error) for name, error in unreadable.items()),
             *(
-                Row(str(s.partition), (*s.partition, s.leader, s.preferred), s.wanted, s.refused, _led(s.wanted))
+                Row(str(s.partition), (*s.partition, s.leader, s.preferred), s.needed, s.refused, _led(s.needed))
                 for s in steps
             ),
         ),
@@ -177,7 +177,9 @@ def reassign(
     wanted = decode_reassignment(f"file {reassignment_json_file}", _content(reassignment_json_file))
     session = connect.zookeeper("zk reassign")
     state = read_state(session, {tp.topic for tp in wanted})
-    steps = {str(s.partition): s for s in plan_reassignment(state, wanted, other_counts=allow_replication_change)}
+    steps = {
+        str(s.partition): s for s in plan_reassignment(state, wanted, allow_replication_change=allow_replication_change)
+    }
     request = ControllerRequest("zk reassign", REASSIGNMENT, _reassignment_rows(steps), whole=True)
     image = _image_path(before_image)
     other_counts = any(len(s.before) != len(s.after) for s in steps.values())

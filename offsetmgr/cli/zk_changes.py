@@ -66,14 +66,14 @@ def sized(snapshot: GroupSnapshot, grow: list[str] | None) -> GroupSnapshot:
 
 def _subscription(snapshot: GroupSnapshot, like: str | None, topics: list[str] | None) -> Subscription:
     from offsetmgr.zookeeper.groups.subscription import Subscription
-    from offsetmgr.zookeeper.rebalance_preview.changes import member_named, usual_subscription
+    from offsetmgr.zookeeper.rebalance_preview.changes import member_named, most_common_subscription
 
     if topics:
         if like is not None:
             raise UsageError("--like and --topic", "both say what those that join subscribe to", "only one of them")
         return Subscription.static(dict.fromkeys(topics, 1))
     if like is None:
-        return usual_subscription(snapshot)
+        return most_common_subscription(snapshot)
     member = member_named(snapshot, like)
     found = snapshot.members[member]
     if found is None:

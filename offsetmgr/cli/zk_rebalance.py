@@ -160,7 +160,7 @@ def _simulate(
     chosen, why = _strategy(snapshot, strategy, internal)
     prediction = predict(snapshot, after, chosen, internal=internal)
     write_prediction(prediction, snapshot, after, output, by_partition=by_partition)
-    if not prediction.seen:
+    if not prediction.observed:
         note("before: computed, for the file does not say who owns what")
     summary_line(prediction, why, WOULD_COME)
     return 0
@@ -195,7 +195,7 @@ def _compare(
 def _strategy(snapshot: GroupSnapshot, named: str | None, internal: bool) -> tuple[str, str]:
     """The strategy, and how it was determined."""
     from offsetmgr.core.errors import AssignmentRefused, InvalidPattern, UnsupportedOperation
-    from offsetmgr.zookeeper.rebalance_preview.predict import matching_strategies, usual_strategy
+    from offsetmgr.zookeeper.rebalance_preview.predict import default_strategy, matching_strategies
 
     if named is not None:
         return named, "as given"
@@ -205,7 +205,7 @@ def _strategy(snapshot: GroupSnapshot, named: str | None, internal: bool) -> tup
         explaining = []  # that member may be the one that leaves
     if explaining:
         return explaining[0], "as the owners show"
-    return usual_strategy(snapshot), "the default; the owners do not show which"
+    return default_strategy(snapshot), "the default; the owners do not show which"
 
 
 def _one_group(argument: str | None, option: str | None) -> str | None:
@@ -215,7 +215,7 @@ def _one_group(argument: str | None, option: str | None) -> str | None:
 
 
 def _read(path: Path, group: str | None) -> GroupSnapshot:
-    from offsetmgr.zookeeper.rebalance_preview.scenario_file import decode
+    from offsetmgr.zookeeper.rebalance_preview.snapshot_file import decode
 
     try:
         data = path.read_bytes()
@@ -226,7 +226,7 @@ def _read(path: Path, group: str | None) -> GroupSnapshot:
 
 def _save(snapshot: GroupSnapshot, path: Path) -> None:
     from offsetmgr.core.atomic_file import replace_file
-    from offsetmgr.zookeeper.rebalance_preview.scenario_file import encode
+    from offsetmgr.zookeeper.rebalance_preview.snapshot_file import encode
 
     data = encode(snapshot, time.time_ns() // 1_000_000)
     replace_file(path, lambda file: file.write(data), overwrite=False)

@@ -94,17 +94,17 @@ def write_owners(prediction: Prediction, snapshot: GroupSnapshot, output: Output
 
 
 def summary_line(prediction: Prediction, why: str, words: Mapping[str, str]) -> None:
-    """Prints a line with counts, and one for each doubt. ``why`` describes how the strategy was determined."""
+    """Prints a line with counts, and one for each caveat. ``why`` describes how the strategy was determined."""
     counted = [(getattr(prediction.moves, name), text) for name, text in words.items()]
     total = count_of(len({*prediction.before, *prediction.after}), "partition")
     told = ", ".join(f"{number:,} {text}" for number, text in counted if number) or "nothing to divide"
     note(f"strategy {prediction.strategy} ({why}); {total}: {told}")
-    for doubt in prediction.doubts:
-        note(doubt)
+    for caveat in prediction.caveats:
+        note(caveat)
 
 
 def _member_rows(prediction: Prediction, before: GroupSnapshot, after: GroupSnapshot) -> Iterator[tuple[Any, ...]]:
-    from offsetmgr.zookeeper.rebalance_preview.predict import UNREADABLE, as_ranges
+    from offsetmgr.zookeeper.rebalance_preview.predict import UNREADABLE, partition_ranges
 
     held = [{tp: thread.member_id for tp, thread in each.items()} for each in (prediction.before, prediction.after)]
     members = {*before.members, *after.members, *held[0].values()} - {UNREADABLE.member_id}
@@ -118,8 +118,8 @@ def _member_rows(prediction: Prediction, before: GroupSnapshot, after: GroupSnap
             len(old & new),
             len(new - old),
             len(old - new),
-            as_ranges(old) or None,
-            as_ranges(new) or None,
+            partition_ranges(old) or None,
+            partition_ranges(new) or None,
         )
 
 
