@@ -202,7 +202,7 @@ def test_a_request_is_refused_while_one_is_under_way_and_where_something_changed
 
     assert f"open: {topic}-0: broker {target.broker_id} is not" in first.stderr
     assert "1 of 1 still open after 0.5 s; the controller goes on" in first.stderr
-    assert "another one is running: /admin/reassign_partitions holds 1 partition" in second.stderr
+    assert "another is running: /admin/reassign_partitions holds 1 partition" in second.stderr
     wait_for(lambda: session.get(paths.REASSIGN_PARTITIONS) is None, "the reassignment ends when the broker is back")
     assert assigned(session, topic)[0].replicas == (target.broker_id,)
     with pytest.raises(Conflict, match=rf"/brokers/topics/{topic} changed meanwhile; nothing was written"):
@@ -229,9 +229,9 @@ def test_a_reassignment_that_does_not_end_is_taken_back_as_the_hint_says(
             code=1,
         )
         undo = commands.run(*asked, "--reassignment-json-file", str(image), code=1)
-        wait_for(lambda: assigned(session, topic)[0].moving, "the controller is deleting it")
+        wait_for(lambda: assigned(session, topic)[0].moving, "the controller is at it")
         (told,) = (line for line in moving.stderr.splitlines() if line.startswith("hint: where it never ends"))
-        command, *arguments = shlex.split(told.partition("or cancel it: ")[2])
+        command, *arguments = shlex.split(told.partition("take it back: ")[2])
         kafkas = java_tool("kafka-3.9", "org.apache.kafka.tools.reassign.ReassignPartitionsCommand", arguments)
         wait_for(lambda: session.get(paths.REASSIGN_PARTITIONS) is None, "the controller has given it up")
         back = assigned(session, topic)[0]
@@ -260,7 +260,7 @@ def test_a_controller_that_goes_in_the_middle_is_followed_to_the_next_one(
     try:
         moving = commands.start(*asked, str(moves))
         wait_for(lambda: session.get(paths.REASSIGN_PARTITIONS) is not None, "the request is made")
-        wait_for(lambda: assigned(session, topic)[0].moving, "the controller is deleting it")
+        wait_for(lambda: assigned(session, topic)[0].moving, "the controller is at it")
         trio.brokers[first or 0].stop()
     finally:
         others[1].thaw()

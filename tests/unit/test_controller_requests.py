@@ -92,7 +92,10 @@ def test_an_election_waits_for_the_one_under_way_and_for_a_controller() -> None:
 
     with pytest.raises(ControllerRequestRefused, match="/admin/preferred_replica_election exists"):
         election.plan_election(state, [P0])
-    for changes, why in (({"controller": None}, "/controller does not exist"), ({"kraft": True}, "is a KRaft one")):
+    for changes, why in (
+        ({"controller": None}, "/controller does not exist"),
+        ({"kraft": True}, "is a KRaft controller"),
+    ):
         for plan in (
             lambda s: election.plan_election(s, [P0]),
             lambda s: reassignment.plan_reassignment(s, {P0: (1, 2)}),

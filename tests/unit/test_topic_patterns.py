@@ -47,7 +47,7 @@ def test_a_comma_means_or_even_between_braces() -> None:
     with pytest.raises(InvalidPattern) as refused:
         TopicFilter("x\\d{1,2}")
     assert refused.value.what == "topic pattern 'x\\\\d{1|2}'"
-    assert refused.value.hint == "old consumers read a comma in a pattern as |, also between braces"
+    assert refused.value.hint == "a comma in a pattern means |, also between braces"
 
 
 def test_a_pattern_is_read_as_kafka_reads_it_from_a_properties_file() -> None:

@@ -28,7 +28,7 @@ def submit(
     """Creates ``nodes`` in one transaction, if ``topics`` and ``brokers`` are still as in ``state``.
 
     Raises `Conflict` if they have changed or another request is running; nothing was written then. Also raises the
-    error of the transaction; after a lost connection its outcome is unknown, and the error says so.
+    error of the transaction; after a lost connection the error states that its outcome is unknown.
     """
     operations: list[Operation] = [
         CheckVersion(paths.topic(name), state.topic(name).version) for name in sorted(set(topics))

@@ -44,10 +44,8 @@ def compile_java(pattern: str) -> re.Pattern[str]:
 
 
 class _Translator:
-    """A recursive-descent parser that translates one pattern. ``_at`` is its position.
-
-    A quoted character, which was between ``\\Q`` and ``\\E``, is always a literal.
-    """
+    """A recursive-descent parser of one pattern, at position ``_at``. Characters that were quoted are always
+    literals."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
@@ -171,7 +169,7 @@ class _Translator:
     def _group(self) -> str:
         self._at += 1
         self._enter_nested("groups")
-        outside = self._ignore_case
+        enclosing = self._ignore_case
         opening, number = self._opening()
         if opening is None:  # flags such as (?i), which apply until the end of the enclosing group
             self._depth -= 1
@@ -179,17 +177,14 @@ class _Translator:
         inner = self._alternatives()
         if not self._accept(")"):
             self._invalid("a '(' is not closed")
-        self._ignore_case = outside
+        self._ignore_case = enclosing
         self._depth -= 1
         if number:
             self._groups_closed.add(number)
         return f"({opening}{inner})"
 
     def _opening(self) -> tuple[str | None, int]:
-        """Translates the opening of a group; also returns the group's number, 0 if it captures nothing.
-
-        The translation is None for flags without a group.
-        """
+        """Translates a group's opening (None: only flags); also returns the group's number, 0 without capture."""
         for opening in _OPENINGS:
             if self._accept(opening):
                 return opening, 0
@@ -255,13 +250,13 @@ class _Translator:
 
     def _reference(self, number: int) -> str:
         if number not in self._groups_closed:
-            self._unsupported("a reference to a group that is not closed in front of it")
+            self._unsupported("a reference to a group that ends after it")
         if self._ignore_case:
             self._unsupported("a case-insensitive reference to a group")
         return f"(?:\\{number})"
 
     def _escaped_class(self) -> tuple[frozenset[str], str]:
-        """The characters that an escape matches. If it stands for one character, also returns this character."""
+        """The characters that an escape matches. Also returns this character if there is only one."""
         letter = self._next()
         if letter in ESCAPES:
             return ESCAPES[letter], ""
@@ -287,13 +282,11 @@ class _Translator:
             return chr(ord(self._next()) ^ 64)
         if letter == "0":
             digits = self._read_while("01234567", 2)
-            return self._character_numbered(digits + (self._read_while("01234567", 1) if digits < "4" else ""), 8)
+            return self._code_point(digits + (self._read_while("01234567", 1) if digits < "4" else ""), 8)
         if letter == "x":
-            return self._character_numbered(
-                self._read_until("}", "\\x{") if self._accept("{") else self._hex_digits(2), 16
-            )
+            return self._code_point(self._read_until("}", "\\x{") if self._accept("{") else self._hex_digits(2), 16)
         if letter == "u":
-            return self._character_numbered(self._hex_digits(4), 16)
+            return self._code_point(self._hex_digits(4), 16)
         if letter == "N":
             self._unsupported("\\N{...}")
         if letter.isascii() and letter.isalpha():
@@ -310,14 +303,13 @@ class _Translator:
         if self._at < len(self._text) and self._quoted[self._at]:
             self._unsupported("an escape that continues in a quotation")
 
-    def _character_numbered(self, written: str, base: int) -> str:
+    def _code_point(self, written: str, base: int) -> str:
         if not written or not set(written) <= set(_HEX) or int(written, base) > 0x10FFFF:
             self._invalid("an escape contains no valid character number")
         return chr(int(written, base))
 
     def _with_case(self, character: str) -> frozenset[str]:
-        """The set of this character, without characters that topic names cannot contain; in both cases with
-        ``(?i)``."""
+        """The character, in both cases after ``(?i)``; empty if topic names cannot contain it."""
         found = frozenset(character) & ALPHABET
         return both_cases(found) if self._ignore_case else found
 
@@ -342,18 +334,15 @@ class _Translator:
             return self._operand(self._only_classes)[0]
         found, is_flat = self._operand()
         if not is_flat:
-            self._unsupported("an intersection with is_flat characters and classes mixed")
+            self._unsupported("an intersection with plain characters and classes mixed")
         return found
 
     def _only_classes(self) -> None:
         if self._peek() != "[":
-            self._unsupported("an intersection with is_flat characters and classes mixed")
+            self._unsupported("an intersection with plain characters and classes mixed")
 
     def _operand(self, check: Callable[[], None] | None = None) -> tuple[frozenset[str], bool]:
-        """Parses the items of a class until ``&&`` or ``]``; also returns whether none of them is a nested class.
-
-        There must be at least one item.
-        """
+        """Parses the items until ``&&`` or ``]``, at least one; also returns whether none is a nested class."""
         found: frozenset[str] = frozenset()
         is_flat, empty = True, True
         while self._at < len(self._text) and (empty or self._peek() != "]"):
@@ -396,11 +385,7 @@ class _Translator:
             self._unsupported(f"{what} nested deeper than {MAX_NESTING}")
 
     def _invalid(self, why: str) -> NoReturn:
-        hint = (
-            "old consumers read a comma in a pattern as |, also between braces"
-            if re.search(r"\{\d+\|", self._pattern)
-            else ""
-        )
+        hint = "a comma in a pattern means |, also between braces" if re.search(r"\{\d+\|", self._pattern) else ""
         raise InvalidPattern(f"topic pattern {self._pattern!r}", f"is not a regular expression of Java: {why}", hint)
 
     def _unsupported(self, what: str) -> NoReturn:

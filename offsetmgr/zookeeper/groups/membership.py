@@ -94,7 +94,7 @@ def read_registration(session: ZookeeperSession, group: str, *, exclude_internal
     for name, node in zip(ids, registrations, strict=True):
         if isinstance(node, OffsetMgrError):
             raise node
-        if node is not None:  # None: the member left after the ids were listed; a watch reports that
+        if node is not None:  # else the member left after the ids were listed, and a watch reports that
             members[name] = Subscription.of(parse_registration(paths.member(group, name), node.data))
     brokers = sorted(session.children(paths.BROKER_IDS) or ())
     topics = sorted(session.children(paths.BROKER_TOPICS) or ())

@@ -98,7 +98,7 @@ def _owners_of(session: ZookeeperSession, groups: list[str]) -> Iterator[GroupOw
     for (group, partition, path), node in zip(partitions, nodes, strict=True):
         if isinstance(node, OffsetMgrError):
             errors[group][path] = node
-        elif node is not None:  # None: released since the children were listed
+        elif node is not None:  # else released since the children were listed
             found[group][partition] = _owner(path, node)
     for group, names in zip(possible, listed, strict=True):
         if isinstance(names, OffsetMgrError):

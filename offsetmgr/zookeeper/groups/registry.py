@@ -96,7 +96,7 @@ def _members_of(session: ZookeeperSession, groups: list[str]) -> Iterator[GroupM
     for (group, name), registration in zip(named, registrations, strict=True):
         if isinstance(registration, OffsetMgrError):
             failed[group] = registration
-        elif registration is not None:  # None: left since the children were listed
+        elif registration is not None:  # else left since the children were listed
             found[group].append(_member(group, name, registration))
     for group, names in zip(possible, listed, strict=True):
         unknown = names if isinstance(names, OffsetMgrError) else failed.get(group)

@@ -62,7 +62,7 @@ def parse_number(path: str, data: bytes, what: str, maximum: int = MAX_INT) -> i
 
 
 class Fields:
-    """A JSON object in a node. Callers read its fields by name; `close` adds notes about the fields that nobody
+    """A JSON object in a node. Callers read its fields by name; `close` adds notes about the fields that were not
     read."""
 
     def __init__(self, path: str, fields: Mapping[str, Any], notes: Notes | None, prefix: str = "") -> None:
