@@ -23,7 +23,7 @@ from offsetmgr.zookeeper.client.session_lease import LEASE_FRACTION, SessionLeas
 from offsetmgr.zookeeper.client.transactions import Create, OperationState, SetData
 from offsetmgr.zookeeper.groups.assignors import ThreadId
 from offsetmgr.zookeeper.groups.membership import member_id, register
-from offsetmgr.zookeeper.groups.partition_claims import Claims
+from offsetmgr.zookeeper.groups.partition_claims import PartitionClaims
 from offsetmgr.zookeeper.groups.subscription import Subscription
 from offsetmgr.zookeeper.nodes import paths
 
@@ -170,16 +170,16 @@ def test_claims_are_made_only_where_no_client_owns_and_released_only_where_they_
         ZookeeperSession(zookeeper.connect) as one,
         ZookeeperSession(zookeeper.connect) as two,
     ):
-        mine = Claims(one, register(one, unique, "a", Subscription.static({"t": 1}), 1), unique)
-        theirs = Claims(two, register(two, unique, "b", Subscription.static({"t": 1}), 1), unique)
+        mine = PartitionClaims(one, register(one, unique, "a", Subscription.static({"t": 1}), 1), unique)
+        theirs = PartitionClaims(two, register(two, unique, "b", Subscription.static({"t": 1}), 1), unique)
         a, b = ThreadId("a", 0), ThreadId("b", 0)
         assert mine.claim({p0: a}) == mine.claim({p0: a})
 
         claimed = theirs.claim({p0: b, p1: b})
-        assert (claimed.mine, claimed.held) == ({p1: b}, {p0: "a-0"})
+        assert (claimed.claimed, claimed.held_by_others) == ({p1: b}, {p0: "a-0"})
         theirs.release([p0, p1])
         assert mine.lost({p0: a}) == set()
-        assert mine.claim({p0: ThreadId("a", 1), p1: a}).mine == {p0: ThreadId("a", 1), p1: a}
+        assert mine.claim({p0: ThreadId("a", 1), p1: a}).claimed == {p0: ThreadId("a", 1), p1: a}
         node = one.get(paths.owner(unique, "t", 0))
         assert node is not None
         assert (node.data, node.ephemeral_owner) == (b"a-1", one.session_id)

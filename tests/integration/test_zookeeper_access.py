@@ -283,7 +283,7 @@ class TestSasl:
             other.commit(unique, {tp: OffsetAndMetadata(6)})
 
             assert committed(store, unique, tp) == 6
-            (acl,) = store.session._acls_of([f"/consumers/{unique}/offsets/t/0"])
+            (acl,) = store.session._read_acls([f"/consumers/{unique}/offsets/t/0"])
             assert [tuple(entry) for entry in acl] == [(31, "sasl", "tool"), (15, "world", "anyone")]
 
     @pytest.mark.parametrize(
