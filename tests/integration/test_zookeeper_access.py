@@ -145,7 +145,7 @@ class TestNodesThatWeCreate:
             refused, written = store.edit(edits)
 
             (error,) = refused.failures.values()
-            assert "digest:tool may not see its whole ACL (a)" in str(error)
+            assert "digest:tool may not read its whole ACL (permission a)" in str(error)
             assert not written.failures
 
             assert app.get_children(f"/consumers/{unique}/offsets") == []

@@ -25,7 +25,7 @@ def topic_names(session: ZookeeperSession) -> list[str]:
     missing."""
     names = session.children(paths.BROKER_TOPICS)
     if names is None:
-        why = f"{paths.BROKER_TOPICS} does not exist; check the chroot"
+        why = f"{paths.BROKER_TOPICS} does not exist; is the chroot right?"
         raise CorruptData(f"ZooKeeper at {session.connect}", why)
     return sorted(names)
 

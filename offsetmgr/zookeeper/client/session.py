@@ -25,12 +25,12 @@ from offsetmgr.zookeeper.client.bulk_requests import BulkRead
 from offsetmgr.zookeeper.client.connection import Completion
 from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
 from offsetmgr.zookeeper.client.session_reads import (
-    _CONNECTION_LOST,
-    _MULTI_READS_IN_FLIGHT,
-    _SINGLE_READS_IN_FLIGHT,
+    CONNECTION_LOST,
+    MAX_MULTI_READS_IN_FLIGHT,
+    MAX_SINGLE_READS_IN_FLIGHT,
+    ResponseQueue,
     SessionReads,
     T,
-    _Inbox,
 )
 from offsetmgr.zookeeper.client.transactions import (
     BulkWrite,
@@ -49,7 +49,7 @@ from offsetmgr.zookeeper.client.transactions import (
 WatchCallback: TypeAlias = Callable[[str], None]
 """Receives the watched path once. kazoo's watch thread calls it, so it must not block."""
 
-_TRANSACTIONS_IN_FLIGHT: Final = 4
+_MAX_TRANSACTIONS_IN_FLIGHT: Final = 4
 
 _OPEN: Final = encode(OPEN)
 _NEEDED_PERMISSIONS: Final[dict[type, str]] = {
@@ -108,7 +108,8 @@ class ZookeeperSession(SessionReads):
         sent_count = 0
         for _ in sent:
             while (
-                sent_count < len(sent) and sent_count - sum(o is not None for o in outcomes) < _TRANSACTIONS_IN_FLIGHT
+                sent_count < len(sent)
+                and sent_count - sum(o is not None for o in outcomes) < _MAX_TRANSACTIONS_IN_FLIGHT
             ):
                 self._connection.send(sent[sent_count], Completion(inbox, sent_count))
                 sent_count += 1
@@ -140,7 +141,7 @@ class ZookeeperSession(SessionReads):
         anyway."""
         full = [self.chroot + path if path != "/" else self.chroot or "/" for path in paths]
         found: list[Acl | OffsetMgrError] = [OPEN] * len(full)
-        for index, answer in self._send_reads([requests.GetACL(path) for path in full], _SINGLE_READS_IN_FLIGHT):
+        for index, answer in self._send_reads([requests.GetACL(path) for path in full], MAX_SINGLE_READS_IN_FLIGHT):
             if isinstance(answer, kazoo.NoAuthError):
                 found[index] = self._no_auth_error(paths[index], "read its ACL, which new nodes below it need")
             elif isinstance(answer, Exception):
@@ -169,7 +170,7 @@ class ZookeeperSession(SessionReads):
     def _result(
         self, operations: Sequence[Operation], request: TransactionRequest, value: Any, exception: Exception | None
     ) -> TransactionResult:
-        if isinstance(exception, _CONNECTION_LOST):
+        if isinstance(exception, CONNECTION_LOST):
             return _no_response_result(request, self._connection.connection_lost_error())
         if exception is not None:
             return TransactionResult(OperationState.REJECTED, error=self._request_error(exception))
@@ -202,12 +203,12 @@ class ZookeeperSession(SessionReads):
             found: dict[int, T] = {}
             lost: list[int] = []
             for index, value, exception in self._first_responses(inbox, len(reads)):
-                if isinstance(exception, _CONNECTION_LOST):
+                if isinstance(exception, CONNECTION_LOST):
                     lost.append(index)
                 else:
                     found[index] = self._decode_read(reads[index], value if exception is None else exception)
             for at, answer in (
-                self._send_reads([reads[index] for index in lost], _MULTI_READS_IN_FLIGHT) if lost else ()
+                self._send_reads([reads[index] for index in lost], MAX_MULTI_READS_IN_FLIGHT) if lost else ()
             ):
                 found[lost[at]] = self._decode_read(reads[lost[at]], answer)
             return [found[index] for index in range(len(reads))]
@@ -252,14 +253,14 @@ class ZookeeperSession(SessionReads):
         operations = [SetData(jute.decode_ustring(path)[chroot:], b"", 0) for path in write.paths]
         return self._result(operations, write, value, exception)
 
-    def _send_all(self, requests: Sequence[Any]) -> _Inbox:
+    def _send_all(self, requests: Sequence[Any]) -> ResponseQueue:
         self._connection.ready(time.monotonic() + self._timeout_s)
-        inbox: _Inbox = SimpleQueue()
+        inbox: ResponseQueue = SimpleQueue()
         for index, request in enumerate(requests):
             self._connection.send(request, Completion(inbox, index))
         return inbox
 
-    def _first_responses(self, inbox: _Inbox, count: int) -> Iterator[tuple[int, Any, Exception | None]]:
+    def _first_responses(self, inbox: ResponseQueue, count: int) -> Iterator[tuple[int, Any, Exception | None]]:
         """Yields the first response to each of ``count`` requests. Raises if no response arrives within the timeout."""
         waiting = set(range(count))
         while waiting:
@@ -304,7 +305,7 @@ class ZookeeperSession(SessionReads):
         reads += [requests.GetChildren(self.chroot + path, watcher(path)) for path in parents]
         paths = [*nodes, *parents]
         missing: list[str] = []
-        for index, answer in self._send_reads(reads, _SINGLE_READS_IN_FLIGHT):
+        for index, answer in self._send_reads(reads, MAX_SINGLE_READS_IN_FLIGHT):
             if isinstance(answer, kazoo.NoNodeError):
                 missing.append(paths[index])
             elif isinstance(answer, kazoo.NoAuthError):

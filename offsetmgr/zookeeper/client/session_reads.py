@@ -27,23 +27,23 @@ Children: TypeAlias = list[str] | OffsetMgrError | None
 """The result of listing one node: its children's names, None if it does not exist, or its error."""
 
 # Enough requests in flight to keep the server busy while the client decodes responses, and few enough to limit memory.
-_MULTI_READS_IN_FLIGHT: Final = 6
+MAX_MULTI_READS_IN_FLIGHT: Final = 6
 
-_SINGLE_READS_IN_FLIGHT: Final = 1000
+MAX_SINGLE_READS_IN_FLIGHT: Final = 1000
 
 _AUTH_HINT: Final = (
     "set zookeeper.auth=digest:USER:PASSWORD (or sasl:USER:PASSWORD) in the --command-config file, for a user that the"
     " ACL names"
 )
 
-_CONNECTION_LOST: Final = (
+CONNECTION_LOST: Final = (
     kazoo.ConnectionLoss,
     kazoo.SessionExpiredError,  # also ConnectionClosedError, its subclass
     kazoo.SessionMovedError,
     kazoo.OperationTimeoutError,
 )
 
-_Inbox: TypeAlias = SimpleQueue[tuple[int, Any, Exception | None]]
+ResponseQueue: TypeAlias = SimpleQueue[tuple[int, Any, Exception | None]]
 """Queue for responses. Each item is the number of a request, its result, and its exception or None."""
 
 
@@ -176,7 +176,7 @@ class SessionReads:
         chunks = split_into_requests(paths)
         decode = jute.multi_node_data if op is Op.GET else jute.multi_child_names
         results: list[Any] = [None] * len(chunks)
-        for index, answer in self._send_reads([MultiRead(op, chunk) for chunk in chunks], _MULTI_READS_IN_FLIGHT):
+        for index, answer in self._send_reads([MultiRead(op, chunk) for chunk in chunks], MAX_MULTI_READS_IN_FLIGHT):
             if isinstance(answer, kazoo.UnimplementedError):
                 self._multi_read = False
                 self._connection.await_replacement()
@@ -190,7 +190,7 @@ class SessionReads:
         """Reads one path per request, with many requests in flight, for servers before 3.6."""
         decode = jute.node_data if op is Op.GET else jute.child_names
         results: list[Any] = [None] * len(paths)
-        for index, answer in self._send_reads([SingleRead(op, path) for path in paths], _SINGLE_READS_IN_FLIGHT):
+        for index, answer in self._send_reads([SingleRead(op, path) for path in paths], MAX_SINGLE_READS_IN_FLIGHT):
             if not isinstance(answer, Exception):
                 results[index] = self._decode(decode, *answer)
             elif isinstance(answer, kazoo.NoNodeError | kazoo.NoAuthError):
@@ -254,7 +254,7 @@ class SessionReads:
             index = in_flight.pop(answered, None)
             if index is None:  # kazoo can report one request twice when its connection closes
                 continue
-            if isinstance(exception, _CONNECTION_LOST):
+            if isinstance(exception, CONNECTION_LOST):
                 waiting.append(index)
                 if not in_flight:  # one lost connection can lose many requests
                     lost += 1
