@@ -11,7 +11,7 @@ import json
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create, OperationState
-from offsetmgr.zookeeper.groups.membership import ensure
+from offsetmgr.zookeeper.groups.membership import ensure_nodes
 
 
 def join_cluster(connect: str, bootstrap: str) -> None:
@@ -22,7 +22,7 @@ def join_cluster(connect: str, bootstrap: str) -> None:
     hosts, _, chroot = connect.partition("/")
     parts = [part for part in f"{chroot}/cluster".split("/") if part]
     with ZookeeperSession(hosts) as session:
-        ensure(session, ["/" + "/".join(parts[: at + 1]) for at in range(len(parts))])
+        ensure_nodes(session, ["/" + "/".join(parts[: at + 1]) for at in range(len(parts))])
         path = "/" + "/".join(parts) + "/id"
         if session.get(path) is None:
             node = json.dumps({"version": "1", "id": cluster_id}, separators=(",", ":")).encode()

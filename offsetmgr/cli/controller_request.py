@@ -135,12 +135,12 @@ class ControllerRequest:
     def _watch(
         self, todo: list[Row], wait_s: float, poll: Callable[[list[Row]], RequestProgress]
     ) -> RequestProgress | None:
-        from offsetmgr.zookeeper.admin.submit import follow
+        from offsetmgr.zookeeper.admin.submit import poll_progress
 
         line = _ProgressLine(self.name)
         seen: RequestProgress | None = None
         try:
-            for found in follow(lambda: poll(todo), SystemClock(), wait_s=wait_s):
+            for found in poll_progress(lambda: poll(todo), SystemClock(), wait_s=wait_s):
                 if isinstance(found, OffsetMgrError):
                     line.show(f"{found}; trying again")
                 else:

@@ -69,7 +69,7 @@ def elect(
         (
             *(Row(name, (name, None, None, None), False, error) for name, error in unreadable.items()),
             *(
-                Row(str(s.partition), (*s.partition, s.leader, s.preferred), s.wanted, s.refused, _led(s.wanted))
+                Row(str(s.partition), (*s.partition, s.leader, s.preferred), s.needed, s.refused, _led(s.needed))
                 for s in steps
             ),
         ),
@@ -179,7 +179,10 @@ def reassign(
     assignment = decode_reassignment(f"file {reassignment_json_file}", _content(reassignment_json_file))
     session = connect.zookeeper("zk reassign")
     state = read_state(session, {tp.topic for tp in assignment})
-    steps = {str(s.partition): s for s in plan_reassignment(state, assignment, other_counts=allow_replication_change)}
+    steps = {
+        str(s.partition): s
+        for s in plan_reassignment(state, assignment, allow_replication_change=allow_replication_change)
+    }
     request = ControllerRequest("zk reassign", REASSIGNMENT, _reassignment_rows(steps), all_or_nothing=True)
     image = _image_path(before_image)
     other_counts = any(len(s.before) != len(s.after) for s in steps.values())

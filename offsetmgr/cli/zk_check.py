@@ -18,7 +18,7 @@ from offsetmgr.core.plurals import count_of
 if TYPE_CHECKING:
     from offsetmgr.kafka.cluster.base import Cluster
     from offsetmgr.zookeeper.check.findings import Finding
-    from offsetmgr.zookeeper.check.run import ZookeeperCheck
+    from offsetmgr.zookeeper.check.zookeeper_check import ZookeeperCheck
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 app = typer.Typer()
@@ -69,7 +69,7 @@ def check(
     logs. It lists unchecked items at the end.
     """
     from offsetmgr.core.clock import SystemClock
-    from offsetmgr.zookeeper.check.run import ZookeeperCheck
+    from offsetmgr.zookeeper.check.zookeeper_check import ZookeeperCheck
     from offsetmgr.zookeeper.nodes import paths
 
     names = require_groups(group, all_groups)
@@ -92,14 +92,14 @@ def check(
             session,
             known,
             SystemClock(),
-            ask_ranges=None if cluster is None else cluster.log_ranges,
+            fetch_log_ranges=None if cluster is None else cluster.log_ranges,
             unused_since_ms=since,
-            settle_s=settle,
-            on_second_look=lambda number: note(f"checking {count_of(number, 'group')} again in {settle:g} s"),
+            recheck_after_s=settle,
+            on_recheck=lambda number: note(f"checking {count_of(number, 'group')} again in {settle:g} s"),
         )
         counts: Counter[str] = Counter()
         write_rows(FINDINGS, _rows(checking, chosen, counts), output)
-        for text in checking.unchecked():
+        for text in checking.skipped_rules():
             note(f"not checked: {text}")
         if not known:
             note(empty_note(f"zookeeper://{session.connect}", "groups"))
@@ -153,7 +153,7 @@ def _date(text: str) -> int:
 
 
 def _rows(checking: ZookeeperCheck, groups: list[str], counts: Counter[str]) -> Iterator[tuple[Any, ...]]:
-    yield from _findings(checking.of_cluster, counts)
+    yield from _findings(checking.cluster_findings, counts)
     for checked in progress(checking.run(groups), "checking", len(groups)):
         yield from _findings(checked.findings, counts)
 

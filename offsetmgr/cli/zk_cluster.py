@@ -99,7 +99,7 @@ def topics(
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.zookeeper.groups.topics import topic_names
     from offsetmgr.zookeeper.groups.topics import topics as read
-    from offsetmgr.zookeeper.nodes.cluster_nodes import requests
+    from offsetmgr.zookeeper.nodes.cluster_nodes import controller_requests
 
     session = connect.zookeeper("zk topics")
     selection = TopicSelection.parse(topic or [])
@@ -110,7 +110,7 @@ def topics(
         names = [name for name in known if selection.matches_some_of(name)]
         if missing := sorted(set(selection.named()) - set(known)):
             raise UnknownTopicOrPartition(f"topic {missing[0]}", f"does not exist in ZooKeeper at {session.connect}")
-        pending = requests(session)
+        pending = controller_requests(session)
         found = progress(read(session, names), "topics", len(names))
         if not write_rows(TOPICS, _topic_rows(found, selection, frozenset(pending.deletions), errors), output):
             note(f"no topics in ZooKeeper at {session.connect}{'' if known else '; is the chroot right?'}")

@@ -178,7 +178,7 @@ def _simulate(
     chosen, why = _strategy(snapshot, strategy, internal)
     prediction = predict(snapshot, after, chosen, internal=internal)
     write_prediction(prediction, snapshot, after, output, by_partition=by_partition)
-    if not prediction.seen:
+    if not prediction.observed:
         note("before: computed, because the file contains no owners")
     summary_line(prediction, why, PREDICTED_TEXTS)
     return 0
@@ -213,7 +213,7 @@ def _compare(
 def _strategy(snapshot: GroupSnapshot, named: str | None, internal: bool) -> tuple[str, str]:
     """The strategy, and how it was determined."""
     from offsetmgr.core.errors import AssignmentRefused, InvalidPattern, UnsupportedOperation
-    from offsetmgr.zookeeper.rebalance_preview.predict import matching_strategies, usual_strategy
+    from offsetmgr.zookeeper.rebalance_preview.predict import default_strategy, matching_strategies
 
     if named is not None:
         return named, "as given"
@@ -223,7 +223,7 @@ def _strategy(snapshot: GroupSnapshot, named: str | None, internal: bool) -> tup
         explaining = []  # the member that causes the error may be the one that leaves
     if explaining:
         return explaining[0], "inferred from the owners"
-    return usual_strategy(snapshot), "the default; it cannot be inferred from the owners"
+    return default_strategy(snapshot), "the default; it cannot be inferred from the owners"
 
 
 def _one_group(argument: str | None, option: str | None) -> str | None:
@@ -233,7 +233,7 @@ def _one_group(argument: str | None, option: str | None) -> str | None:
 
 
 def _read(path: Path, group: str | None) -> GroupSnapshot:
-    from offsetmgr.zookeeper.rebalance_preview.scenario_file import decode
+    from offsetmgr.zookeeper.rebalance_preview.snapshot_file import decode
 
     try:
         data = path.read_bytes()
@@ -244,7 +244,7 @@ def _read(path: Path, group: str | None) -> GroupSnapshot:
 
 def _save(snapshot: GroupSnapshot, path: Path) -> None:
     from offsetmgr.core.atomic_file import replace_file
-    from offsetmgr.zookeeper.rebalance_preview.scenario_file import encode
+    from offsetmgr.zookeeper.rebalance_preview.snapshot_file import encode
 
     data = encode(snapshot, time.time_ns() // 1_000_000)
     replace_file(path, lambda file: file.write(data), overwrite=False)

@@ -66,7 +66,7 @@ def with_initial_sizes(snapshot: GroupSnapshot, grow: list[str] | None) -> Group
 
 def _subscription(snapshot: GroupSnapshot, like: str | None, topics: list[str] | None) -> Subscription:
     from offsetmgr.zookeeper.groups.subscription import Subscription
-    from offsetmgr.zookeeper.rebalance_preview.changes import member_named, usual_subscription
+    from offsetmgr.zookeeper.rebalance_preview.changes import member_named, most_common_subscription
 
     if topics:
         if like is not None:
@@ -75,7 +75,7 @@ def _subscription(snapshot: GroupSnapshot, like: str | None, topics: list[str] |
             )
         return Subscription.static(dict.fromkeys(topics, 1))
     if like is None:
-        return usual_subscription(snapshot)
+        return most_common_subscription(snapshot)
     member = member_named(snapshot, like)
     found = snapshot.members[member]
     if found is None:

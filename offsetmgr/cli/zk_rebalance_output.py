@@ -99,12 +99,12 @@ def summary_line(prediction: Prediction, why: str, words: Mapping[str, str]) -> 
     total = count_of(len({*prediction.before, *prediction.after}), "partition")
     summary = ", ".join(f"{number:,} {text}" for number, text in counted if number) or "nothing to assign"
     note(f"strategy {prediction.strategy} ({why}); {total}: {summary}")
-    for doubt in prediction.doubts:
-        note(doubt)
+    for caveat in prediction.caveats:
+        note(caveat)
 
 
 def _member_rows(prediction: Prediction, before: GroupSnapshot, after: GroupSnapshot) -> Iterator[tuple[Any, ...]]:
-    from offsetmgr.zookeeper.rebalance_preview.predict import UNREADABLE, as_ranges
+    from offsetmgr.zookeeper.rebalance_preview.predict import UNREADABLE, partition_ranges
 
     held = [{tp: thread.member_id for tp, thread in each.items()} for each in (prediction.before, prediction.after)]
     members = {*before.members, *after.members, *held[0].values()} - {UNREADABLE.member_id}
@@ -118,8 +118,8 @@ def _member_rows(prediction: Prediction, before: GroupSnapshot, after: GroupSnap
             len(old & new),
             len(new - old),
             len(old - new),
-            as_ranges(old) or None,
-            as_ranges(new) or None,
+            partition_ranges(old) or None,
+            partition_ranges(new) or None,
         )
 
 

@@ -70,7 +70,7 @@ def tree(
 def _rows(found: Iterable[TreeNode], errors: list[OffsetMgrError]) -> Iterator[tuple[Any, ...]]:
     for one in found:
         errors += [error for error in (one.error, one.children_error) if error is not None]
-        stat, what = one.node, one.shown
+        stat, what = one.node, one.description
         broken = "; ".join(e.why for e in (one.error, one.children_error) if e is not None)
         yield (
             one.path,

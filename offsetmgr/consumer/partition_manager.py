@@ -94,7 +94,7 @@ class PartitionManager:
 
     # --- calls of the member -------------------------------------------------------------------------
 
-    def joined(self, session: ZookeeperSession, lease: SessionLease) -> None:
+    def on_joined(self, session: ZookeeperSession, lease: SessionLease) -> None:
         settings = self._settings
         self._offsets = GroupOffsets(
             self._storage.open(session, lease, self._group),
@@ -107,7 +107,7 @@ class PartitionManager:
         )
         self._state.set_delivery_check(lease.valid)
 
-    def begin(self, claimed: Mapping[TopicPartition, ThreadId]) -> Collection[TopicPartition]:
+    def on_assigned(self, claimed: Mapping[TopicPartition, ThreadId]) -> Collection[TopicPartition]:
         offsets = self._offsets
         assert offsets is not None
         found, error = offsets.fetch(claimed)
@@ -126,8 +126,10 @@ class PartitionManager:
         self._fetcher.add(started)
         return claimed.keys() - positions.keys()
 
-    def stop(self, partitions: Collection[TopicPartition]) -> None:
-        """Works as `PartitionListener.stop`. Without automatic commits it commits nothing, as the old consumer does.
+    def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """Works as `PartitionListener.on_revoked`.
+
+        Without automatic commits it commits nothing, as the old consumer does.
 
         The old consumer reads the committed offsets *before* it claims a partition. If it reads them while this member
         commits and releases the partition, it may start at the offset before that commit. So this member keeps
@@ -153,7 +155,7 @@ class PartitionManager:
         finally:
             self._state.remove(partitions)
 
-    def drop(self, partitions: Collection[TopicPartition] | None) -> None:
+    def on_lost(self, partitions: Collection[TopicPartition] | None) -> None:
         self._fetcher.remove(self._state.remove(partitions))
         if partitions is None:
             self._state.set_delivery_check(lambda: False)
@@ -161,7 +163,7 @@ class PartitionManager:
             if offsets is not None:
                 offsets.close()
 
-    def failed(self, error: OffsetMgrError) -> None:
+    def on_failed(self, error: OffsetMgrError) -> None:
         self._state.fail(error)
 
     def _on_fetch_failure(self, error: OffsetMgrError) -> None:

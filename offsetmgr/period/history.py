@@ -196,7 +196,7 @@ class History:
         outcome = self._session.transaction([operation])
         if outcome.code == ZookeeperError.NO_NODE and isinstance(operation, Create):
             created = self._session.transaction([Create(self._directory, _DIRECTORY_DATA)])
-            if created.state is OperationState.REFUSED and created.code != ZookeeperError.NODE_EXISTS:
+            if created.state is OperationState.REJECTED and created.code != ZookeeperError.NODE_EXISTS:
                 raise created.error or ServerError(
                     f"ZooKeeper node {self._directory}", f"rejected the request with code {created.code}"
                 )
@@ -206,7 +206,7 @@ class History:
         if outcome.state is OperationState.UNKNOWN:
             self._session.sync()
             return False
-        if outcome.state is OperationState.REFUSED and outcome.code in (
+        if outcome.state is OperationState.REJECTED and outcome.code in (
             ZookeeperError.BAD_VERSION,
             ZookeeperError.NODE_EXISTS,
         ):

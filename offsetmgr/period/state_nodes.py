@@ -51,7 +51,7 @@ from offsetmgr.zookeeper.client.transactions import (
     SetData,
     TransactionResult,
 )
-from offsetmgr.zookeeper.groups.membership import ensure
+from offsetmgr.zookeeper.groups.membership import ensure_nodes
 
 _HISTORY: Final = 2
 """The index of the operation that writes the history in an advance's transaction."""
@@ -108,7 +108,7 @@ class BarrierStateStore:
         """Creates the directories. Raises `LegacyMembersPresent` if the original coordinator has written here."""
         self.require_no_legacy_nodes()
         parts = self.root.split("/")[1:]
-        ensure(self._session, ["/" + "/".join(parts[: at + 1]) for at in range(len(parts))])
+        ensure_nodes(self._session, ["/" + "/".join(parts[: at + 1]) for at in range(len(parts))])
         for path in (self.progress_path, self.members_path, self.history_path):
             outcome = self._session.transaction([Create(path, _DIRECTORY_DATA)])
             if outcome.code != ZookeeperError.NODE_EXISTS:
@@ -249,11 +249,7 @@ class BarrierStateStore:
                 Create(f"{self.history_path}/{advance.closed.period.number}", encode_closed(advance.closed))
             )
         outcome = self._session.transaction(operations)
-        if (
-            advance.closed is not None
-            and outcome.state is OperationState.REFUSED
-            and outcome.failed_operation == _HISTORY
-        ):
+        if advance.closed is not None and outcome.state is OperationState.REJECTED and outcome.failed_index == _HISTORY:
             # The earlier operations of the transaction did not fail, so no other leader has advanced the period.
             if outcome.code == ZookeeperError.NODE_EXISTS:
                 raise self._already_closed_error(advance.closed.period.number)
@@ -298,7 +294,7 @@ class BarrierStateStore:
         self._committed(self._session.transaction([Delete(f"{self.history_path}/{number}", 0)]))
 
     def _committed(self, outcome: TransactionResult) -> bool:
-        if outcome.state is OperationState.REFUSED and outcome.code in _RACES:
+        if outcome.state is OperationState.REJECTED and outcome.code in _RACES:
             return False
         if outcome.state is OperationState.UNKNOWN:
             self._session.sync()

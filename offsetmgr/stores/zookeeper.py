@@ -28,11 +28,11 @@ from offsetmgr.core.offset_store import (
 )
 from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import BYTES_A_TRANSACTION, Delete, OperationState, weight
+from offsetmgr.zookeeper.client.transactions import MAX_BYTES_PER_TRANSACTION, Delete, OperationState, max_encoded_size
 from offsetmgr.zookeeper.groups.registry import members
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
-from offsetmgr.zookeeper.nodes.offset_data import SURE_DIGITS
+from offsetmgr.zookeeper.nodes.offset_data import SAFE_DIGITS
 from offsetmgr.zookeeper.nodes.topics import parse_topic
 from offsetmgr.zookeeper.offsets.bulk_edits import execute
 from offsetmgr.zookeeper.offsets.bulk_scan import BulkScan
@@ -89,7 +89,7 @@ class ZookeeperStore(StoreBase):
     @property
     def registered(self) -> bool:
         """Whether the consumers of these offsets register in this ZooKeeper (Storm's spouts do not)."""
-        return self._layout.registry
+        return self._layout.has_registry
 
     def identity(self) -> StoreIdentity:
         """Returns the id of the Kafka cluster under this chroot; without one, an id from the connect string and the
@@ -101,7 +101,7 @@ class ZookeeperStore(StoreBase):
         found = self._cluster_identity()
         if self._layout.name == ConsumersLayout.name:
             return found
-        kind = "zookeeper" if self._layout.registry else self._layout.name
+        kind = "zookeeper" if self._layout.has_registry else self._layout.name
         query = self._layout.query
         former = tuple(f"{one}#{query}" for one in found.former)
         return StoreIdentity(kind, f"{found.id}#{query}", f"{query}; {found.how}", former)
@@ -131,7 +131,7 @@ class ZookeeperStore(StoreBase):
         For Storm's layout the origin is unknown."""
         from offsetmgr.zookeeper.nodes.cluster_nodes import brokers
 
-        if not self._layout.registry:
+        if not self._layout.has_registry:
             return replace(UNNAMED, how="Storm's ZooKeeper names no Kafka cluster")
         (node,) = self.session.get_many([paths.CLUSTER_ID])
         if isinstance(node, OffsetMgrError):
@@ -147,7 +147,7 @@ class ZookeeperStore(StoreBase):
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
         """Returns the topic ids in ``/brokers/topics``; brokers write them from release 2.8 on."""
-        if not self._layout.registry:
+        if not self._layout.has_registry:
             return {}
         names = self.session.children(paths.BROKER_TOPICS) or () if topics is None else topics
         found = {}
@@ -159,7 +159,7 @@ class ZookeeperStore(StoreBase):
 
     def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:
         """Returns the creation times of the nodes in ``/brokers/topics``, by ZooKeeper's clock, as for commits."""
-        if not self._layout.registry:
+        if not self._layout.has_registry:
             return {}
         return {topic: node.ctime_ms for topic, node in self._topic_nodes(topics)}
 
@@ -200,7 +200,7 @@ class ZookeeperStore(StoreBase):
     def _paths_of(self, group: str, partitions: list[TopicPartition]) -> dict[TopicPartition, str]:
         """Returns the path of each partition's node."""
         paths_of = {partition: self._layout.path(group, partition) for partition in partitions}
-        if not self._layout.loose:
+        if not self._layout.topic_in_data:
             return paths_of
         directories = existing_topic_directories(self.session, self._layout, ((group, tp.topic) for tp in paths_of))
         return {
@@ -212,7 +212,7 @@ class ZookeeperStore(StoreBase):
         """Works as `OffsetStore.scan`, with up to `MAX_GROUPS_IN_FLIGHT` groups in flight, in the order given."""
         remaining = iter(groups)
         while batch := list(islice(remaining, 1)):
-            if self._layout.loose or not self.session.reads_in_bulk():
+            if self._layout.topic_in_data or not self.session.supports_bulk_reads():
                 yield from self._scan_batch([*batch, *islice(remaining, MAX_GROUPS_IN_FLIGHT - 1)])
                 continue
             scan = BulkScan(self.session, self._layout)
@@ -228,12 +228,13 @@ class ZookeeperStore(StoreBase):
         offsets: dict[str, dict[TopicPartition, Committed]] = {group: {} for group in groups}
         errors: dict[str, dict[TopicPartition, OffsetMgrError]] = {group: {} for group in groups}
         data = self.session.get_many([path for _, _, path in found])
-        # The loop decodes the usual node itself: a decimal number is an offset in every layout that is not loose.
-        new, decimal = tuple.__new__, not self._layout.loose
+        # The loop decodes the usual node itself: a decimal number is an offset, unless the layout has the topic in the
+        # data.
+        new, decimal = tuple.__new__, not self._layout.topic_in_data
         for (group, partition, path), node in zip(found, data, strict=True):
             if node is None:  # deleted since its parent was listed
                 continue
-            if decimal and isinstance(node, NodeData) and node[0].isdigit() and len(node[0]) <= SURE_DIGITS:
+            if decimal and isinstance(node, NodeData) and node[0].isdigit() and len(node[0]) <= SAFE_DIGITS:
                 offsets[group][partition] = new(Committed, (int(node[0]), "", None, node[3], node[4]))
                 continue
             self._decode_into(partition, path, node, offsets[group], errors[group])
@@ -264,7 +265,7 @@ class ZookeeperStore(StoreBase):
                 failed[group] = names
                 continue
             for name in names or ():  # the group has no offsets, or does not exist
-                if self._layout.loose and (partition := self._layout.partition("", name)) is not None:
+                if self._layout.topic_in_data and (partition := self._layout.partition("", name)) is not None:
                     found.append((group, partition, f"{root}/{name}"))
                 else:
                     topics.append((group, name, f"{root}/{name}"))
@@ -300,7 +301,7 @@ class ZookeeperStore(StoreBase):
             topic = partition.topic or self._layout.topic(node.data)
             errors[TopicPartition(topic, partition.partition)] = error
             return
-        if self._layout.loose and (tp in offsets or tp in errors):
+        if self._layout.topic_in_data and (tp in offsets or tp in errors):
             offsets.pop(tp, None)
             why = f"ZooKeeper node {self.session.chroot}{path} is one of two nodes for it; which is valid is unknown"
             errors[tp] = CorruptData(f"offset of {tp}", why, "delete the node that no topology uses")
@@ -360,13 +361,13 @@ class ZookeeperStore(StoreBase):
         before = self._offsets_in(tree, group)
         # Children before their parents. A consumer that registers meanwhile adds a child, so the transaction fails.
         deletions = [Delete(path, tree[path].version) for path in sorted(tree, key=lambda p: -p.count("/"))]
-        if sum(map(weight, deletions)) > BYTES_A_TRANSACTION:
+        if sum(map(max_encoded_size, deletions)) > MAX_BYTES_PER_TRANSACTION:
             # Too large for one transaction: delete the offsets first, each conditionally, then the nodes above them.
             self._edit_one("delete", GroupEdit(group, {tp: Change(None, found) for tp, found in before.items()}))
             gone = set(self._paths_of(group, list(before)).values())
             deletions = [deletion for deletion in deletions if deletion.path not in gone]
         outcome = self.session.transaction(deletions)
-        if outcome.state is OperationState.REFUSED and outcome.code in (
+        if outcome.state is OperationState.REJECTED and outcome.code in (
             ZookeeperError.BAD_VERSION,
             ZookeeperError.NO_NODE,
             ZookeeperError.NOT_EMPTY,
@@ -386,7 +387,7 @@ class ZookeeperStore(StoreBase):
                 continue
             topic, slash, name = path.removeprefix(root).partition("/")
             if not slash:
-                if not self._layout.loose or self._layout.partition("", topic) is None:
+                if not self._layout.topic_in_data or self._layout.partition("", topic) is None:
                     continue
                 topic, name = "", topic
             partition = self._layout.partition(topic, name)

@@ -1,0 +1,12 @@
+"""ZooKeeper: a client, and everything that Kafka and its old consumers store there.
+
+* `client`: sessions, bulk reads, transactions, leases and ACLs.
+* `nodes`: the paths of Kafka's nodes, and parsers for their content.
+* `offsets`: committed offsets: layouts, scans, conditional edits and watches.
+* `groups`: groups of old consumers: members, partition owners, assignment strategies, and a group member.
+* `admin`: requests to the controller: preferred election, reassignment and topic deletion.
+* `check`: finds faults in the groups of old consumers (``offsetmgr zk check``).
+* `rebalance_preview`: predicts the assignment of a group after a change (``offsetmgr zk rebalance``).
+
+`offsetmgr.stores.zookeeper` is the offset store on top of this package.
+"""

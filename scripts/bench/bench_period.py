@@ -38,7 +38,7 @@ from offsetmgr.period.schedule import PeriodSchedule
 from offsetmgr.sandbox import ZooKeeperServer, ports
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create, OperationState, SetData
-from offsetmgr.zookeeper.groups.membership import ensure
+from offsetmgr.zookeeper.groups.membership import ensure_nodes
 
 MAX_TURN_MS: Final = 50.0
 MAX_GROWTH: Final = 1.2
@@ -179,7 +179,7 @@ def measure(server: ZooKeeperServer, scheme: str, members: int, partitions: int,
     root = f"/{scheme}-{members}-{partitions}-{time.time_ns()}"
     if scheme == "original":
         with ZookeeperSession(server.connect) as session:
-            ensure(session, [root])
+            ensure_nodes(session, [root])
             session.transaction([Create(f"{root}/coordinator", b"1000"), Create(f"{root}/progress", b"")])
     processes = []
     for shard_group in range(members):

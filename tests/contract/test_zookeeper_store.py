@@ -12,7 +12,7 @@ from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.groups.membership import ensure
+from offsetmgr.zookeeper.groups.membership import ensure_nodes
 
 pytest.register_assert_rewrite("offsetmgr.testing")
 
@@ -43,7 +43,7 @@ class TestZookeeperStoreInTheLayoutOfKafka07(StoreContract):
     def store(self, zookeeper: ZooKeeperServer) -> Iterator[ZookeeperStore]:
         # In a place of its own: whoever looks at all groups of the server in the layout of today cannot read these.
         with ZookeeperSession(zookeeper.connect, CONFIG) as session:
-            ensure(session, ["/contract-07"])
+            ensure_nodes(session, ["/contract-07"])
         with ZookeeperStore(f"{zookeeper.connect}/contract-07", layout="0.7", config=CONFIG) as store:
             yield store
 

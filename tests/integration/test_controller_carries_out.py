@@ -202,7 +202,7 @@ def test_a_request_is_refused_while_one_is_under_way_and_where_something_changed
 
     assert f"open: {topic}-0: broker {target.broker_id} is not" in first.stderr
     assert "1 of 1 still open after 0.5 s; the controller continues" in first.stderr
-    assert "one is under way: /admin/reassign_partitions holds 1 partition" in second.stderr
+    assert "another is running: /admin/reassign_partitions holds 1 partition" in second.stderr
     wait_for(lambda: session.get(paths.REASSIGN_PARTITIONS) is None, "the reassignment ends when the broker is back")
     assert assigned(session, topic)[0].replicas == (target.broker_id,)
     with pytest.raises(Conflict, match=rf"/brokers/topics/{topic} changed meanwhile; nothing was written"):
@@ -239,8 +239,8 @@ def test_a_reassignment_that_does_not_end_is_taken_back_as_the_hint_says(
         target.thaw()
 
     assert command == "kafka-reassign-partitions.sh"
-    assert "one is under way" in undo.stderr
-    assert "take it back: kafka-reassign-partitions.sh" in undo.stderr
+    assert "another is running" in undo.stderr
+    assert "or cancel it: kafka-reassign-partitions.sh" in undo.stderr
     assert "Successfully cancelled partition reassignment" in kafkas.stdout, kafkas.stdout + kafkas.stderr
     assert (back.replicas, back.moving) == (before, False)
 
@@ -337,7 +337,7 @@ def test_a_controller_that_deletes_no_topics_is_found_out_before_or_after(
 
     assert "delete.topic.enable is false on the controller, broker 0" in before.stderr
     assert "not checked: delete.topic.enable of the controller (no --bootstrap-server)" in after.stderr
-    assert f"failed: {topic}: the controller has dropped the request" in after.stderr
+    assert f"failed: {topic}: the controller has removed the request" in after.stderr
     with ZookeeperSession(keeper.zookeeper, ConnectionConfig(timeout_ms=20_000)) as session:
         assert read_state(session, [topic]).partition(TopicPartition(topic, 0)).replicas == (0,)
 
@@ -400,5 +400,5 @@ def test_without_brokers_no_client_is_asked(zookeeper: ZooKeeperServer, unique: 
     both = commands.run("zk", "elect", "--zookeeper", address, "--all-topics", "--topic", "a", code=2)
 
     for done in (elect, delete):
-        assert "there is no /controller, so the request would not be carried out" in done.stderr
+        assert "/controller does not exist, so no controller would process the request" in done.stderr
     assert "both --topic and --all-topics are given" in both.stderr

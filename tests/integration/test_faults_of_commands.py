@@ -134,8 +134,8 @@ def addresses(scene: Scene) -> Iterator[Callable[[str], str]]:
 
 SAYS = {
     ("zookeeper", "dead"): "Connection refused",
-    ("zookeeper", "silent"): "takes connections, but does not answer as a ZooKeeper",
-    ("zookeeper", "kafka"): "takes connections, but does not answer as a ZooKeeper",
+    ("zookeeper", "silent"): "accepts connections, but is not a ZooKeeper server",
+    ("zookeeper", "kafka"): "accepts connections, but is not a ZooKeeper server",
     ("kafka", "dead"): "Connection refused",
     ("kafka", "silent"): "no answer within ",  # 3 s, or what was left of them
     ("kafka", "zookeeper"): "does not answer as a Kafka broker does",

@@ -25,9 +25,9 @@ from offsetmgr.zookeeper.client.transactions import Create, Delete, Operation, O
 from offsetmgr.zookeeper.groups import consumer_member
 from offsetmgr.zookeeper.groups.assignors import ThreadId, assignor_named
 from offsetmgr.zookeeper.groups.consumer_member import ConsumerMember, MemberSettings
-from offsetmgr.zookeeper.groups.membership import ensure
+from offsetmgr.zookeeper.groups.membership import ensure_nodes
 from offsetmgr.zookeeper.groups.ownership import owners
-from offsetmgr.zookeeper.groups.partition_claims import ClaimResult, Claims
+from offsetmgr.zookeeper.groups.partition_claims import ClaimResult, PartitionClaims
 from offsetmgr.zookeeper.groups.subscription import Subscription
 from offsetmgr.zookeeper.nodes import paths
 
@@ -52,28 +52,28 @@ class Consuming:
         self.deaf: OffsetMgrError | None = None
         self.error: OffsetMgrError | None = None
 
-    def joined(self, session: ZookeeperSession, lease: SessionLease) -> None:
+    def on_joined(self, session: ZookeeperSession, lease: SessionLease) -> None:
         self.active = set()
 
-    def begin(self, claimed: Mapping[TopicPartition, ThreadId]) -> Collection[TopicPartition]:
+    def on_assigned(self, claimed: Mapping[TopicPartition, ThreadId]) -> Collection[TopicPartition]:
         self.active |= {tp.partition for tp in claimed}
         return ()
 
-    def stop(self, partitions: Collection[TopicPartition]) -> None:
+    def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
         self.stopped.append({tp.partition for tp in partitions})
         deaf, self.deaf = self.deaf, None
         if deaf is not None:
             raise deaf
         self.active -= {tp.partition for tp in partitions}
 
-    def drop(self, partitions: Collection[TopicPartition] | None) -> None:
+    def on_lost(self, partitions: Collection[TopicPartition] | None) -> None:
         self.active -= self.active if partitions is None else {tp.partition for tp in partitions}
 
-    def failed(self, error: OffsetMgrError) -> None:
+    def on_failed(self, error: OffsetMgrError) -> None:
         self.error = error
 
 
-class Planted(Claims):
+class Planted(PartitionClaims):
     """Whose next claims (so many) are carried out without an answer, and whose releases get none and do nothing while
     ``no_release`` is set; ``asked`` counts the rebalances."""
 
@@ -86,8 +86,8 @@ class Planted(Claims):
         Planted.asked += 1
         return claimed
 
-    def _carry_out(self, operations: list[Operation]) -> None:
-        super()._carry_out(operations)
+    def _send(self, operations: list[Operation]) -> None:
+        super()._send(operations)
         if Planted.lost_answers and any(isinstance(operation, Create) for operation in operations):
             Planted.lost_answers -= 1
             raise TimedOut("ZooKeeper", "planted: no answer")
@@ -126,7 +126,7 @@ def cluster(hand: ZookeeperSession) -> None:
 
 
 def bring_a_broker(hand: ZookeeperSession) -> None:
-    ensure(hand, [paths.BROKERS, paths.BROKER_IDS, paths.BROKER_TOPICS])
+    ensure_nodes(hand, [paths.BROKERS, paths.BROKER_IDS, paths.BROKER_TOPICS])
     nodes = [Create(paths.topic("t"), TOPIC), Create(f"{paths.BROKER_IDS}/0", BROKER)]
     assert hand.transaction(nodes).state is OperationState.COMMITTED
 
@@ -139,11 +139,11 @@ def join(chroot: str) -> Iterator[Join]:
     def make(
         name: str, timing: MemberSettings = TIMING, connect: str | None = None
     ) -> tuple[ConsumerMember, Consuming]:
-        holder = Consuming()
+        listener = Consuming()
         topics, ranges = Subscription.static({"t": 1}), assignor_named("range")
-        made.append(ConsumerMember(connect or chroot, "g", f"g_{name}", topics, ranges, holder, settings=timing))
+        made.append(ConsumerMember(connect or chroot, "g", f"g_{name}", topics, ranges, listener, settings=timing))
         made[-1].start(30)
-        return made[-1], holder
+        return made[-1], listener
 
     yield make
     Planted.no_release.clear()
@@ -153,7 +153,7 @@ def join(chroot: str) -> Iterator[Join]:
 
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch) -> type[Planted]:
-    monkeypatch.setattr(consumer_member, "Claims", Planted)
+    monkeypatch.setattr(consumer_member, "PartitionClaims", Planted)
     Planted.lost_answers = 0
     return Planted
 
@@ -176,12 +176,12 @@ def in_zookeeper(hand: ZookeeperSession) -> dict[int, str | None]:
 def test_a_member_that_comes_before_the_first_broker_consumes_when_there_is_one(
     join: Join, hand: ZookeeperSession
 ) -> None:
-    member, holder = join("a", PATIENT)
+    member, listener = join("a", PATIENT)
     assert owned(member) == set()
 
     bring_a_broker(hand)
 
-    wait_for(lambda: holder.active == {0, 1, 2, 3}, "all consumed")
+    wait_for(lambda: listener.active == {0, 1, 2, 3}, "all consumed")
 
 
 @pytest.mark.usefixtures("cluster")
@@ -190,7 +190,7 @@ def test_an_owner_node_deleted_after_the_connection_was_lost_is_claimed_again(
 ) -> None:
     gate = Gate(zookeeper.connect)
     try:
-        _, holder = join("a", PATIENT, f"{gate.address}/{unique}")
+        _, listener = join("a", PATIENT, f"{gate.address}/{unique}")
         node = hand.get(paths.owner("g", "t", 1))
         assert node is not None
         before = planted.asked
@@ -204,7 +204,7 @@ def test_an_owner_node_deleted_after_the_connection_was_lost_is_claimed_again(
         again = hand.get(paths.owner("g", "t", 1))
         assert again is not None
         assert (again.ephemeral_owner, again.czxid > node.czxid) == (node.ephemeral_owner, True)
-        wait_for(lambda: holder.active == {0, 1, 2, 3}, "all consumed")
+        wait_for(lambda: listener.active == {0, 1, 2, 3}, "all consumed")
     finally:
         gate.close()
 
@@ -220,11 +220,11 @@ def test_a_claim_without_an_answer_is_released_when_the_share_has_changed_meanwh
     joining.start()
     wait_for(lambda: len(in_zookeeper(hand)) == 4, "z's claims, of which it has not heard")
 
-    _, holder = join("a")
+    _, listener = join("a")
     joining.join(30)
 
     wait_for(lambda: in_zookeeper(hand) == {0: "g_a", 1: "g_a", 2: "g_z", 3: "g_z"}, "each has its share")
-    wait_for(lambda: (holder.active, late[0][1].active) == ({0, 1}, {2, 3}), "and consumes it")
+    wait_for(lambda: (listener.active, late[0][1].active) == ({0, 1}, {2, 3}), "and consumes it")
 
 
 @pytest.mark.usefixtures("cluster")
@@ -232,27 +232,27 @@ def test_a_claim_without_an_answer_is_released_when_the_share_has_changed_meanwh
 def test_partitions_that_come_back_before_they_could_be_released_are_consumed_again(
     what: str, join: Join, hand: ZookeeperSession, planted: type[Planted]
 ) -> None:
-    member, holder = join("a")
+    member, listener = join("a")
     planted.no_release.set()
-    holder.deaf = TimedOut("the broker", "planted: no answer") if what == "stop" else None
+    listener.deaf = TimedOut("the broker", "planted: no answer") if what == "stop" else None
     other, _ = join("b")
-    wait_for(lambda: {2, 3} in holder.stopped and holder.active == {0, 1}, "a has stopped two of them")
+    wait_for(lambda: {2, 3} in listener.stopped and listener.active == {0, 1}, "a has stopped two of them")
 
     other.leave()
     planted.no_release.clear()
 
-    wait_for(lambda: holder.active == {0, 1, 2, 3}, "all are consumed again")
+    wait_for(lambda: listener.active == {0, 1, 2, 3}, "all are consumed again")
     assert owned(member) == {0, 1, 2, 3}
     assert in_zookeeper(hand) == dict.fromkeys(range(4), "g_a")
 
 
 @pytest.mark.usefixtures("cluster")
 def test_an_owner_node_that_was_written_by_hand_is_set_right(join: Join, hand: ZookeeperSession) -> None:
-    member, holder = join("a")
+    member, listener = join("a")
     assert hand.transaction([SetData(paths.owner("g", "t", 0), b"nobody_x-0", 0)]).state is OperationState.COMMITTED
 
     wait_for(lambda: in_zookeeper(hand) == dict.fromkeys(range(4), "g_a"), "claimed again")
-    wait_for(lambda: holder.active == {0, 1, 2, 3}, "all consumed")
+    wait_for(lambda: listener.active == {0, 1, 2, 3}, "all consumed")
     assert owned(member) == {0, 1, 2, 3}
 
 
@@ -275,27 +275,27 @@ def test_an_owner_node_that_was_written_by_hand_can_be_released(join: Join, hand
 def test_a_member_goes_on_with_what_it_owns_while_a_registration_cannot_be_understood(
     join: Join, hand: ZookeeperSession
 ) -> None:
-    member, holder = join("a")
+    member, listener = join("a")
     junk = paths.member("g", "g_junk")
     assert hand.transaction([Create(junk, b"{")]).state is OperationState.COMMITTED
-    wait_for(lambda: isinstance(member.hindered_by, CorruptData), "it has met the junk")
+    wait_for(lambda: isinstance(member.unreadable_group_error, CorruptData), "it has met the junk")
 
     # What it does not own any more it does not consume, in such a time either.
     theirs = [Delete(paths.owner("g", "t", 2), 0), Create(paths.owner("g", "t", 2), b"g_x-0")]
     assert hand.transaction(theirs).state is OperationState.COMMITTED
-    wait_for(lambda: holder.active == {0, 1, 3}, "it consumes what it owns")
-    assert (owned(member), holder.error) == ({0, 1, 3}, None)
+    wait_for(lambda: listener.active == {0, 1, 3}, "it consumes what it owns")
+    assert (owned(member), listener.error) == ({0, 1, 3}, None)
 
     assert hand.transaction([Delete(junk, 0), Delete(paths.owner("g", "t", 2), 0)]).state is OperationState.COMMITTED
-    wait_for(lambda: holder.active == {0, 1, 2, 3}, "all is as before")
-    assert member.hindered_by is None
+    wait_for(lambda: listener.active == {0, 1, 2, 3}, "all is as before")
+    assert member.unreadable_group_error is None
 
 
 @pytest.mark.usefixtures("cluster")
 def test_one_that_joins_with_a_registration_that_cannot_be_understood_is_reported_so(
     join: Join, hand: ZookeeperSession
 ) -> None:
-    ensure(hand, [paths.CONSUMERS, paths.group("g"), paths.ids("g")])
+    ensure_nodes(hand, [paths.CONSUMERS, paths.group("g"), paths.ids("g")])
     assert hand.transaction([Create(paths.member("g", "g_junk"), b"{")]).state is OperationState.COMMITTED
 
     with pytest.raises(CorruptData, match="g_junk"):

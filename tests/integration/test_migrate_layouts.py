@@ -223,7 +223,7 @@ class TestStorm:
 
             (result,) = store.edit([GroupEdit(unique, {second: Change(OffsetAndMetadata(1))})])
 
-            assert "holds the offset of topic a: there is one node for both" in str(result.outcomes[second].error)
+            assert "holds the offset of topic a: the two topics share this node" in str(result.outcomes[second].error)
             assert dict(store.fetch(unique, [second])) == {second: Absent()}
             assert offsets(store, unique) == {first: 5}
 

@@ -19,11 +19,11 @@ from offsetmgr.core.errors import SessionExpired
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.session_lease import SHARE, SessionLease
+from offsetmgr.zookeeper.client.session_lease import LEASE_FRACTION, SessionLease
 from offsetmgr.zookeeper.client.transactions import Create, OperationState, SetData
 from offsetmgr.zookeeper.groups.assignors import ThreadId
 from offsetmgr.zookeeper.groups.membership import member_id, register
-from offsetmgr.zookeeper.groups.partition_claims import Claims
+from offsetmgr.zookeeper.groups.partition_claims import PartitionClaims
 from offsetmgr.zookeeper.groups.subscription import Subscription
 from offsetmgr.zookeeper.nodes import paths
 
@@ -54,9 +54,9 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 30) ->
 
 def test_the_server_says_how_long_a_session_it_granted(zookeeper: ZooKeeperServer) -> None:
     with ZookeeperSession(zookeeper.connect, session_timeout_ms=600_000) as session:
-        assert session.granted_s is None
+        assert session.granted_timeout_s is None
         session.sync()
-        assert session.granted_s == pytest.approx(60, abs=0.01)  # the sandbox's maxSessionTimeout
+        assert session.granted_timeout_s == pytest.approx(60, abs=0.01)  # the sandbox's maxSessionTimeout
 
 
 def test_after_its_end_everything_is_refused_and_nothing_is_ever_written(
@@ -110,7 +110,7 @@ def test_a_lease_runs_out_before_the_server_gives_the_session_up(
         shut = boottime()
         wait_for(lambda: not lease.valid(), "the lease's end")
         assert direct.get(f"/{unique}") is not None
-        assert lease._until <= shut + SHARE * seconds
+        assert lease._until <= shut + LEASE_FRACTION * seconds
         wait_for(lambda: direct.get(f"/{unique}") is None, "the server gives the session up")
         assert not told.is_set()
         gate.open()
@@ -127,7 +127,7 @@ def test_a_lease_is_good_again_when_the_session_has_survived(gate: Gate) -> None
         lease = SessionLease(session, told.set, clock=lambda: clock[0])
         lease.begin()
         assert lease.valid()
-        clock[0] += 20 * SHARE
+        clock[0] += 20 * LEASE_FRACTION
         assert not lease.valid()
 
         assert told.wait(30)
@@ -170,16 +170,16 @@ def test_claims_are_made_only_where_no_client_owns_and_released_only_where_they_
         ZookeeperSession(zookeeper.connect) as one,
         ZookeeperSession(zookeeper.connect) as two,
     ):
-        mine = Claims(one, register(one, unique, "a", Subscription.static({"t": 1}), 1), unique)
-        theirs = Claims(two, register(two, unique, "b", Subscription.static({"t": 1}), 1), unique)
+        mine = PartitionClaims(one, register(one, unique, "a", Subscription.static({"t": 1}), 1), unique)
+        theirs = PartitionClaims(two, register(two, unique, "b", Subscription.static({"t": 1}), 1), unique)
         a, b = ThreadId("a", 0), ThreadId("b", 0)
         assert mine.claim({p0: a}) == mine.claim({p0: a})
 
         claimed = theirs.claim({p0: b, p1: b})
-        assert (claimed.mine, claimed.held) == ({p1: b}, {p0: "a-0"})
+        assert (claimed.claimed, claimed.held_by_others) == ({p1: b}, {p0: "a-0"})
         theirs.release([p0, p1])
         assert mine.lost({p0: a}) == set()
-        assert mine.claim({p0: ThreadId("a", 1), p1: a}).mine == {p0: ThreadId("a", 1), p1: a}
+        assert mine.claim({p0: ThreadId("a", 1), p1: a}).claimed == {p0: ThreadId("a", 1), p1: a}
         node = one.get(paths.owner(unique, "t", 0))
         assert node is not None
         assert (node.data, node.ephemeral_owner) == (b"a-1", one.session_id)

@@ -27,7 +27,7 @@ from offsetmgr.period.state_nodes import BarrierStateStore
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create, Delete, SetData
-from offsetmgr.zookeeper.groups.membership import ensure
+from offsetmgr.zookeeper.groups.membership import ensure_nodes
 
 pytestmark = pytest.mark.servers
 
@@ -188,7 +188,7 @@ def test_partitions_without_records_do_not_hold_the_barrier(run: Run) -> None:
 def test_no_client_runs_with_members_that_write_the_originals_form(
     run: Run, root: str, session: ZookeeperSession
 ) -> None:
-    ensure(session, [root])
+    ensure_nodes(session, [root])
     session.transaction([Create(f"{root}/coordinator", b"1525741823119")])
     with pytest.raises(LegacyMembersPresent, match="original"):
         run.member("m", A)
@@ -236,7 +236,7 @@ def test_a_member_that_came_before_the_first_period_opened_is_woken_by_it(run: R
 
 
 def test_empty_nodes_that_a_client_made_hinder_no_client(run: Run, root: str, session: ZookeeperSession) -> None:
-    ensure(session, [root])
+    ensure_nodes(session, [root])
     session.transaction([Create(f"{root}/coordinator", b""), Create(f"{root}/topic-partitions", b"")])
     assert run.member("m", A).current_period_complete(A, timeout=20).number == 1
 

@@ -61,7 +61,9 @@ def test_a_runbook_reads_subscriptions_as_consumers_do(
     assert seen.members["first"].topics == ("a",)  # of several patterns the first one counts
     assert seen.members["wrong"].topics == ()
     (unreadable,) = seen.unreadable  # a pattern that is not understood keeps every gate closed
-    assert unreadable.startswith(f"/consumers/{unique}/ids/wrong (topic pattern '*a': is no regular expression of Java")
+    assert unreadable.startswith(
+        f"/consumers/{unique}/ids/wrong (topic pattern '*a': is not a regular expression of Java"
+    )
 
 
 def test_runbook_check_judges_every_topic_that_a_pattern_of_java_selects(

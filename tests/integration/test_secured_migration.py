@@ -199,5 +199,8 @@ def test_a_group_whose_nodes_may_not_be_read_is_named_with_what_is_missing(
     assert names in planned.stderr
     assert got.stdout == ""
     assert names in got.stderr
-    assert "hint: give zookeeper.auth=digest:USER:PASSWORD in the file of --command-config" in got.stderr
+    assert (
+        "hint: set zookeeper.auth=digest:USER:PASSWORD (or sasl:USER:PASSWORD) in the --command-config file"
+        in got.stderr
+    )
     assert secrets_in(tmp_path, planned.stdout, planned.stderr, got.stderr) == []

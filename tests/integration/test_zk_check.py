@@ -27,8 +27,8 @@ from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
 from offsetmgr.zookeeper.check.findings import Finding
 from offsetmgr.zookeeper.check.group_reader import GroupReader, read_cluster
-from offsetmgr.zookeeper.check.ranges import AskRanges, LogRangeCheck
-from offsetmgr.zookeeper.check.run import ZookeeperCheck
+from offsetmgr.zookeeper.check.log_range_cache import FetchLogRanges, LogRangeCache
+from offsetmgr.zookeeper.check.zookeeper_check import ZookeeperCheck
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create, OperationState
 
@@ -105,16 +105,21 @@ def ranges(partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRa
 def found(
     session: ZookeeperSession,
     *,
-    ask_ranges: AskRanges | None = ranges,
+    fetch_log_ranges: FetchLogRanges | None = ranges,
     unused_since_ms: int | None = None,
-    settle_s: float = 0.0,
+    recheck_after_s: float = 0.0,
 ) -> list[Finding]:
     """All findings of all groups; unless told otherwise, each is looked at once."""
     groups = sorted(session.children("/consumers") or [])
     checking = ZookeeperCheck(
-        session, groups, SystemClock(), ask_ranges=ask_ranges, unused_since_ms=unused_since_ms, settle_s=settle_s
+        session,
+        groups,
+        SystemClock(),
+        fetch_log_ranges=fetch_log_ranges,
+        unused_since_ms=unused_since_ms,
+        recheck_after_s=recheck_after_s,
     )
-    return [*checking.of_cluster, *(finding for checked in checking.run(groups) for finding in checked.findings)]
+    return [*checking.cluster_findings, *(finding for checked in checking.run(groups) for finding in checked.findings)]
 
 
 def test_a_clean_group_gives_nothing(cluster: Cluster, session: ZookeeperSession) -> None:
@@ -169,13 +174,13 @@ def test_a_member_that_is_persistent_is_no_live_one(cluster: Cluster, session: Z
         ("haunted", "no-owner", "error", "/consumers/haunted/owners/orders"),
     ]
     assert findings[0].text == (
-        "is persistent: it belongs to no live consumer, and its share of the partitions is not consumed"
+        "is persistent: it belongs to no live consumer, and the partitions assigned to it are not consumed"
     )
     assert (
         findings[1].todo == "delete the node: zookeeper-shell.sh ZOOKEEPER delete '/consumers/haunted/ids/haunted_x y'"
     )
     assert "though 1 live member subscribes to it" in findings[2].text
-    assert findings[2].todo == "delete the persistent member nodes first: the members leave them their share"
+    assert findings[2].todo == "delete the persistent member nodes first: the live members assign partitions to them"
 
 
 def test_an_owner_that_is_persistent(cluster: Cluster, session: ZookeeperSession) -> None:
@@ -186,7 +191,7 @@ def test_an_owner_that_is_persistent(cluster: Cluster, session: ZookeeperSession
 
     assert (finding.code, finding.path, finding.partitions) == ("owner-persistent", path, (2,))
     assert (
-        "is persistent: it does not go with its consumer, and no other can own partition orders-2" in finding.sentence
+        "is persistent: it outlives its consumer, and no other consumer can own partition orders-2" in finding.sentence
     )
 
 
@@ -212,9 +217,10 @@ def test_an_owner_that_is_no_member(cluster: Cluster, session: ZookeeperSession)
 
     assert (finding.code, finding.path) == ("owner-not-member", path)
     assert (
-        "names ghost_db-9-1700000000999-ffffffff as the owner of orders-2, which is no live member" in finding.sentence
+        "names ghost_db-9-1700000000999-ffffffff as the owner of orders-2, which is not a live member"
+        in finding.sentence
     )
-    assert finding.todo == "the session that made the node still lives: end that process"
+    assert finding.todo == "stop the process whose session created the node; that session still exists"
 
 
 def test_an_owner_that_is_a_member_of_another_group(cluster: Cluster, session: ZookeeperSession) -> None:
@@ -230,7 +236,7 @@ def test_an_owner_that_is_a_member_of_another_group(cluster: Cluster, session: Z
         *("owner-of-other-group", (2,)),
     )
     assert "which is a live member of group clean" in live.sentence
-    assert "which is by its name of group clean" in by_name.sentence
+    assert "which is named like a member of group clean" in by_name.sentence
 
 
 def test_an_id_that_could_be_of_two_groups_is_of_the_one_where_it_is_registered(
@@ -300,7 +306,7 @@ def test_offsets_outside_of_the_log(cluster: Cluster, session: ZookeeperSession)
     )
     assert "holds offset 9 of orders-0, below the log's start, 10" in below.sentence
     assert "holds offset 101 of orders-1, beyond the log's end, 100" in beyond.sentence
-    assert found(session, ask_ranges=None) == []
+    assert found(session, fetch_log_ranges=None) == []
 
 
 def test_an_offset_beyond_a_range_that_was_heard_before_is_asked_for_again(
@@ -311,14 +317,14 @@ def test_an_offset_beyond_a_range_that_was_heard_before_is_asked_for_again(
     def growing(partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange | OffsetMgrError]:
         return {tp: LogRange(10, next(ends)) for tp in partitions}
 
-    heard = LogRangeCheck(growing)
+    cache = LogRangeCache(growing)
     groups = ["clean", "later"]
     cluster.group("later")
     reader = GroupReader(session, read_cluster(session), groups)
-    heard.known_for(reader.read([CLEAN]), read_cluster(session))
+    cache.ranges_for(reader.read([CLEAN]), read_cluster(session))
     cluster.client.set(f"{cluster.chroot}/consumers/later/offsets/orders/1", b"110")
 
-    known = heard.known_for(reader.read(["later"]), read_cluster(session))
+    known = cache.ranges_for(reader.read(["later"]), read_cluster(session))
 
     assert [known[TopicPartition("orders", n)] for n in range(3)] == [
         LogRange(10, 60),
@@ -331,10 +337,10 @@ def test_logs_whose_range_is_not_known_are_no_result(cluster: Cluster, session: 
     def dead(partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange | OffsetMgrError]:
         raise TimedOut("orders", "no answer within the timeout")
 
-    (finding,) = found(session, ask_ranges=dead)
+    (finding,) = found(session, fetch_log_ranges=dead)
 
     assert (finding.code, finding.severity, finding.partitions) == ("log-range-unknown", "unknown", (0, 1, 2))
-    assert "whose logs' ranges are not known: orders: no answer within the timeout" in finding.sentence
+    assert "whose log ranges are unknown: orders: no answer within the timeout" in finding.sentence
 
 
 def test_groups_that_no_client_has_used_since(cluster: Cluster, session: ZookeeperSession) -> None:
@@ -346,7 +352,7 @@ def test_groups_that_no_client_has_used_since(cluster: Cluster, session: Zookeep
 
     assert [(finding.code, finding.group) for finding in (empty, old)] == [("unused", "empty"), ("unused", "old")]
     assert "/consumers/old has no live member, and its offsets were last written on 2" in old.sentence
-    assert "/consumers/empty has no live member, and it has no offsets here, and was made on 2" in empty.sentence
+    assert "/consumers/empty has no live member, and it has no offsets here, and was created on 2" in empty.sentence
     assert found(session, unused_since_ms=earlier) == []
 
 
@@ -425,7 +431,9 @@ def test_whatever_the_nodes_hold_every_group_is_checked(cluster: Cluster, sessio
         assert session.transaction(nodes[at : at + 400]).state is OperationState.COMMITTED
     known = session.children("/consumers") or []
 
-    checked = list(ZookeeperCheck(session, known, SystemClock(), ask_ranges=ranges, unused_since_ms=1).run(groups))
+    checked = list(
+        ZookeeperCheck(session, known, SystemClock(), fetch_log_ranges=ranges, unused_since_ms=1).run(groups)
+    )
 
     assert [one.group for one in checked] == groups, f"seed {seed}"
     codes = {finding.code for one in checked for finding in one.findings}
@@ -453,7 +461,7 @@ def test_a_rebalance_that_ends_before_the_second_look_is_no_finding(
     member = cluster.group("busy", owned=0)
     cluster.group("lazy", owned=1)
     asleep = SleepingClock(lambda: [cluster.own("busy", n, f"{member}-0") for n in range(PARTITIONS)])
-    checking = ZookeeperCheck(session, ["busy", "lazy"], asleep, ask_ranges=None, settle_s=5.0)
+    checking = ZookeeperCheck(session, ["busy", "lazy"], asleep, fetch_log_ranges=None, recheck_after_s=5.0)
 
     results = {checked.group: checked.findings for checked in checking.run(["busy", CLEAN, "lazy"])}
 
@@ -471,7 +479,7 @@ def test_the_second_look_keeps_the_partitions_of_which_both_said_so(
         cluster.client.delete(f"{cluster.chroot}/consumers/busy/owners/orders/0")
         cluster.own("busy", 1, f"{member}-0")
 
-    checking = ZookeeperCheck(session, ["busy"], SleepingClock(move), ask_ranges=None, settle_s=1.0)
+    checking = ZookeeperCheck(session, ["busy"], SleepingClock(move), fetch_log_ranges=None, recheck_after_s=1.0)
 
     (checked,) = checking.run(["busy"])
 
@@ -539,9 +547,9 @@ def test_the_command_says_what_it_found_and_what_it_did_not_check(
 
     assert clean.stdout == ""
     assert clean.stderr.splitlines() == [
-        "not checked: offsets against the logs' ranges (no --bootstrap-server)",
+        "not checked: offsets outside of the logs' ranges (no --bootstrap-server)",
         "not checked: unused groups (no --unused-since)",
-        "not checked: whether it lasts: nothing was looked at twice (--settle 0)",
+        "not checked: whether findings are transient: no second check (--settle 0)",
         "checked 1 group: nothing found",
     ]
     assert twice.stderr.count("checked 1 group: nothing found") == 2

@@ -246,7 +246,7 @@ def test_a_member_that_no_client_can_read_is_named_and_can_be_thought_away(
     assert (code, out) == (1, "")
     assert told == (
         f"error: member {group.name}_b: its registration cannot be read, so no member of its group can rebalance\n"
-        f"hint: restart that member; what happens without it: --simulate --leave {group.name}_b\n"
+        f"hint: restart that member; to preview the group without it: --simulate --leave {group.name}_b\n"
     )
     assert set(group.predicted("--leave", "b").values()) == {f"{group.name}_a-0"}
 
@@ -258,7 +258,7 @@ def test_a_pattern_of_another_language_is_named(group: Group, client: KazooClien
 
     code, _, told = group.rebalance("--simulate")
     assert code == 1
-    assert told.startswith("error: topic pattern '[^a[b]]+': uses a negated class with another inside")
+    assert told.startswith("error: topic pattern '[^a[b]]+': uses a negated class that contains another class")
 
 
 def test_a_group_that_does_not_exist_is_reported(group: Group) -> None:

@@ -145,7 +145,7 @@ class TestNodesThatWeCreate:
             refused, written = store.edit(edits)
 
             (error,) = refused.failures.values()
-            assert "digest:tool may not see its whole ACL (a)" in str(error)
+            assert "digest:tool may not read its whole ACL (permission a)" in str(error)
             assert not written.failures
 
             assert app.get_children(f"/consumers/{unique}/offsets") == []
@@ -249,13 +249,15 @@ class TestWithoutTheRightCredentials:
             f"error: ZooKeeper node /consumers/{secret}/offsets: its ACL does not allow this (NO_AUTH):"
             " digest:eve may not read this node"
         )
-        assert hint.startswith("hint: give zookeeper.auth=digest:USER:PASSWORD in the file of --command-config")
+        assert hint.startswith(
+            "hint: set zookeeper.auth=digest:USER:PASSWORD (or sasl:USER:PASSWORD) in the --command-config file"
+        )
         assert "hunter2" not in done.stderr
 
 
 @pytest.fixture(scope="module")
 def sasl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    """A ZooKeeper that takes no session without SASL."""
+    """A ZooKeeper that rejects sessions without SASL."""
     directory = tmp_path_factory.mktemp("sasl")
     jaas = directory / "jaas.conf"
     login = "org.apache.zookeeper.server.auth.DigestLoginModule"
@@ -281,7 +283,7 @@ class TestSasl:
             other.commit(unique, {tp: OffsetAndMetadata(6)})
 
             assert committed(store, unique, tp) == 6
-            (acl,) = store.session._acls_of([f"/consumers/{unique}/offsets/t/0"])
+            (acl,) = store.session._read_acls([f"/consumers/{unique}/offsets/t/0"])
             assert [tuple(entry) for entry in acl] == [(31, "sasl", "tool"), (15, "world", "anyone")]
 
     @pytest.mark.parametrize(
@@ -289,7 +291,7 @@ class TestSasl:
         [
             (("sasl", "tool:wrong"), "the server refused the credentials of sasl:tool"),
             (("sasl", "eve:nothing"), "the server refused the credentials of sasl:eve"),
-            (None, "the server takes no session without credentials"),
+            (None, "the server rejects sessions without credentials"),
         ],
     )
     def test_without_the_right_credentials_it_is_reported_what_is_missing(

@@ -18,7 +18,7 @@ from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, GroupEdit
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.bulk_requests import BulkChildren
-from offsetmgr.zookeeper.offsets.bulk_edits import CHANGES_AT_ONCE
+from offsetmgr.zookeeper.offsets.bulk_edits import CHANGES_PER_BATCH
 
 pytestmark = pytest.mark.servers
 
@@ -129,7 +129,7 @@ def test_a_stream_longer_than_what_is_taken_at_once_comes_out_in_its_order(
     zookeeper: ZooKeeperServer, client: KazooClient, moves: Moves, unique: str
 ) -> None:
     client.create(f"/{unique}")
-    groups = [f"g{n:03}" for n in range(3 * CHANGES_AT_ONCE // len(PARTITIONS))]
+    groups = [f"g{n:03}" for n in range(3 * CHANGES_PER_BATCH // len(PARTITIONS))]
     with ZookeeperStore(f"{zookeeper.connect}/{unique}", config=ConnectionConfig(timeout_ms=20_000)) as store:
         fill(store, groups)
         scanned = {found.group: found.offsets for found in store.scan(groups)}
@@ -384,7 +384,7 @@ def test_without_a_witness_the_outcome_of_a_transaction_is_reported_to_be_unknow
 def test_where_taking_the_next_edit_fails_what_was_sent_has_its_results_first(
     store: ZookeeperStore, moves: Moves, unique: str
 ) -> None:
-    groups = [f"{unique}-{n:03}" for n in range(3 * CHANGES_AT_ONCE // len(PARTITIONS))]
+    groups = [f"{unique}-{n:03}" for n in range(3 * CHANGES_PER_BATCH // len(PARTITIONS))]
     fill(store, groups)
     edits = moves(store, groups)
 
@@ -408,7 +408,7 @@ def test_where_taking_the_next_edit_fails_what_was_sent_has_its_results_first(
 def test_a_group_that_comes_again_in_a_large_stream_finds_what_its_first_edit_left(
     store: ZookeeperStore, moves: Moves, unique: str
 ) -> None:
-    groups = [f"{unique}-{n:03}" for n in range(2 * CHANGES_AT_ONCE // len(PARTITIONS))]
+    groups = [f"{unique}-{n:03}" for n in range(2 * CHANGES_PER_BATCH // len(PARTITIONS))]
     fill(store, groups)
     again = Change(OffsetAndMetadata(7), expected=Committed(6, version=1))
 

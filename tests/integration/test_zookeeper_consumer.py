@@ -33,7 +33,7 @@ from offsetmgr.stores.uri import open_store
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create, OperationState
-from offsetmgr.zookeeper.groups.membership import ensure
+from offsetmgr.zookeeper.groups.membership import ensure_nodes
 from offsetmgr.zookeeper.groups.registry import members
 from offsetmgr.zookeeper.nodes import paths
 
@@ -282,7 +282,9 @@ def test_a_claim_waits_for_the_owner_and_follows_at_once(
 ) -> None:
     topic = make_topic(unique, 2)
     path = paths.owner(unique, topic, 1)
-    ensure(session, [paths.CONSUMERS, paths.group(unique), paths.owners(unique), paths.owners_of_topic(unique, topic)])
+    ensure_nodes(
+        session, [paths.CONSUMERS, paths.group(unique), paths.owners(unique), paths.owners_of_topic(unique, topic)]
+    )
     assert session.transaction([Create(path, b"somebody-0", ephemeral=True)]).state is OperationState.COMMITTED
     consumer = join(settings={"rebalance_backoff_ms": 60_000})
     consumer.create_message_streams({topic: 1})

@@ -233,7 +233,7 @@ def test_members_and_owners_that_do_not_fit_together(planted: Planted) -> None:
         (0, "g_a", None, None),
         (1, "g_gone", "no live member", None),
         (2, "g_a", "persistent: consumers create only ephemeral nodes", None),
-        (3, None, None, "holds b'nobody' instead of CONSUMER-THREAD"),
+        (3, None, None, "contains b'nobody' instead of CONSUMER-THREAD"),
         (4, "g_b", "its member has another session, none", None),
     ]
     assert planted.rows("members", "--group", "idle") == []
@@ -288,7 +288,7 @@ def test_requests_of_administrators(planted: Planted) -> None:
     planted.node("/admin/delete_topics/old")
 
     with ZookeeperSession(planted.connect, ConnectionConfig(timeout_ms=20_000)) as session:
-        asked = cluster_nodes.requests(session)
+        asked = cluster_nodes.controller_requests(session)
 
     assert str(asked.reassignments.value) == "t-0=2"
     assert asked.preferred_election.error is not None
@@ -437,11 +437,11 @@ def test_a_real_brokers_notice_of_a_changed_config(kafka: KafkaBroker, make_topi
     admin.incremental_alter_configs([resource])[resource].result(30)
 
     with ZookeeperSession(kafka.zookeeper, ConnectionConfig(timeout_ms=20_000)) as session:
-        notices = [one for one in walk(session, "/config/changes") if one.shown.kind == "config change"]
+        notices = [one for one in walk(session, "/config/changes") if one.description.kind == "config change"]
         changes = [parse_config_change(one.path, one.node.data).entity for one in notices if one.node is not None]
         configs = dict(cluster_nodes.configs(session, "topics"))
 
     assert f"topics/{topic}" in changes
-    assert [one.shown.notes for one in notices if one.shown.notes] == []
+    assert [one.description.notes for one in notices if one.description.notes] == []
     entry = configs[topic].value
     assert entry is not None and dict(entry.values) == {"retention.ms": "60000"}

@@ -220,8 +220,8 @@ def test_a_transaction_happens_whole_or_not_at_all_and_names_the_culprit(
         [Create(f"/{unique}/one"), Create(f"/{unique}/there"), Create(f"/{unique}/two")],
     )
 
-    assert (outcome.state, outcome.failed_operation, outcome.code) == (
-        OperationState.REFUSED,
+    assert (outcome.state, outcome.failed_index, outcome.code) == (
+        OperationState.REJECTED,
         1,
         ZookeeperError.NODE_EXISTS,
     )
@@ -245,7 +245,7 @@ def test_why_a_transaction_is_refused(
 
     outcome = session.transaction([CheckVersion(f"/{unique}", 0), operation(f"/{unique}")])
 
-    assert (outcome.state, outcome.failed_operation, outcome.code) == (OperationState.REFUSED, 1, code)
+    assert (outcome.state, outcome.failed_index, outcome.code) == (OperationState.REJECTED, 1, code)
 
 
 def test_several_transactions_each_have_their_own_outcome_in_order(session: ZookeeperSession, unique: str) -> None:
@@ -253,7 +253,7 @@ def test_several_transactions_each_have_their_own_outcome_in_order(session: Zook
         [[Create(f"/{unique}")], *([Create(f"/{unique}/{n % 10}")] for n in range(20)), [Create(f"/{unique}/last")]]
     )
 
-    assert [o.state for o in outcomes] == [OperationState.COMMITTED] * 11 + [OperationState.REFUSED] * 10 + [
+    assert [o.state for o in outcomes] == [OperationState.COMMITTED] * 11 + [OperationState.REJECTED] * 10 + [
         OperationState.COMMITTED
     ]
 

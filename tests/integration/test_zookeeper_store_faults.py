@@ -196,7 +196,7 @@ def test_a_group_deleted_between_list_and_read_has_no_commits(
             delete()
         return begin_reads(reads)
 
-    monkeypatch.setattr(store.session, "reads_in_bulk", lambda: in_bulk)
+    monkeypatch.setattr(store.session, "supports_bulk_reads", lambda: in_bulk)
     monkeypatch.setattr(store.session, "get_many", delete_first)
     monkeypatch.setattr(store.session, "begin_reads", delete_before_gets)
     scanned = {found.group: found for found in store.scan([unique, kept])}

@@ -22,7 +22,7 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create
-from offsetmgr.zookeeper.groups.assignors import assignor_named, hashed_alike
+from offsetmgr.zookeeper.groups.assignors import assignor_named, partitions_with_equal_hash
 from offsetmgr.zookeeper.groups.topic_filter import topics_of
 
 pytestmark = pytest.mark.servers
@@ -130,7 +130,7 @@ def test_what_hashes_alike_is_left_to_chance_by_kafka_and_said_here(zookeeper: Z
     """``Aa`` and ``BB`` hash alike, and so do their partitions: Kafka's order depends on which topic a registration
     names first. Ours is that of the names, and says that it may differ."""
     partitions = {"Aa": [0], "BB": [0]}
-    assert hashed_alike(partitions) == [(TopicPartition("Aa", 0), TopicPartition("BB", 0))]
+    assert partitions_with_equal_hash(partitions) == [(TopicPartition("Aa", 0), TopicPartition("BB", 0))]
     cluster = Cluster(f"/{unique[-8:]}-{uuid.uuid4().hex[:6]}", partitions)
     for group, first, second in (("forth", "Aa", "BB"), ("back", "BB", "Aa")):
         cluster.groups[group] = {f"{group}_{m}": ("static", {first: 1, second: 1}) for m in "mn"}

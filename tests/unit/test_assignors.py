@@ -26,8 +26,8 @@ from offsetmgr.zookeeper.groups.assignors import (
     RoundRobinAssignor,
     ThreadId,
     assignor_named,
-    hashed_alike,
     moves,
+    partitions_with_equal_hash,
 )
 
 Streams = Mapping[str, Mapping[str, int]]
@@ -195,10 +195,10 @@ def test_round_robin_of_0_8_2_takes_members_of_different_sizes_that_consume_the_
 
 
 def test_topics_that_hash_alike_are_named() -> None:
-    assert hashed_alike({"Aa": [0, 1], "BB": [1], "other": [0, 1]}) == [
+    assert partitions_with_equal_hash({"Aa": [0, 1], "BB": [1], "other": [0, 1]}) == [
         (TopicPartition("Aa", 1), TopicPartition("BB", 1))
     ]
-    assert hashed_alike({"orders": range(50), "bills": range(50)}) == []
+    assert partitions_with_equal_hash({"orders": range(50), "bills": range(50)}) == []
 
 
 # --- names and errors ---------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def test_each_strategy_has_the_name_that_finds_it(name: str) -> None:
 def test_an_unknown_strategy_is_refused() -> None:
     with pytest.raises(UsageError, match=r"strategy 'sticky': is unknown"):
         assignor_named("sticky")
-    with pytest.raises(UsageError, match=r"strategy clustered: needs to know which broker has each partition"):
+    with pytest.raises(UsageError, match=r"strategy clustered: needs the broker of each partition"):
         assignor_named("clustered")
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.core.model import BrokerPartition
-from offsetmgr.zookeeper.check.findings import PASSING, SEVERITIES, Finding, FindingCode, confirmed, partition_list
+from offsetmgr.zookeeper.check.findings import SEVERITIES, TRANSIENT, Finding, FindingCode, confirmed, partition_list
 
 
 def finding(code: FindingCode, *partitions: int, path: str = "/consumers/g/owners/t") -> Finding:
@@ -78,7 +78,7 @@ def test_a_finding_that_may_pass_is_kept_for_exactly_the_partitions_of_both_look
     def seen(findings: list[Finding]) -> set[tuple[FindingCode, str, int]]:
         return {(one.code, one.path, number) for one in findings for number in one.partitions}
 
-    expected = {one for one in seen(after) if one[0] not in PASSING or one in seen(before)}
+    expected = {one for one in seen(after) if one[0] not in TRANSIENT or one in seen(before)}
 
     assert seen(confirmed(before, after)) == expected
 

@@ -100,7 +100,7 @@ class World:
         )
         lease: Any = GoodLease()
         session: Any = None
-        self.work.joined(session, lease)
+        self.work.on_joined(session, lease)
         for partition in (P0, P1):
             self.state.add(PartitionProgress(partition, self.stream, 10, 10, 10, ABSENT))
         self.consume(10, 11)
@@ -140,7 +140,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 def test_a_partition_is_kept_for_a_moment_after_its_last_commit() -> None:
     world = World(release_delay_ms=1000)
 
-    world.work.stop([P0])
+    world.work.on_revoked([P0])
 
     assert (world.committed(), world.clock.pauses) == (12, [1.0])
 
@@ -150,7 +150,7 @@ def test_a_commit_that_came_just_before_the_giving_up_is_a_last_commit_too() -> 
     world.work.commit("automatic commit")
     world.clock.now += 0.3
 
-    world.work.stop([P0])
+    world.work.on_revoked([P0])
 
     assert world.clock.pauses == [0.7]
 
@@ -160,7 +160,7 @@ def test_a_partition_whose_last_commit_is_long_ago_is_given_up_at_once() -> None
     world.work.commit("automatic commit")
     world.clock.now += 1.5
 
-    world.work.stop([P0])
+    world.work.on_revoked([P0])
 
     assert world.clock.pauses == []
 
@@ -168,7 +168,7 @@ def test_a_partition_whose_last_commit_is_long_ago_is_given_up_at_once() -> None
 def test_a_partition_that_was_never_committed_is_given_up_at_once() -> None:
     world = World(release_delay_ms=1000, auto_commit=False)
 
-    world.work.stop([P0])
+    world.work.on_revoked([P0])
 
     assert (world.committed(), world.clock.pauses) == (None, [])
 
@@ -179,7 +179,7 @@ def test_a_commit_that_was_asked_for_is_a_last_commit_too() -> None:
     world.consume(12)
     world.clock.now += 0.4
 
-    world.work.stop([P0])
+    world.work.on_revoked([P0])
 
     assert (world.committed(), world.clock.pauses) == (12, [0.6])
 
@@ -187,7 +187,7 @@ def test_a_commit_that_was_asked_for_is_a_last_commit_too() -> None:
 def test_leaving_while_the_others_divide_the_partitions_keeps_them_as_long() -> None:
     world = World(release_delay_ms=1000)
 
-    world.work.stop([P0, P1])
+    world.work.on_revoked([P0, P1])
 
     assert (world.committed(), world.committed(P1), world.clock.pauses) == (12, 12, [1.0])
 
@@ -196,7 +196,7 @@ def test_a_shutdown_does_not_shorten_it() -> None:
     world = World(release_delay_ms=1000)
     world.work._closing.set()
 
-    world.work.stop([P0])
+    world.work.on_revoked([P0])
 
     assert world.clock.pauses == [1.0]
 
@@ -210,7 +210,7 @@ def test_what_was_written_over_the_last_commit_is_corrected_and_that_is_the_last
 
     world.clock.meanwhile = an_expired_old_member_commits
 
-    world.work.stop([P0])
+    world.work.on_revoked([P0])
 
     assert (world.committed(), world.clock.pauses) == (12, [1.0, 1.0])
 
@@ -223,7 +223,7 @@ def test_a_partition_is_not_given_up_while_a_commit_of_it_is_under_way() -> None
     world = World(store, auto_commit=False, release_delay_ms=0)
 
     def give_up() -> None:
-        world.work.stop([P0])
+        world.work.on_revoked([P0])
         store.order.append("given up")
 
     committing = started(lambda: world.work.commit("commit"))
@@ -245,7 +245,7 @@ def test_a_commit_that_waited_for_another_leaves_out_what_was_given_up_meanwhile
     world.consume(12)
     second = started(lambda: world.work.commit("commit"))
     second.join(0.1)  # by then it waits for the first
-    giving_up = started(lambda: world.work.stop([P0]))
+    giving_up = started(lambda: world.work.on_revoked([P0]))
     wait_until(lambda: P0 not in world.state.committable())
     store.go_on.set()
     for thread in (first, giving_up, second):
@@ -259,7 +259,7 @@ def test_a_partition_lost_while_it_is_committed_is_not_written_over_its_new_owne
     world.work.commit("commit")
     world.consume(12)
     world.somebody_else_commits(40)  # the new owner has begun: our first try finds that
-    world.clock.meanwhile = lambda: world.work.drop([P0])  # and before the second one we are told
+    world.clock.meanwhile = lambda: world.work.on_lost([P0])  # and before the second one we are told
 
     try:
         world.work.commit("commit")

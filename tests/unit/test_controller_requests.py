@@ -68,13 +68,13 @@ def test_only_a_broker_of_its_own_session_that_can_be_read_is_alive() -> None:
 # --- election -------------------------------------------------------------------------------------
 
 
-def test_an_election_is_wanted_only_where_the_preferred_replica_does_not_lead() -> None:
+def test_an_election_is_needed_only_where_the_preferred_replica_does_not_lead() -> None:
     state = cluster(partition(1, 2, leader=1), partition(2, 1, leader=1))
 
-    leads, wanted = election.plan_election(state, [P1, P0, P1])
+    leads, needed = election.plan_election(state, [P1, P0, P1])
 
-    assert leads == election.ElectionStep(P0, 1, 1, wanted=False)
-    assert wanted == election.ElectionStep(P1, 1, 2, wanted=True)
+    assert leads == election.ElectionStep(P0, 1, 1, needed=False)
+    assert needed == election.ElectionStep(P1, 1, 2, needed=True)
 
 
 def test_an_election_of_a_replica_that_is_dead_or_behind_is_refused_since_the_controller_would_give_up() -> None:
@@ -92,7 +92,10 @@ def test_an_election_waits_for_the_one_under_way_and_for_a_controller() -> None:
 
     with pytest.raises(ControllerRequestRefused, match="/admin/preferred_replica_election exists"):
         election.plan_election(state, [P0])
-    for changes, why in (({"controller": None}, "there is no /controller"), ({"kraft": True}, "is a KRaft one")):
+    for changes, why in (
+        ({"controller": None}, "/controller does not exist"),
+        ({"kraft": True}, "is a KRaft controller"),
+    ):
         for plan in (
             lambda s: election.plan_election(s, [P0]),
             lambda s: reassignment.plan_reassignment(s, {P0: (1, 2)}),
@@ -154,7 +157,7 @@ def test_a_reassignment_that_would_never_end_is_refused(
 
 
 def test_another_number_of_replicas_needs_its_flag() -> None:
-    (step,) = reassignment.plan_reassignment(cluster(partition(0, 1)), {P0: (1,)}, other_counts=True)
+    (step,) = reassignment.plan_reassignment(cluster(partition(0, 1)), {P0: (1,)}, allow_replication_change=True)
 
     assert (step.refused, step.removing) == (None, (0,))
 
@@ -166,7 +169,7 @@ def test_partitions_that_do_not_exist_or_move_already_are_refused_and_a_second_r
         state, {P0: (1, 2, 0), P1: (1, 2), TopicPartition("other", 0): (1,)}
     )
 
-    assert moving.refused is not None and moving.refused.why == "it is being reassigned already"
+    assert moving.refused is not None and moving.refused.why == "it is already being reassigned"
     assert str(missing.refused) == "partition orders-1: topic orders has no partition 1"
     assert isinstance(elsewhere.refused, UnknownTopicOrPartition)
     with pytest.raises(ControllerRequestRefused, match="reassign_partitions holds 1 partition") as under_way:
@@ -199,7 +202,7 @@ def test_a_reassignment_waits_for_what_is_not_in_sync_and_ends_when_nothing_move
     assert (stuck.ended, stuck.open) == (False, {"orders-0": "broker 2 is not alive"})
     assert (given_up.ended, given_up.open) == (
         True,
-        {"orders-0": "its replicas are 0,1: the controller has left it so"},
+        {"orders-0": "its replicas are 0,1, and the controller does not change them"},
     )
     assert (done.done, done.ended, done.open) == (2, True, {})
 
@@ -221,8 +224,8 @@ def test_the_file_is_kafkas_and_reads_what_it_writes() -> None:
         ('{"version":1}', "has no list 'partitions'"),
         ('{"version":1,"partitions":[7]}', "partition entry 1: is not an object"),
         ('{"version":1,"partitions":[{"topic":"t","partition":0}]}', "has no 'topic', 'partition' and 'replicas'"),
-        ('{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":["1"]}]}', "are not numbers from 0"),
-        ('{"version":1,"partitions":[{"topic":"t","partition":-1,"replicas":[1]}]}', "are not numbers from 0"),
+        ('{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":["1"]}]}', "are not numbers of 0 or more"),
+        ('{"version":1,"partitions":[{"topic":"t","partition":-1,"replicas":[1]}]}', "are not numbers of 0 or more"),
         (
             '{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1],"log_dirs":["/d"]}]}',
             "names log_dirs",
@@ -230,7 +233,7 @@ def test_the_file_is_kafkas_and_reads_what_it_writes() -> None:
         (
             '{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1]},'
             '{"topic":"t","partition":0,"replicas":[2]}]}',
-            "names partition t-0 twice",
+            "contains partition t-0 twice",
         ),
     ],
 )
@@ -288,4 +291,6 @@ def test_a_deletion_is_done_when_the_topic_is_gone_or_recreated() -> None:
     assert (waits.ended, waits.open) == (False, {"orders": "waits for broker 5, not alive, which holds replicas"})
     assert (gone.done, gone.ended, anew.done, anew.ended) == (1, True, 1, True)
     assert dropped.ended
-    assert dropped.open == {"orders": "the controller has dropped the request; is delete.topic.enable false there?"}
+    assert dropped.open == {
+        "orders": "the controller has removed the request without deleting the topic; check its delete.topic.enable"
+    }

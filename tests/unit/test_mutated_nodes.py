@@ -13,7 +13,7 @@ from typing import Any
 from zookeeper_examples import EXAMPLES
 
 from offsetmgr.core.errors import CorruptData, OffsetMgrError, UnknownVersion
-from offsetmgr.zookeeper.nodes.kinds import shown
+from offsetmgr.zookeeper.nodes.kinds import describe
 
 MUTATIONS = 100_000 if os.environ.get("OFFSETMGR_SOAK") else 10_000
 SEED = int(os.environ.get("OFFSETMGR_SEED", "20261122"))
@@ -102,7 +102,7 @@ def test_mutated_nodes_are_values_or_typed_errors_with_their_path() -> None:
         path, data = NODES[n % len(NODES)]
         junk = mutated(chance, data)
         try:
-            found = shown(path, junk)
+            found = describe(path, junk)
         except Exception as error:
             raise AssertionError(f"seed {SEED}, mutation {n}: {path} {junk!r:.300}") from error
         " ".join([found.value or "", *found.notes]).encode()  # every output must be able to carry it

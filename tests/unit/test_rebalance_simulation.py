@@ -19,12 +19,12 @@ from offsetmgr.zookeeper.groups.subscription import Subscription
 from offsetmgr.zookeeper.rebalance_preview import changes
 from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupSnapshot
 from offsetmgr.zookeeper.rebalance_preview.predict import (
-    as_ranges,
     assignment,
     matching_strategies,
+    partition_ranges,
     predict,
 )
-from offsetmgr.zookeeper.rebalance_preview.scenario_file import decode, encode
+from offsetmgr.zookeeper.rebalance_preview.snapshot_file import decode, encode
 
 A, B = "g_alpha-1700000000123-0000000a", "g_beta-1700000000456-0000000b"
 ORDERS = Subscription.static({"orders": 1})
@@ -64,7 +64,7 @@ def test_a_second_member_takes_the_last_partitions_from_the_first() -> None:
     before = group(A, owners=owned(a="orders:0,1,2,3,4"))
     found = predict(before, changes.member_joins(before, B, ORDERS), "range")
     assert found.after == {**owned(a="orders:0,1,2", b="orders:3,4")}
-    assert found.seen
+    assert found.observed
     assert found.moves == Moves(kept=3, rethreaded=0, moved=2, gained=0, lost=0)
 
 
@@ -88,7 +88,7 @@ def test_an_owner_that_cannot_be_read_is_nobodys_thread() -> None:
 def test_without_owners_the_present_is_computed() -> None:
     before = group(A, B)
     found = predict(before, changes.member_leaves(before, A), "range")
-    assert not found.seen
+    assert not found.observed
     assert found.before == owned(a="orders:0,1,2", b="orders:3,4")
     assert found.after == owned(b="orders:0,1,2,3,4")
 
@@ -110,7 +110,7 @@ def test_a_topic_that_is_deleted_is_lost() -> None:
     before = group(A, owners=owned(a="orders:0,1,2,3,4"))
     found = predict(before, changes.topic_is_deleted(before, "orders"), "range")
     assert found.moves == Moves(kept=0, rethreaded=0, moved=0, gained=0, lost=5)
-    assert found.doubts == ("no partitions of topic orders are known",)
+    assert found.caveats == ("the partitions of topic orders are unknown",)
 
 
 def test_a_broker_that_stops_moves_nothing_since_0_8() -> None:
@@ -125,7 +125,7 @@ def test_without_any_broker_members_change_nothing() -> None:
     after = changes.member_leaves(changes.broker_leaves(changes.broker_leaves(before, 1), 2), B)
     found = predict(before, after, "range")
     assert found.after == owned(a="orders:0,1,2")
-    assert found.doubts == ("no broker is alive: members change nothing",)
+    assert found.caveats == ("no broker is alive: the members do not rebalance",)
 
 
 def test_in_0_7_a_brokers_partitions_come_and_go_with_it() -> None:
@@ -163,24 +163,27 @@ def test_doubts_about_round_robin_are_reported() -> None:
     topics = {name: {0: ()} for name in ("Aa", "BB")}
     both, one = Subscription.static({"Aa": 1, "BB": 1}), Subscription.static({"Aa": 1})
     snapshot = GroupSnapshot("g", {A: both, B: one}, topics, None, None)
-    assert predict(snapshot, snapshot, "roundrobin").doubts == (
-        "topics Aa and BB hash alike: real members may swap their partitions",
-        f"members before Kafka 0.10.2 refuse these subscriptions: {B} differ",
+    assert predict(snapshot, snapshot, "roundrobin").caveats == (
+        "topics Aa and BB have partitions with equal hashes: members may swap them",
+        f"members before Kafka 0.10.2 reject these subscriptions: {B} differ",
     )
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda g: changes.member_joins(g, A, ORDERS), f"member {A}: is in the group already"),
+        (lambda g: changes.member_joins(g, A, ORDERS), f"member {A}: is already in the group"),
         (lambda g: changes.member_leaves(g, "gamma"), "member gamma: is not in group g"),
-        (lambda g: changes.topic_is_deleted(g, "bills"), "topic bills: is not one of the group's"),
+        (lambda g: changes.topic_is_deleted(g, "bills"), "topic bills: is not consumed by the group"),
         (lambda g: changes.broker_leaves(g, 3), "broker 3: is not among the live brokers"),
-        (lambda g: changes.broker_joins(g, 2), "broker 2: is alive already"),
-        (lambda g: changes.topic_grows(g, "orders", 6, broker=1), "topic orders: its partitions belong to no broker"),
+        (lambda g: changes.broker_joins(g, 2), "broker 2: is already alive"),
+        (
+            lambda g: changes.topic_grows(g, "orders", 6, broker=1),
+            "topic orders: its partitions do not belong to a broker",
+        ),
         (
             lambda g: changes.topic_grows(g, "orders", 4),
-            "topic orders: has 5 partitions, and none can be taken away (of 4, partition 4 would be gone)",
+            "topic orders: has 5 partitions, and a topic cannot lose partitions (of 4, partition 4 would be deleted)",
         ),
     ],
 )
@@ -207,7 +210,7 @@ def test_more_than_any_cluster_has_is_refused_before_it_is_made(
     out, err = printed(capsys, "--from-file", file, "--simulate", *options, code=2)
     assert out == ""
     assert why in err
-    assert "hint: is that number meant?" in err
+    assert "hint: check the number" in err
 
 
 def test_members_with_more_streams_together_than_any_group_has_are_refused() -> None:
@@ -227,13 +230,13 @@ def test_a_partition_of_0_7_needs_its_broker() -> None:
 def test_a_newcomer_subscribes_as_the_others_do() -> None:
     two, three = Subscription.static({"orders": 2}), Subscription.static({"orders": 3})
     crowd = GroupSnapshot("g", {"g_a": two, "g_b": three, "g_c": two, "g_d": None}, {}, None, None)
-    assert changes.usual_subscription(crowd) == two
+    assert changes.most_common_subscription(crowd) == two
     assert changes.with_streams(two, 5) == Subscription.static({"orders": 5})
     differing = GroupSnapshot("g", {"g_a": two, "g_b": Subscription.white_list("orders")}, {}, None, None)
-    with pytest.raises(UsageError, match="its members subscribed to different topics"):
-        changes.usual_subscription(differing)
-    with pytest.raises(UsageError, match="has no member whose subscription a new one could take"):
-        changes.usual_subscription(GroupSnapshot("g", {}, {}, None, None))
+    with pytest.raises(UsageError, match="its members subscribe to different topics"):
+        changes.most_common_subscription(differing)
+    with pytest.raises(UsageError, match="has no member whose subscription a new member could copy"):
+        changes.most_common_subscription(GroupSnapshot("g", {}, {}, None, None))
 
 
 @pytest.mark.parametrize("name", [A, A.removeprefix("g_"), "alpha"])
@@ -243,16 +246,16 @@ def test_a_member_is_named_by_its_id_or_its_host(name: str) -> None:
 
 def test_a_host_of_two_members_names_neither() -> None:
     twin = A.replace("0a", "0c")
-    with pytest.raises(UsageError, match=f"member alpha: is on a host of several: {A}, {twin}"):
+    with pytest.raises(UsageError, match=f"member alpha: is a host with several members: {A}, {twin}"):
         changes.member_named(group(A, twin), "alpha")
 
 
 def test_partitions_are_written_in_few_words() -> None:
     numbers = [0, 1, 2, 5, 7, 8]
-    assert as_ranges(TopicPartition("t", n) for n in reversed(numbers)) == "t:0-2,5,7-8"
-    assert as_ranges([TopicPartition("b", 3), TopicPartition("a", 0)]) == "a:0 b:3"
-    assert as_ranges(TopicPartition("t", BrokerPartition(1, n)) for n in range(3)) == "t:1-0,1-1,1-2"
-    assert as_ranges([]) == ""
+    assert partition_ranges(TopicPartition("t", n) for n in reversed(numbers)) == "t:0-2,5,7-8"
+    assert partition_ranges([TopicPartition("b", 3), TopicPartition("a", 0)]) == "a:0 b:3"
+    assert partition_ranges(TopicPartition("t", BrokerPartition(1, n)) for n in range(3)) == "t:1-0,1-1,1-2"
+    assert partition_ranges([]) == ""
 
 
 # --- files --------------------------------------------------------------------------------------------
@@ -292,9 +295,9 @@ def test_a_damaged_file_is_a_typed_error_or_another_snapshot(data: bytes, at: in
 @pytest.mark.parametrize(
     ("document", "why"),
     [
-        ([1], "is a list, but not of members as zk members --format json prints them"),
-        ({}, "is neither a group that zk rebalance saved, nor what zk members --format json prints"),
-        ({"group": 1}, "its 'group' is not a text"),
+        ([1], "is a list, but not the output of zk members --format json"),
+        ({}, "is neither a group saved by zk rebalance nor the output of zk members --format json"),
+        ({"group": 1}, "its 'group' is not a string"),
         ({"members": []}, "its 'members' is not an object"),
         ({"members": {"m": 1}}, "member m has no 'subscription' of topics and numbers"),
         ({"topics": {"t": {"x": []}}}, "topic t has a partition 'x'"),
@@ -435,7 +438,7 @@ def test_a_list_of_members_needs_the_topics_sizes(tmp_path: Path, capsys: pytest
     assert out.splitlines()[1:] == [f"{A},,3,2,2,0,1,orders:0-2,orders:0-1", "g_x,joins,0,2,0,2,0,,orders:2-3"]
     assert told.endswith("4 partitions: 2 stay, 1 move to another member, 1 had no owner\n")
     _, told = printed(capsys, "--from-file", str(file), "--simulate", "--format", "csv")
-    assert told.splitlines()[-1] == "no partitions of topic orders are known"
+    assert told.splitlines()[-1] == "the partitions of topic orders are unknown"
 
 
 @pytest.mark.parametrize(
@@ -447,7 +450,7 @@ def test_a_list_of_members_needs_the_topics_sizes(tmp_path: Path, capsys: pytest
         (["--simulate", "--like", "alpha"], "error: --like and --topic: are the subscription of members that join"),
         (["--simulate", "--join", "x:none"], "error: --join x:none: 'none' is no number"),
         (["--simulate", "--join", ":2"], "error: --join: no host is named"),
-        (["--simulate", "--join", "x:0"], "error: 0 streams: a member needs one stream or more"),
+        (["--simulate", "--join", "x:0"], "error: 0 streams: a member needs at least one stream"),
         (["--simulate", "--grow", "orders"], "error: --grow orders: is not TOPIC=N"),
         (["--simulate", "--strategy", "sticky"], "error: strategy 'sticky': is unknown"),
     ],

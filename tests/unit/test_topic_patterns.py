@@ -36,10 +36,10 @@ def test_a_refusal_says_which_construct_it_is() -> None:
         TopicFilter("[^a[b]]x")
     assert refused.value.what == "topic pattern '[^a[b]]x'"
     assert refused.value.why == (
-        "uses a negated class with another inside, which Java 8 and 9 read differently, "
-        "which is not known to mean the same here as in Java"
+        "uses a negated class that contains another class, which Java 8 and 9 read differently, "
+        "which offsetmgr cannot translate from Java reliably"
     )
-    with pytest.raises(InvalidPattern, match=r"topic pattern '\*a': is no regular expression of Java: '\*' repeats"):
+    with pytest.raises(InvalidPattern, match=r"topic pattern '\*a': is not a regular expression of Java: '\*' follows"):
         TopicFilter("*a")
 
 
@@ -47,7 +47,7 @@ def test_a_comma_means_or_even_between_braces() -> None:
     with pytest.raises(InvalidPattern) as refused:
         TopicFilter("x\\d{1,2}")
     assert refused.value.what == "topic pattern 'x\\\\d{1|2}'"
-    assert refused.value.hint == "a comma in a pattern means or, between braces too"
+    assert refused.value.hint == "a comma in a pattern means |, also between braces"
 
 
 def test_a_pattern_is_read_as_kafka_reads_it_from_a_properties_file() -> None:

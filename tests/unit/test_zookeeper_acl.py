@@ -11,9 +11,9 @@ from kazoo.security import ACL, Id
 
 from offsetmgr.config.connection import ConnectionConfig, SettingsLayer, resolve, with_properties
 from offsetmgr.core.errors import ConfigError, NotAuthorized, OffsetMgrError
-from offsetmgr.zookeeper.client.acl import OPEN, Acl, AclEntry, AclPolicy, encode, is_masked, lists_for, parse_acl
+from offsetmgr.zookeeper.client.acl import OPEN, Acl, AclEntry, AclPolicy, acls_for, encode, is_masked, parse_acl
 from offsetmgr.zookeeper.client.connection import KazooConnection
-from offsetmgr.zookeeper.client.transactions import Create, encoded
+from offsetmgr.zookeeper.client.transactions import Create, encode_operation
 
 HASH = "app:kHP2v+6mzQJBv8Iqz0y6GFn2XEs="
 EVERYBODY_BUT_ADMIN = AclEntry(15, "world", "anyone")
@@ -45,8 +45,8 @@ class TestTheConfiguration:
             ("sasl:app", "entry 1: is not SCHEME:ID:PERMISSIONS"),
             ("sasl:app:rx", "entry 1: is not SCHEME:ID:PERMISSIONS"),
             ("sasl:app:r,", "entry 2: is not SCHEME:ID:PERMISSIONS"),
-            ("digest:app:hunter2:r", "entry 1: needs the password's hash"),
-            ("auth:app:r", "entry 1: auth is not an identity"),
+            ("digest:app:hunter2:r", "entry 1: needs the hash that ZooKeeper stores"),
+            ("auth:app:r", "entry 1: the scheme auth cannot be part of a list"),
         ],
     )
     def test_what_cannot_be_one_is_named_and_not_repeated(self, text: str, why: str) -> None:
@@ -86,26 +86,26 @@ class TestTheConfiguration:
 
 class TestTheNodes:
     def test_below_a_node_that_everybody_may_write_everybody_may_do_all_but_change_the_list(self) -> None:
-        assert CREATOR.shared(OPEN) == (AclEntry(31, "auth", ""), EVERYBODY_BUT_ADMIN)
+        assert CREATOR.persistent(OPEN) == (AclEntry(31, "auth", ""), EVERYBODY_BUT_ADMIN)
 
     def test_below_a_node_that_not_everybody_may_write_the_parents_list_is_taken_over(self) -> None:
         secured = (AclEntry(31, "sasl", "kafka"), AclEntry(1, "world", "anyone"))
 
-        assert CREATOR.shared(secured) == secured
+        assert CREATOR.persistent(secured) == secured
 
     def test_a_list_that_names_everybody_keeps_one_entry_for_everybody(self) -> None:
         policy = AclPolicy((AclEntry(31, "sasl", "a"), AclEntry(17, "world", "anyone")))
 
-        assert policy.shared(OPEN) == (AclEntry(31, "sasl", "a"), AclEntry(31, "world", "anyone"))
+        assert policy.persistent(OPEN) == (AclEntry(31, "sasl", "a"), AclEntry(31, "world", "anyone"))
 
     def test_what_goes_with_our_session_can_be_read_by_everybody(self) -> None:
-        assert CREATOR.ours() == (AclEntry(31, "auth", ""), AclEntry(1, "world", "anyone"))
+        assert CREATOR.ephemeral() == (AclEntry(31, "auth", ""), AclEntry(1, "world", "anyone"))
 
     def test_a_list_is_framed_as_kazoo_frames_it(self) -> None:
         acl = (AclEntry(31, "sasl", "ä"), AclEntry(1, "world", "anyone"))
         theirs = [ACL(31, Id("sasl", "ä")), ACL(1, Id("world", "anyone"))]
 
-        ours = encoded(Create("/a", b"x", ephemeral=True), "", encode(acl))
+        ours = encode_operation(Create("/a", b"x", ephemeral=True), "", encode(acl))
 
         assert ours == bytes(kazoo.Transaction([kazoo.Create("/a", b"x", theirs, 1)]).serialize())[: len(ours)]
 
@@ -119,11 +119,11 @@ class TestTheNodes:
             asked.extend(paths)
             return [held[path] for path in paths]
 
-        shared = ["/open/a/b", "/open/a", "/secured/a", "/secured/a/b", "/hidden/a"]
-        lists = lists_for(CREATOR, ["/open/ids/me"], shared, read)
+        persistent = ["/open/a/b", "/open/a", "/secured/a", "/secured/a/b", "/hidden/a"]
+        acls = acls_for(CREATOR, ["/open/ids/me"], persistent, read)
 
         writable = (AclEntry(31, "auth", ""), EVERYBODY_BUT_ADMIN)
-        assert lists == {
+        assert acls == {
             "/open/ids/me": (AclEntry(31, "auth", ""), AclEntry(1, "world", "anyone")),
             "/open/a": writable,
             "/open/a/b": writable,

@@ -1,4 +1,5 @@
-"""Requests encoded in bulk are those encoded one by one; an answer that says less than "all done" is told from it."""
+"""Requests encode_operation in bulk are those encode_operation one by one; an answer that says less than "all done" is
+told from it."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import pytest
 from offsetmgr.zookeeper.client import jute
 from offsetmgr.zookeeper.client.bulk_requests import BulkGet, MultiRead
 from offsetmgr.zookeeper.client.jute import Op
-from offsetmgr.zookeeper.client.transactions import BulkWrite, SetData, TransactionRequest, encoded
+from offsetmgr.zookeeper.client.transactions import BulkWrite, SetData, TransactionRequest, encode_operation
 
 PATHS = ["/consumers/g/offsets/orders/0", "/consumers/größe/offsets/orders/11", "/c"]
 RAW = [path.encode() for path in PATHS]
@@ -21,7 +22,7 @@ END = struct.pack("!iBi", -1, 1, -1)
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_bulk_read_is_a_multi_read(count: int) -> None:
-    bulk, single = BulkGet([jute.reads(Op.GET, USTRINGS[:count])], count), MultiRead(Op.GET, RAW[:count])
+    bulk, single = BulkGet([jute.read_operations(Op.GET, USTRINGS[:count])], count), MultiRead(Op.GET, RAW[:count])
 
     assert (bulk.type, bulk.serialize()) == (single.type, single.serialize())
 
@@ -30,27 +31,29 @@ def test_a_bulk_read_is_a_multi_read(count: int) -> None:
 def test_nodes_below_a_parent_are_read_by_joining_its_path_in(names: list[bytes]) -> None:
     parent = "/consumers/größe/offsets/orders".encode()
 
-    joined = parent.join(jute.reads_below(Op.GET, len(parent), names))
+    joined = parent.join(jute.read_operations_below(Op.GET, len(parent), names))
 
-    assert joined == jute.reads(Op.GET, [jute.ustring(parent + b"/" + name) for name in names])
+    assert joined == jute.read_operations(Op.GET, [jute.ustring(parent + b"/" + name) for name in names])
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_bulk_write_is_a_transaction_of_sets(count: int) -> None:
     operations = [SetData(path, b"%d" % (10**n), n) for n, path in enumerate(PATHS[:count])]
-    one_by_one = TransactionRequest([encoded(operation, "") for operation in operations])
+    one_by_one = TransactionRequest([encode_operation(operation, "") for operation in operations])
     values = zip(USTRINGS, operations, strict=False)
 
-    each = [jute.set_data_at(path, op.data, op.version) for path, op in values]
+    each = [jute.encode_set_data(path, op.data, op.version) for path, op in values]
     bulk = BulkWrite(each, USTRINGS[:count])
 
-    assert each == jute.sets_at(USTRINGS[:count], [op.data for op in operations], [op.version for op in operations])
+    assert each == jute.encode_set_data_many(
+        USTRINGS[:count], [op.data for op in operations], [op.version for op in operations]
+    )
     assert (bulk.type, bulk.serialize()) == (one_by_one.type, one_by_one.serialize())
-    assert [jute.path_of(path) for path in bulk.paths] == PATHS[:count]
+    assert [jute.decode_ustring(path) for path in bulk.paths] == PATHS[:count]
 
 
 def test_a_bulk_write_taken_back_in_time_is_sent_without_its_operations() -> None:
-    bulk = BulkWrite([jute.set_data_at(USTRINGS[0], b"1", 0)], USTRINGS[:1])
+    bulk = BulkWrite([jute.encode_set_data(USTRINGS[0], b"1", 0)], USTRINGS[:1])
 
     assert bulk.cancel() is True
     assert bulk.serialize() == END
@@ -76,13 +79,13 @@ def test_all_done_is_reported_from_everything_else() -> None:
     refused = b"".join(struct.pack("!iBii", -1, 0, code, code) for code in (0, -103, -2)) + END
     deleted = struct.pack("!iBi", Op.DELETE, 0, -1) + STAT
 
-    assert jute.all_set(b"head" + DONE * 3 + END, 4, 3) is True
+    assert jute.is_committed(b"head" + DONE * 3 + END, 4, 3) is True
     assert jute.multi_codes(b"head" + DONE * 3 + END, 4, 3) == [0, 0, 0]
-    assert jute.all_set(b"head" + DONE * 2 + END, 4, 3) is False
-    assert jute.all_set(b"head" + DONE * 4 + END, 4, 3) is False
-    assert jute.all_set(b"head" + DONE * 3, 4, 3) is False
-    assert jute.all_set(b"head" + DONE * 2 + deleted + END, 4, 3) is False
-    assert jute.all_set(b"head" + refused, 4, 3) is False
+    assert jute.is_committed(b"head" + DONE * 2 + END, 4, 3) is False
+    assert jute.is_committed(b"head" + DONE * 4 + END, 4, 3) is False
+    assert jute.is_committed(b"head" + DONE * 3, 4, 3) is False
+    assert jute.is_committed(b"head" + DONE * 2 + deleted + END, 4, 3) is False
+    assert jute.is_committed(b"head" + refused, 4, 3) is False
 
 
 def listed(*names: str) -> bytes:
@@ -122,7 +125,7 @@ AS_EXPECTED = [node(b"7", 14, 0), node(b"123", 15, 1), node(b"", 16, 2)]
 
 
 def test_an_answer_holds_what_was_expected() -> None:
-    assert jute.holds(b"head" + b"".join(AS_EXPECTED) + END, 4, EXPECTED) is True
+    assert jute.matches_expected(b"head" + b"".join(AS_EXPECTED) + END, 4, EXPECTED) is True
 
 
 @pytest.mark.parametrize(
@@ -141,11 +144,11 @@ def test_an_answer_holds_what_was_expected() -> None:
 def test_an_answer_that_differs_at_one_node_does_not_hold_what_was_expected(second: bytes) -> None:
     first, _, third = AS_EXPECTED
 
-    assert jute.holds(b"head" + first + second + third + END, 4, EXPECTED) is False
+    assert jute.matches_expected(b"head" + first + second + third + END, 4, EXPECTED) is False
 
 
 def test_an_answer_to_something_else_does_not_hold_what_was_expected() -> None:
     written = struct.pack("!iBii", Op.SET, 0, 0, 1) + AS_EXPECTED[0][13:]
 
-    assert jute.holds(b"head" + written + END, 4, ([b"7"], [14], [0])) is False
-    assert jute.holds(b"head" + AS_EXPECTED[0] + END, 4, ([b"7"], [14], [0])) is True
+    assert jute.matches_expected(b"head" + written + END, 4, ([b"7"], [14], [0])) is False
+    assert jute.matches_expected(b"head" + AS_EXPECTED[0] + END, 4, ([b"7"], [14], [0])) is True

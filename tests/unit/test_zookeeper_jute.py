@@ -10,14 +10,14 @@ from kazoo.security import OPEN_ACL_UNSAFE
 
 from offsetmgr.zookeeper.client import jute
 from offsetmgr.zookeeper.client.acl import OPEN, encode
-from offsetmgr.zookeeper.client.bulk_requests import BYTES_A_REQUEST, in_requests
+from offsetmgr.zookeeper.client.bulk_requests import MAX_BYTES_PER_REQUEST, split_into_requests
 from offsetmgr.zookeeper.client.jute import NodeData, Op, ZookeeperError, ZookeeperProtocolError
 from offsetmgr.zookeeper.client.transactions import (
     Create,
     Delete,
     SetData,
     TransactionRequest,
-    encoded,
+    encode_operation,
     failed_operation,
 )
 
@@ -29,7 +29,7 @@ END = struct.pack("!iBi", -1, 1, -1)
 def test_a_transaction_is_framed_as_kazoo_frames_it() -> None:
     operations = [Create("/a", b"x"), SetData("/b", b"12", 7), Delete("/ü", 0)]
 
-    ours = jute.multi([encoded(operation, "/chroot") for operation in operations])
+    ours = jute.multi([encode_operation(operation, "/chroot") for operation in operations])
 
     theirs = kazoo.Transaction(
         [
@@ -130,6 +130,6 @@ def test_requests_hold_500_paths_and_stay_below_the_servers_limit() -> None:
     short = [b"/p%d" % n for n in range(1201)]
     long = [b"/" + b"x" * 4000 + b"%d" % n for n in range(1000)]
 
-    assert [len(chunk) for chunk in in_requests(short)] == [500, 500, 201]
-    assert [path for chunk in in_requests(long) for path in chunk] == long
-    assert max(sum(map(len, chunk)) for chunk in in_requests(long)) <= BYTES_A_REQUEST
+    assert [len(chunk) for chunk in split_into_requests(short)] == [500, 500, 201]
+    assert [path for chunk in split_into_requests(long) for path in chunk] == long
+    assert max(sum(map(len, chunk)) for chunk in split_into_requests(long)) <= MAX_BYTES_PER_REQUEST

@@ -90,7 +90,7 @@ class TestTheStoreBeforeItConnects:
     def test_an_unknown_layout_and_a_bad_root_are_refused(self) -> None:
         with pytest.raises(UsageError, match=r"0\.9"):
             layout_named("0.9")
-        with pytest.raises(UsageError, match="no root of its own"):
+        with pytest.raises(UsageError, match="takes no root"):
             layout_named("0.7", "/storm")
         for root in ("", "storm", "/", "/a//b", "/a/../b", "/a/"):
             with pytest.raises(UsageError, match="absolute path"):
@@ -100,7 +100,7 @@ class TestTheStoreBeforeItConnects:
 class TestConsumersLayout:
     def test_where_an_offset_lies(self) -> None:
         assert LAYOUT.path("g", TopicPartition("t", 12)) == "/consumers/g/offsets/t/12"
-        assert paths.above("/consumers/g/offsets/t") == (
+        assert paths.with_ancestors("/consumers/g/offsets/t") == (
             "/consumers",
             "/consumers/g",
             "/consumers/g/offsets",
@@ -118,7 +118,7 @@ class TestConsumersLayout:
 
     @pytest.mark.parametrize("offset", [-1, 2**63])
     def test_what_is_no_offset_is_not_written(self, offset: int) -> None:
-        with pytest.raises(UsageError, match="no offset"):
+        with pytest.raises(UsageError, match="is not a valid offset"):
             LAYOUT.encode(T0, offset, None)
 
     @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ class TestPartitionsOfKafka07:
         assert layout.path("g", TopicPartition("t", BrokerPartition(1, 0))) == "/consumers/g/offsets/t/1-0"
         assert layout.partition("t", "1-0") == TopicPartition("t", BrokerPartition(1, 0))
         assert layout.partition("t", "1") is None
-        with pytest.raises(UsageError, match=r"partition 3: is not one of Kafka 0\.7"):
+        with pytest.raises(UsageError, match=r"partition 3: is not a partition of Kafka 0\.7"):
             layout.path("g", TopicPartition("t", 3))
 
 

@@ -259,7 +259,7 @@ class TestConsumers:
     def test_a_pattern_that_no_client_knows(self) -> None:
         notes: Notes = []
         parse_registration("/c", node(version=1, subscription={"t": 1}, pattern="fuzzy"), notes)
-        assert notes == ["unknown pattern 'fuzzy', which consumers take for static"]
+        assert notes == ["unknown pattern 'fuzzy', which consumers treat as static"]
 
     def test_owners(self) -> None:
         assert parse_owner("/o", b"g_db-1-1700000000123-1a2b3c4d-12") == OwnerThread(
@@ -278,8 +278,8 @@ class TestConfigs:
             "/c", node(version=1, config={"listener.name.a.ssl.key.password": "sesame", "log.cleaner.threads": "2"})
         )
 
-        assert user.shown("users") == "SCRAM-SHA-256=(hidden) producer_byte_rate=10"
-        assert broker.shown("brokers") == "listener.name.a.ssl.key.password=(hidden) log.cleaner.threads=2"
+        assert user.redacted("users") == "SCRAM-SHA-256=(hidden) producer_byte_rate=10"
+        assert broker.redacted("brokers") == "listener.name.a.ssl.key.password=(hidden) log.cleaner.threads=2"
         assert "sesame" not in repr(broker) + str(broker)
 
     def test_a_broken_one_quotes_nothing_of_itself(self) -> None:

@@ -32,7 +32,7 @@ from offsetmgr.stores.switched.records import (
 from offsetmgr.zookeeper.client.jute import ZookeeperError
 from offsetmgr.zookeeper.client.session import WatchCallback, ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import CheckVersion, Create, Delete, Operation, OperationState, SetData
-from offsetmgr.zookeeper.groups.membership import ensure
+from offsetmgr.zookeeper.groups.membership import ensure_nodes
 from offsetmgr.zookeeper.nodes.paths import check_group
 
 GROUPS: Final = "/offsetmgr/groups"
@@ -125,7 +125,7 @@ class SwitchStateStore:
     def declare(self, storage: StorageModeNode) -> bool:
         """Declares the storage mode if none was declared."""
         parts = self.root.split("/")[1:]
-        ensure(self._session, ["/" + "/".join(parts[: at + 1]) for at in range(len(parts))])
+        ensure_nodes(self._session, ["/" + "/".join(parts[: at + 1]) for at in range(len(parts))])
         return self._commits([Create(self.storage_path, encode_storage(storage))])
 
     def join(self, name: str, node: FollowerNode, version: int) -> bool:
@@ -165,7 +165,7 @@ class SwitchStateStore:
         outcome = self._session.transaction(operations)
         if outcome.state is OperationState.COMMITTED:
             return True
-        if outcome.state is OperationState.REFUSED and outcome.code in _RACES:
+        if outcome.state is OperationState.REJECTED and outcome.code in _RACES:
             return False
         if outcome.state in (OperationState.UNKNOWN, OperationState.NOT_SENT):
             self._session.sync()  # raises if the session is over

@@ -1,7 +1,8 @@
-"""Requests to the controller through ZooKeeper: preferred election, reassignment, deletion of topics.
+"""Requests to the controller through ZooKeeper: preferred replica election, reassignment, topic deletion.
 
-`state` holds the facts and `admin_reader` reads them. `election`, `reassignment` and `deletion` decide (pure: a state
-in, steps out) and report how far the controller is. `submit` writes a request and waits for it. Controllers that keep
-their metadata in ZooKeeper watch these nodes until Kafka 3.9, the last release with ZooKeeper
-(kafka.controller.KafkaController). They check almost nothing of a request, so these modules check it first.
+`state` defines the facts about the cluster, and `admin_reader` reads them. `election`, `reassignment` and `deletion`
+plan a request and compute its progress from these facts (pure). `submit` writes a request and waits for the controller.
+
+Controllers that store their metadata in ZooKeeper watch these nodes (kafka.controller.KafkaController); Kafka 3.9 is
+the last such release. They check almost nothing of a request, so these modules check it first.
 """

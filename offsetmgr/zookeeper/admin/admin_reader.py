@@ -1,7 +1,7 @@
-"""Reads the facts in `offsetmgr.zookeeper.admin.state`: the controller, brokers, topics and open requests.
+"""Reads an `AdminState`: the controller, brokers, topics and open requests.
 
-Ordering contract: the requests are read before the topics. A controller writes the topic first and removes its request
-afterwards, so the state of the topics is final once the request is gone.
+Ordering contract: this module reads the requests before the topics. A controller writes the topics first and removes
+the request afterwards. If the request is gone, the topics that are read after it are therefore in their final state.
 """
 
 from __future__ import annotations
@@ -21,45 +21,48 @@ from offsetmgr.zookeeper.nodes.topics import parse_partition_state, parse_topic
 
 
 def topic_names(session: ZookeeperSession) -> list[str]:
-    """Lists all topics, sorted. Raises what reading raises, and `CorruptData` if ``/brokers/topics`` does not exist."""
+    """Lists all topics, sorted. Raises the errors of the session, and `CorruptData` if ``/brokers/topics`` is
+    missing."""
     names = session.children(paths.BROKER_TOPICS)
     if names is None:
-        why = f"there is no {paths.BROKER_TOPICS}; is the chroot right?"
+        why = f"{paths.BROKER_TOPICS} does not exist; is the chroot right?"
         raise CorruptData(f"ZooKeeper at {session.connect}", why)
     return sorted(names)
 
 
 def read_state(session: ZookeeperSession, topics: Iterable[str]) -> AdminState:
-    """Returns the cluster with those of ``topics`` that exist; a topic that cannot be read is represented by its error.
-    Raises what reading raises."""
+    """Reads the cluster and those of ``topics`` that exist; the result has the error of a topic that cannot be read.
+
+    Raises the errors of the session, and of the other nodes.
+    """
     controller, reassignment, election = session.get_many(
         [paths.CONTROLLER, paths.REASSIGN_PARTITIONS, paths.PREFERRED_REPLICA_ELECTION]
     )
     deletions = session.children(paths.DELETE_TOPICS)
     brokers = session.children(paths.BROKER_IDS) or []
     registrations = session.get_many([f"{paths.BROKER_IDS}/{name}" for name in brokers])
-    leader = None if (node := _node(controller)) is None else parse_controller(paths.CONTROLLER, node.data)
-    pending = _node(reassignment)
+    leader = None if (node := _existing(controller)) is None else parse_controller(paths.CONTROLLER, node.data)
+    unfinished = _existing(reassignment)
     return AdminState(
         controller=None if leader is None else leader.broker_id,
         kraft=leader is not None and leader.kraft_epoch is not None,
         brokers=live_brokers(brokers, registrations),
         topics=_topics(session, sorted(set(topics))),
         deletions=frozenset(deletions or ()),
-        reassignment=None if pending is None else _pending(pending),
-        election=_node(election) is not None,
+        reassignment=None if unfinished is None else _pending(unfinished),
+        election=_existing(election) is not None,
     )
 
 
 def live_brokers(names: Sequence[str], nodes: Sequence[NodeData | OffsetMgrError | None]) -> dict[int, int]:
-    """The ids below ``/brokers/ids`` that are live brokers -> version of their node.
+    """Returns the ids of the live brokers below ``/brokers/ids``, each with the version of its node.
 
-    A node that is persistent or cannot be decoded belongs to no live broker. The controller would wait for it forever
-    if it were given a replica. Raises the error of a node that could not be read.
+    Ignores a persistent or undecodable node, which belongs to no live broker: the controller would wait for its replica
+    forever. Raises the error of a node that cannot be read.
     """
     alive: dict[int, int] = {}
     for name, found in zip(names, nodes, strict=True):
-        node = _node(found)
+        node = _existing(found)
         if node is None or not node.ephemeral_owner or not (name.isascii() and name.isdecimal()):
             continue
         try:
@@ -70,15 +73,14 @@ def live_brokers(names: Sequence[str], nodes: Sequence[NodeData | OffsetMgrError
     return alive
 
 
-def _node(found: NodeData | OffsetMgrError | None) -> NodeData | None:
+def _existing(found: NodeData | OffsetMgrError | None) -> NodeData | None:
     if isinstance(found, OffsetMgrError):
         raise found
     return found
 
 
 def _pending(node: NodeData) -> frozenset[TopicPartition]:
-    """The partitions of a reassignment under way; empty if its node cannot be decoded, because the reassignment exists
-    all the same."""
+    """The partitions of the running reassignment; empty if its node exists but cannot be decoded."""
     try:
         return frozenset(parse_reassignments(paths.REASSIGN_PARTITIONS, node.data, []).replicas)
     except OffsetMgrError:
@@ -89,7 +91,7 @@ def _topics(session: ZookeeperSession, names: Sequence[str]) -> dict[str, AdminT
     topics: dict[str, AdminTopicState | OffsetMgrError] = {}
     for name, node in zip(names, session.get_many([paths.topic(name) for name in names]), strict=True):
         try:
-            if (found := _node(node)) is not None:
+            if (found := _existing(node)) is not None:
                 topics[name] = _topic(name, found)
         except OffsetMgrError as error:
             topics[name] = error
@@ -104,10 +106,12 @@ def _topics(session: ZookeeperSession, names: Sequence[str]) -> dict[str, AdminT
 
 
 def _topic(name: str, node: NodeData) -> AdminTopicState:
-    said = parse_topic(paths.topic(name), node.data)
+    assignment = parse_topic(paths.topic(name), node.data)
     partitions = {
-        number: AssignedPartition(replicas, adding=said.adding.get(number, ()), removing=said.removing.get(number, ()))
-        for number, replicas in said.replicas.items()
+        number: AssignedPartition(
+            replicas, adding=assignment.adding.get(number, ()), removing=assignment.removing.get(number, ())
+        )
+        for number, replicas in assignment.replicas.items()
     }
     return AdminTopicState(partitions, node.version, node.czxid)
 
@@ -116,7 +120,7 @@ def _with_states(
     topics: Mapping[str, AdminTopicState | OffsetMgrError],
     states: Mapping[TopicPartition, NodeData | OffsetMgrError | None],
 ) -> dict[str, AdminTopicState | OffsetMgrError]:
-    """Adds leaders and in-sync replicas to the topics; a partition without a state node has neither yet."""
+    """Adds leaders and in-sync replicas to the topics. A partition without a state node has neither."""
     complete: dict[str, AdminTopicState | OffsetMgrError] = {}
     for name, topic in topics.items():
         if isinstance(topic, OffsetMgrError):
@@ -136,7 +140,7 @@ def _with_states(
 def _with_state(
     tp: TopicPartition, partition: AssignedPartition, states: Mapping[TopicPartition, NodeData | OffsetMgrError | None]
 ) -> AssignedPartition:
-    node = _node(states[tp])
+    node = _existing(states[tp])
     if node is None:
         return partition
     state = parse_partition_state(paths.partition_state(tp.topic, tp.partition), node.data)

@@ -1,7 +1,7 @@
-"""Topic deletion: whether the controller will delete a topic, why it would have to wait, and its progress. Pure.
+"""Topic deletion: plans the requests, predicts what the controller has to wait for, and computes its progress. Pure.
 
-A controller with ``delete.topic.enable=false`` removes the request and deletes nothing. A topic that has a replica on a
-dead broker, or is being reassigned, is deleted after that has ended (kafka.controller.TopicDeletionManager).
+A controller with ``delete.topic.enable=false`` removes the request and deletes nothing. If a topic has a replica on a
+dead broker, or is being reassigned, the controller deletes it later (kafka.controller.TopicDeletionManager).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
 class DeletionStep(NamedTuple):
-    """One topic: its size, what its deletion has to wait for (empty: nothing), or why it is rejected."""
+    """The deletion of one topic. ``waits_for`` is what the controller has to wait for, ``refused`` the reason for a
+    rejection."""
 
     topic: str
     partitions: int | None = None
@@ -28,15 +29,15 @@ class DeletionStep(NamedTuple):
 
 
 def plan_deletion(state: AdminState, topics: Iterable[str], *, enabled: bool | None) -> list[DeletionStep]:
-    """Returns a step for each topic, sorted; ``enabled`` is the controller's ``delete.topic.enable``, None if unknown.
+    """Returns a step for each topic, sorted by topic. ``enabled`` is the controller's ``delete.topic.enable``, or None.
 
-    Raises `ControllerRequestRefused` if there is no controller or if topic deletion is disabled.
+    Raises `ControllerRequestRefused` if there is no controller, or if it does not delete topics.
     """
-    state.refuse_without_controller("deletion of topics")
+    state.require_controller("deletion of topics")
     if enabled is False:
         raise ControllerRequestRefused(
             "deletion of topics",
-            f"delete.topic.enable is false on the controller, broker {state.controller}: it would drop the request",
+            f"delete.topic.enable is false on the controller, broker {state.controller}: it would remove the request",
         )
     return [_step(state, topic) for topic in sorted(set(topics))]
 
@@ -64,17 +65,23 @@ def _waits_for(state: AdminState, topic: AdminTopicState) -> str:
     return f"broker {numbers(sorted(dead))}, not alive, which holds replicas" if dead else ""
 
 
-def progress_of(state: AdminState, asked: Mapping[str, int]) -> RequestProgress:
-    """Returns the progress of a deletion; ``asked`` maps topics to the ``czxid`` of their node, which a recreated topic
-    does not have."""
+def progress_of(state: AdminState, requested: Mapping[str, int]) -> RequestProgress:
+    """Returns the progress of a deletion.
+
+    ``requested`` maps each topic to the ``czxid`` of its node; a topic that was recreated since has another one.
+    """
     waiting: dict[str, str] = {}
-    for name, czxid in asked.items():
+    for name, czxid in requested.items():
         topic = state.topics.get(name)
         if name in state.deletions:
             waits = _waits_for(state, topic) if isinstance(topic, AdminTopicState) else ""
-            waiting[name] = f"waits for {waits}" if waits else "the controller is at it"
+            waiting[name] = f"waits for {waits}" if waits else "the controller is deleting it"
         elif isinstance(topic, OffsetMgrError):
             waiting[name] = str(topic)
         elif topic is not None and topic.czxid == czxid:
-            waiting[name] = "the controller has dropped the request; is delete.topic.enable false there?"
-    return RequestProgress(len(asked) - len(waiting), len(asked), waiting, ended=not state.deletions & asked.keys())
+            waiting[name] = (
+                "the controller has removed the request without deleting the topic; check its delete.topic.enable"
+            )
+    return RequestProgress(
+        len(requested) - len(waiting), len(requested), waiting, ended=not state.deletions & requested.keys()
+    )

@@ -1,7 +1,7 @@
-"""Preferred replica election: which partitions another broker should lead, and the controller's progress. Pure.
+"""Preferred replica election: plans the requests and computes the controller's progress. Pure.
 
-The controller tries each partition once and then deletes the node, whether the preferred replica became leader or not
-(kafka.controller.KafkaController.onReplicaElection). Only the leaders show the result.
+The controller tries each partition once and then deletes the node, even if the preferred replica did not become leader
+(kafka.controller.KafkaController.onReplicaElection). Only the partitions' leaders show the result.
 """
 
 from __future__ import annotations
@@ -17,23 +17,29 @@ from offsetmgr.zookeeper.nodes import paths
 
 
 class ElectionStep(NamedTuple):
-    """One partition: its leader and its preferred leader. ``wanted`` is False if nothing has to be done."""
+    """One partition with its leader and its preferred leader. ``needed`` is False if the preferred replica leads
+    already."""
 
     partition: TopicPartition
     leader: int | None
     preferred: int | None
-    wanted: bool = False
+    needed: bool = False
     refused: OffsetMgrError | None = None
 
 
 def plan_election(state: AdminState, partitions: Iterable[TopicPartition]) -> list[ElectionStep]:
-    """Returns a step for each partition, sorted; a step's ``refused`` is the obstacle for that partition. Raises
-    `ControllerRequestRefused` without a controller, and while another election is under way."""
+    """Returns a step for each partition, sorted; ``refused`` is the reason why the controller would not elect its
+    leader.
+
+    Raises `ControllerRequestRefused` without a controller, and while another election is running.
+    """
     what = "preferred replica election"
-    state.refuse_without_controller(what)
+    state.require_controller(what)
     if state.election:
         raise ControllerRequestRefused(
-            what, f"one is under way: {paths.PREFERRED_REPLICA_ELECTION} exists", "it ends by itself; try again then"
+            what,
+            f"another is running: {paths.PREFERRED_REPLICA_ELECTION} exists",
+            "wait until the controller has completed it",
         )
     return [_step(state, tp) for tp in sorted(set(partitions))]
 
@@ -49,7 +55,7 @@ def _step(state: AdminState, tp: TopicPartition) -> ElectionStep:
 
 
 def _obstacle(state: AdminState, tp: TopicPartition, found: AssignedPartition) -> OffsetMgrError | None:
-    """Returns the reason why the controller would leave the leader as it is."""
+    """Returns the reason why the controller would not change the leader; None if it would."""
     if tp.topic in state.deletions:
         return ControllerRequestRefused(f"partition {tp}", f"topic {tp.topic} is being deleted")
     if found.preferred not in state.brokers:
@@ -68,17 +74,19 @@ def _obstacle(state: AdminState, tp: TopicPartition, found: AssignedPartition) -
 
 def encode_election(partitions: Iterable[TopicPartition]) -> bytes:
     """Encodes the node's data (kafka.zk.PreferredReplicaElectionZNode, version 1). Raises `UsageError` if it is too
-    long."""
+    large."""
     listed = [{"topic": tp.topic, "partition": tp.partition} for tp in partitions]
     data = json.dumps({"version": 1, "partitions": listed}, separators=(",", ":")).encode()
     return checked_size("preferred replica election", data)
 
 
-def progress_of(state: AdminState, asked: Mapping[TopicPartition, int]) -> RequestProgress:
-    """Returns the progress of an election; ``asked`` maps partitions to their preferred leaders. After the node is
-    gone, open partitions stay open: the controller has tried and given up."""
+def progress_of(state: AdminState, requested: Mapping[TopicPartition, int]) -> RequestProgress:
+    """Returns the progress of an election; ``requested`` maps each partition to its preferred leader.
+
+    After the controller has deleted the node, the open partitions have failed: it does not try them again.
+    """
     waiting: dict[str, str] = {}
-    for tp, preferred in asked.items():
+    for tp, preferred in requested.items():
         try:
             leader = state.partition(tp).leader
         except OffsetMgrError as error:
@@ -87,4 +95,4 @@ def progress_of(state: AdminState, asked: Mapping[TopicPartition, int]) -> Reque
         if leader != preferred:
             who = "it has no leader" if leader is None else f"broker {leader} leads it"
             waiting[str(tp)] = f"{who}, not broker {preferred}"
-    return RequestProgress(len(asked) - len(waiting), len(asked), waiting, ended=not state.election)
+    return RequestProgress(len(requested) - len(waiting), len(requested), waiting, ended=not state.election)

@@ -1,7 +1,7 @@
-"""Partition reassignment: Kafka's JSON, the changes, whether they are possible, and the controller's progress. Pure.
+"""Partition reassignment: Kafka's JSON, the plan of a request, and the controller's progress. Pure.
 
-Through ZooKeeper a controller checks neither brokers nor replica lists; only the broker API does
-(kafka.controller.KafkaController.validateReplicas). A reassignment to a dead broker would never finish.
+A controller does not check the brokers and replicas of a request in ZooKeeper; it does so only for the broker API
+(kafka.controller.KafkaController.validateReplicas). A reassignment to a dead broker would never end.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ Assignment = Mapping[TopicPartition, tuple[int, ...]]
 
 
 def cancel_command(file: str = "FILE", bootstrap: str | None = None) -> str:
-    """Returns the command that cancels a reassignment; only the brokers can do it (KIP-455). ``file`` names its
-    partitions: the requested assignment, or the before-image.
+    """Returns the command that cancels a reassignment through the brokers (KIP-455).
 
-    A controller (3.9.1) ignores changes of the node while it works on it, even if the node is set again, or deleted and
-    recreated. The partitions stay half-moved until this controller or another one has finished.
+    ``file`` lists its partitions; it is the file of the request, or its before-image. ZooKeeper cannot be used: a
+    controller (3.9.1) ignores changes and the deletion of the node while it processes the request.
     """
     return (
         f"kafka-reassign-partitions.sh --bootstrap-server {quote(bootstrap or 'BROKER:9092')} "
@@ -35,7 +34,7 @@ def cancel_command(file: str = "FILE", bootstrap: str | None = None) -> str:
 
 
 class ReassignmentStep(NamedTuple):
-    """One partition's replicas, before and after. ``before`` is empty where the partition does not exist."""
+    """One partition's replicas before and after. ``before`` is empty if the partition does not exist."""
 
     partition: TopicPartition
     before: tuple[int, ...]
@@ -56,10 +55,10 @@ class ReassignmentStep(NamedTuple):
 
 
 def decode_reassignment(what: str, data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
-    """Decodes the JSON of ``kafka-reassign-partitions`` and of its node, version 1; ``what`` names it in errors.
+    """Decodes the JSON of ``kafka-reassign-partitions`` and of the node, version 1; ``what`` names it in errors.
 
-    Raises `MalformedData`, also if a partition occurs twice. ``log_dirs`` other than "any" cannot be requested through
-    ZooKeeper and are rejected.
+    Raises `MalformedData`, also if a partition occurs twice, or if ``log_dirs`` contains a directory other than "any",
+    which cannot be requested through ZooKeeper.
     """
     try:
         document = json.loads(data)
@@ -76,7 +75,7 @@ def decode_reassignment(what: str, data: bytes) -> dict[TopicPartition, tuple[in
     for number, entry in enumerate(listed, 1):
         tp, replicas = _entry(f"{what}, partition entry {number}", entry)
         if tp in wanted:
-            raise MalformedData(what, f"names partition {tp} twice")
+            raise MalformedData(what, f"contains partition {tp} twice")
         wanted[tp] = replicas
     return wanted
 
@@ -91,57 +90,64 @@ def _entry(what: str, entry: Any) -> tuple[TopicPartition, tuple[int, ...]]:
     if not isinstance(topic, str) or type(partition) is not int or not isinstance(replicas, list):
         raise MalformedData(what, "has no 'topic', 'partition' and 'replicas'", _FORM)
     if partition < 0 or any(type(broker) is not int or broker < 0 for broker in replicas):
-        raise MalformedData(what, "its 'partition' or 'replicas' are not numbers from 0", _FORM)
+        raise MalformedData(what, "its 'partition' or 'replicas' are not numbers of 0 or more", _FORM)
     if any(directory != "any" for directory in entry.get("log_dirs") or ()):
-        raise MalformedData(what, "names log_dirs, which cannot be asked for through ZooKeeper")
+        raise MalformedData(what, "names log_dirs, which cannot be requested through ZooKeeper")
     paths.check_topic(topic)
     return TopicPartition(topic, partition), tuple(replicas)
 
 
 def encode_reassignment(assignment: Assignment) -> bytes:
-    """Encodes the node's data, which Kafka's own tool can read as well. Raises `UsageError` if it is too long for a
-    node."""
+    """Encodes the node's data, which Kafka's own tool can read, too. Raises `UsageError` if it is too large."""
     listed = [{"topic": tp.topic, "partition": tp.partition, "replicas": list(r)} for tp, r in assignment.items()]
     data = json.dumps({"version": 1, "partitions": listed}, separators=(",", ":")).encode()
     return checked_size("reassignment", data)
 
 
-def plan_reassignment(state: AdminState, wanted: Assignment, *, other_counts: bool = False) -> list[ReassignmentStep]:
-    """Returns a step for each partition, sorted; ``other_counts`` allows a different number of replicas.
+def plan_reassignment(
+    state: AdminState, wanted: Assignment, *, allow_replication_change: bool = False
+) -> list[ReassignmentStep]:
+    """Returns a step for each partition, sorted; ``allow_replication_change`` allows a different number of replicas.
 
-    A step's ``refused`` is the obstacle for that partition. Raises `ControllerRequestRefused` without a controller and
-    while another reassignment is under way, `UsageError` if ``wanted`` is empty.
+    A step's ``refused`` is the reason why its partition cannot be reassigned. Raises `ControllerRequestRefused` without
+    a controller and while another reassignment is running, and `UsageError` if ``wanted`` is empty.
     """
     what = "reassignment"
-    state.refuse_without_controller(what)
+    state.require_controller(what)
     if state.reassignment is not None:
         raise ControllerRequestRefused(
             what,
-            f"one is under way: {paths.REASSIGN_PARTITIONS} holds {count_of(len(state.reassignment), 'partition')}",
-            f"wait until it is done; where it never will be, take it back: {cancel_command()}, "
-            "FILE being the request's file, or its before-image",
+            f"another is running: {paths.REASSIGN_PARTITIONS} holds {count_of(len(state.reassignment), 'partition')}",
+            f"wait until it is done, or cancel it: {cancel_command()}, "
+            "where FILE is the request's file or its before-image",
         )
     if not wanted:
         raise UsageError(what, "no partition is named")
-    return [_step(state, tp, replicas, other_counts) for tp, replicas in sorted(wanted.items())]
+    return [_step(state, tp, replicas, allow_replication_change) for tp, replicas in sorted(wanted.items())]
 
 
-def _step(state: AdminState, tp: TopicPartition, after: tuple[int, ...], other_counts: bool) -> ReassignmentStep:
+def _step(
+    state: AdminState, tp: TopicPartition, after: tuple[int, ...], allow_replication_change: bool
+) -> ReassignmentStep:
     try:
         found = state.partition(tp)
     except OffsetMgrError as error:
         return ReassignmentStep(tp, (), after, error)
-    obstacle = _obstacle(state, tp, found, after, other_counts)
+    obstacle = _obstacle(state, tp, found, after, allow_replication_change)
     return ReassignmentStep(tp, found.replicas, after, obstacle)
 
 
 def _obstacle(
-    state: AdminState, tp: TopicPartition, found: AssignedPartition, after: Sequence[int], other_counts: bool
+    state: AdminState,
+    tp: TopicPartition,
+    found: AssignedPartition,
+    after: Sequence[int],
+    allow_replication_change: bool,
 ) -> OffsetMgrError | None:
     what = f"partition {tp}"
     if found.moving:
         return ControllerRequestRefused(
-            what, "it is being reassigned already", f"wait until that is done, or: {cancel_command()}"
+            what, "it is already being reassigned", f"wait until that is done, or: {cancel_command()}"
         )
     if tp.topic in state.deletions:
         return ControllerRequestRefused(what, f"topic {tp.topic} is being deleted")
@@ -154,7 +160,7 @@ def _obstacle(
         return ControllerRequestRefused(
             what, f"broker {numbers(dead)} {verb} not alive (alive: {numbers(sorted(state.brokers))})"
         )
-    if len(after) != len(found.replicas) and not other_counts:
+    if len(after) != len(found.replicas) and not allow_replication_change:
         return ControllerRequestRefused(
             what,
             f"it has {len(found.replicas)} replicas and would have {len(after)}",
@@ -163,24 +169,24 @@ def _obstacle(
     return None
 
 
-def progress_of(state: AdminState, asked: Assignment) -> RequestProgress:
-    """Returns the progress of a reassignment. After the last partition has finished, differences that remain are
-    final."""
-    pending = state.reassignment or frozenset()
+def progress_of(state: AdminState, requested: Assignment) -> RequestProgress:
+    """Returns the progress of a reassignment. When the controller has finished, partitions that still differ have
+    failed."""
+    unfinished = state.reassignment or frozenset()
     waiting: dict[str, str] = {}
     under_way = False
-    for tp, replicas in asked.items():
+    for tp, replicas in requested.items():
         try:
             found = state.partition(tp)
         except OffsetMgrError as error:
             waiting[str(tp)] = str(error)
             continue
-        if tp in pending or found.moving:
+        if tp in unfinished or found.moving:
             under_way = True
             waiting[str(tp)] = _waits_for(state, found, replicas)
         elif found.replicas != replicas:
-            waiting[str(tp)] = f"its replicas are {numbers(found.replicas)}: the controller has left it so"
-    return RequestProgress(len(asked) - len(waiting), len(asked), waiting, ended=not under_way)
+            waiting[str(tp)] = f"its replicas are {numbers(found.replicas)}, and the controller does not change them"
+    return RequestProgress(len(requested) - len(waiting), len(requested), waiting, ended=not under_way)
 
 
 def _waits_for(state: AdminState, found: AssignedPartition, replicas: Iterable[int]) -> str:
@@ -188,4 +194,4 @@ def _waits_for(state: AdminState, found: AssignedPartition, replicas: Iterable[i
     dead = [broker for broker in behind if broker not in state.brokers]
     if dead:
         return f"broker {numbers(dead)} is not alive"
-    return f"broker {numbers(behind)} is not in sync yet" if behind else "the controller has not ended it yet"
+    return f"broker {numbers(behind)} is not in sync yet" if behind else "the controller has not completed it yet"

@@ -1,4 +1,4 @@
-"""The facts about a cluster that a controller request depends on. Values only."""
+"""`AdminState`: the facts about a cluster that determine whether a controller request is possible. Values only."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from offsetmgr.core.errors import ControllerRequestRefused, OffsetMgrError, Unkn
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.nodes import paths
 
-MOST_BYTES: Final = 900 * 1024
-"""Maximum size of one request's node: the server's default ``jute.maxbuffer`` is 1 MiB."""
+MAX_REQUEST_BYTES: Final = 900 * 1024
+"""Maximum size of a request's node, because the server's default ``jute.maxbuffer`` is 1 MiB."""
 
 
 class AssignedPartition(NamedTuple):
     """One partition as stored under ``/brokers/topics``."""
 
     replicas: tuple[int, ...]
-    """Assigned replicas, the preferred leader first; during a reassignment also those that it adds and removes."""
+    """The assigned replicas, the preferred leader first; a running reassignment's added and removed ones are
+    included."""
     leader: int | None = None
-    """None if the partition has no leader, or if its state is unknown (no node yet)."""
+    """None if the partition has no leader, or has no state node yet."""
     isr: tuple[int, ...] = ()
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
@@ -31,7 +32,7 @@ class AssignedPartition(NamedTuple):
 
     @property
     def moving(self) -> bool:
-        """Whether a reassignment is under way, requested here or through the brokers (KIP-455)."""
+        """Whether the partition is being reassigned, by a request in ZooKeeper or through the brokers (KIP-455)."""
         return bool(self.adding or self.removing)
 
 
@@ -46,10 +47,10 @@ class AdminTopicState:
 
 @dataclass(frozen=True, slots=True)
 class AdminState:
-    """A cluster at (about) one moment. ``topics`` holds the requested topics that exist, or their error."""
+    """A cluster at about one moment. ``topics`` has each requested topic that exists, or its error."""
 
     controller: int | None
-    """The broker id of the controller; None if there is none, so that a request would not be carried out."""
+    """The broker id of the controller; None if there is none, so that a request would have no effect."""
     kraft: bool
     """Whether the controller is a KRaft controller (a cluster migrating from ZooKeeper), which ignores these nodes."""
     brokers: Mapping[int, int]
@@ -63,14 +64,14 @@ class AdminState:
     """Whether ``/admin/preferred_replica_election`` exists."""
 
     def partition(self, tp: TopicPartition) -> AssignedPartition:
-        """Raises `UnknownTopicOrPartition`, and the topic's error if it could not be read."""
+        """Returns a partition. Raises `UnknownTopicOrPartition`, and the topic's error if it could not be read."""
         found = self.topic(tp.topic).partitions.get(tp.partition)
         if found is None or not found.replicas:
             raise UnknownTopicOrPartition(f"partition {tp}", f"topic {tp.topic} has no partition {tp.partition}")
         return found
 
     def topic(self, name: str) -> AdminTopicState:
-        """Raises as `partition`."""
+        """Returns a topic. Raises as `partition`."""
         topic = self.topics.get(name)
         if topic is None:
             raise UnknownTopicOrPartition(f"topic {name}", f"there is no {paths.topic(name)}")
@@ -78,25 +79,27 @@ class AdminState:
             raise topic
         return topic
 
-    def refuse_without_controller(self, what: str) -> None:
-        """Raises `ControllerRequestRefused` if no controller would see the request."""
+    def require_controller(self, what: str) -> None:
+        """Raises `ControllerRequestRefused` if no controller would process the request ``what``."""
         if self.controller is None:
             raise ControllerRequestRefused(
                 what,
-                f"there is no {paths.CONTROLLER}, so the request would not be carried out",
-                "are the brokers running?",
+                f"{paths.CONTROLLER} does not exist, so no controller would process the request",
+                "check that the brokers are running",
             )
         if self.kraft:
             raise ControllerRequestRefused(
                 what,
-                "the controller is a KRaft one, which looks at none of these nodes",
-                "ask the brokers: kafka-leader-election, kafka-reassign-partitions, kafka-topics",
+                "the controller is a KRaft controller, which ignores these nodes",
+                "use the tools for brokers: kafka-leader-election, kafka-reassign-partitions, kafka-topics",
             )
 
 
 class RequestProgress(NamedTuple):
-    """The controller's progress. ``open`` maps the name of each unfinished item to what it waits for, or why it cannot
-    finish."""
+    """The controller's progress with a request, in items (topics or partitions).
+
+    ``open`` maps the name of each unfinished item to what it waits for, or to the reason why it has failed.
+    """
 
     done: int
     total: int
@@ -106,10 +109,10 @@ class RequestProgress(NamedTuple):
 
 
 def checked_size(what: str, data: bytes) -> bytes:
-    """Returns ``data``, a request node's content. Raises `UsageError` if it is larger than a node can hold."""
-    if len(data) > MOST_BYTES:
+    """Returns ``data``, the content of a request's node. Raises `UsageError` if a node cannot hold it."""
+    if len(data) > MAX_REQUEST_BYTES:
         raise UsageError(
-            what, f"it takes {len(data):,} bytes, and a node holds {MOST_BYTES:,}", "name fewer partitions"
+            what, f"it takes {len(data):,} bytes, and a node holds {MAX_REQUEST_BYTES:,}", "name fewer partitions"
         )
     return data
 

@@ -1,7 +1,7 @@
 """Writes a request for the controller, conditionally, and waits until the controller has carried it out.
 
 Ordering contract: one transaction checks that brokers and topics have not changed since they were read, and creates the
-request's node, which must not exist. So two requests never mix, and no request is based on outdated facts.
+request's node, which must not exist. Therefore two requests never mix, and no request is based on outdated facts.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def submit(
     topics: Iterable[str],
     brokers: Iterable[int] = (),
 ) -> None:
-    """Creates ``nodes``, all or none, while ``topics`` and ``brokers`` are as in ``state``.
+    """Creates ``nodes`` in one transaction, if ``topics`` and ``brokers`` are still as in ``state``.
 
-    Raises `Conflict` if something has changed or another request is under way (then nothing was written), and what
-    writing raises: after a lost connection the outcome is unknown.
+    Raises `Conflict` if they have changed or another request is running; nothing was written then. Also raises the
+    error of the transaction; after a lost connection the error states that its outcome is unknown.
     """
     operations: list[Operation] = [
         CheckVersion(paths.topic(name), state.topic(name).version) for name in sorted(set(topics))
@@ -38,38 +38,42 @@ def submit(
     outcome = session.transaction(operations)
     if outcome.state is OperationState.COMMITTED:
         return
-    if outcome.failed_operation is not None and outcome.code in (
+    if outcome.failed_index is not None and outcome.code in (
         ZookeeperError.NODE_EXISTS,
         ZookeeperError.BAD_VERSION,
         ZookeeperError.NO_NODE,
     ):
-        failed_index = operations[outcome.failed_operation]
+        failed_operation = operations[outcome.failed_index]
         why = (
-            "exists already: another request is under way"
+            "exists already: another request is running"
             if outcome.code == ZookeeperError.NODE_EXISTS
             else "changed meanwhile"
         )
-        raise Conflict(what, f"{failed_index.path} {why}; nothing was written", "look again")
+        raise Conflict(what, f"{failed_operation.path} {why}; nothing was written", "run the command again")
     assert outcome.error is not None  # in every state but COMMITTED
     if outcome.state is OperationState.UNKNOWN:
         error = outcome.error
         raise type(error)(
-            error.what, f"{error.why}; whether the request was made is not known", "look before you repeat it"
+            error.what,
+            f"{error.why}; whether the request was written is unknown",
+            "check its state before you repeat it",
         )
     raise outcome.error
 
 
-def follow(
-    look: Callable[[], RequestProgress], clock: Clock, *, wait_s: float, poll_s: float = 0.3
+def poll_progress(
+    read_progress: Callable[[], RequestProgress], clock: Clock, *, wait_s: float, poll_s: float = 0.3
 ) -> Iterator[RequestProgress | OffsetMgrError]:
-    """Polls until the controller has finished or ``wait_s`` seconds have passed, and yields each observation. A poll
-    that fails with a transient error yields the error, and polling continues."""
+    """Reads the progress every ``poll_s`` seconds until the controller has finished or ``wait_s`` seconds have passed.
+
+    Yields each result. If a read fails with a retriable error, yields the error and continues.
+    """
     deadline = clock.monotonic() + wait_s
     while True:
         try:
-            seen = look()
-            yield seen
-            if seen.ended:
+            progress = read_progress()
+            yield progress
+            if progress.ended:
                 return
         except OffsetMgrError as error:
             if not error.retriable:

@@ -1,6 +1,7 @@
-"""Finds faults in the groups of old consumers in ZooKeeper: facts in, findings out.
+"""Finds faults in the groups of old consumers in ZooKeeper.
 
-`findings` holds the results, `facts` the known state of a group and of the cluster. `owner_rules`, `offset_rules` and
-`group_rules` decide (pure: no I/O, no clock). `group_reader` reads facts in bulk. `run` streams groups through both and
-checks a second time if a rebalance under way would look the same.
+`facts` defines the state of a group and of the cluster, and `group_reader` reads it in bulk. `owner_rules`,
+`offset_rules` and `group_rules` derive findings from these facts (pure: no I/O, no clock), and `findings` defines the
+findings. `log_range_cache` caches log ranges. `zookeeper_check` checks a stream of groups; it checks a group a second
+time if a running rebalance could have caused the findings.
 """

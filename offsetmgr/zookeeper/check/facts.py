@@ -1,5 +1,4 @@
-"""The facts on which findings are based: those of one group, and those of the cluster, which all groups share. Values
-only."""
+"""The facts from which the rules derive findings: those of one group, and those of the cluster. Values only."""
 
 from __future__ import annotations
 
@@ -15,14 +14,14 @@ from offsetmgr.zookeeper.nodes import paths
 
 
 class StoredOffset(NamedTuple):
-    """A committed offset and when it was last written (ms since 1970, by ZooKeeper's clock)."""
+    """A committed offset, and the time of its last write (ms since 1970, by ZooKeeper's clock)."""
 
     offset: int
     mtime_ms: int
 
 
-class OtherStoreOffset(NamedTuple):
-    """The group that an owner's id belongs to, if it is a different group; ``live`` if the id is registered there."""
+class OtherGroup(NamedTuple):
+    """A different group to which the consumer id in an owner node belongs; ``live`` if the id is registered there."""
 
     group: str
     live: bool
@@ -30,17 +29,20 @@ class OtherStoreOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """One group. ``errors`` maps the path of an unreadable node to the reason; the node and its descendants are
-    unknown."""
+    """The facts of one group.
+
+    ``errors`` maps the path of an unreadable node to the reason. The node and its descendants are then unknown.
+    """
 
     group: str
     members: tuple[RegistryMember, ...] = ()
-    """All registered members; a member with a persistent node is not `live`."""
+    """All registered members, including those that are not `live`."""
     subscriptions: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Member id -> subscribed topics (patterns resolved); only live members whose registration is readable."""
+    """Member id -> subscribed topics, for the live members with a readable registration. Patterns are resolved to
+    topics."""
     owners: Mapping[TopicPartition, Owner] = field(default_factory=dict)
-    elsewhere: Mapping[str, OtherStoreOffset] = field(default_factory=dict)
-    """Member id of an owner that is not a member -> the other group that it belongs to, if there is one."""
+    foreign_owners: Mapping[str, OtherGroup] = field(default_factory=dict)
+    """Consumer id in an owner node -> the other group to which it belongs. Only for ids of other groups."""
     offsets: Mapping[TopicPartition, StoredOffset] = field(default_factory=dict)
     created_ms: int | None = None
     """Creation time of the group's node; None if unknown."""
@@ -48,19 +50,22 @@ class GroupFacts:
 
     @property
     def live(self) -> tuple[RegistryMember, ...]:
-        """Members with a session. A persistent node stays after its process has ended, or was not created by a
-        consumer."""
+        """The members with an ephemeral node. Consumers never create a persistent node, so it proves no live
+        process."""
         return tuple(member for member in self.members if member.session_id)
 
     def owner_path(self, tp: TopicPartition) -> str:
-        """Path of the node that names the partition's owner, which may be in the 0.7 layout."""
+        """The path of a partition's owner node, in the 0.7 layout for a partition of 0.7."""
         return f"{paths.owners_of_topic(self.group, tp.topic)}/{tp.partition}"
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """``topics`` holds each topic's partitions, or the error. It is None without ``/brokers/topics``: no broker has
-    ever used this ZooKeeper, so nothing is known about topics."""
+    """The facts of the cluster, which are the same for all groups.
+
+    ``topics`` maps each topic to its partitions or its error. It is None if ``/brokers/topics`` does not exist: no
+    broker has ever used this ZooKeeper, so the topics are unknown.
+    """
 
     topics: Mapping[str, frozenset[int] | OffsetMgrError] | None
     unserved: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -68,4 +73,4 @@ class ClusterFacts:
 
 
 Ranges = Mapping[TopicPartition, LogRange | OffsetMgrError]
-"""The ranges of the partitions' logs, or the error."""
+"""Partition -> the range of its log, or the error."""

@@ -1,4 +1,4 @@
-"""Findings: what a check reports, each with a code that does not change between versions. Values only."""
+"""`Finding`: one fault that a check reports, with a code that does not change between versions. Values only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from offsetmgr.core.model import BrokerPartition
 
 
 class FindingCode(StrEnum):
-    """Kinds of findings. The values are stable, so programs can rely on them."""
+    """The kinds of findings. Their values do not change between versions, so programs can rely on them."""
 
     NO_OWNER = "no-owner"
     MEMBER_PERSISTENT = "member-persistent"
@@ -29,8 +29,12 @@ class FindingCode(StrEnum):
 
 
 class Severity(StrEnum):
-    """ERROR: messages are not consumed, or will be lost or reprocessed. WARNING: something is left over or useless.
-    UNKNOWN: the check could not determine it."""
+    """The severity of a finding.
+
+    * ERROR: messages are not consumed, or will be lost or reprocessed.
+    * WARNING: a node is left over or has no use.
+    * UNKNOWN: the check could not read something.
+    """
 
     ERROR = "error"
     WARNING = "warning"
@@ -53,7 +57,7 @@ SEVERITIES: Final = {
     FindingCode.UNREADABLE: Severity.UNKNOWN,
 }
 
-PASSING: Final = frozenset(
+TRANSIENT: Final = frozenset(
     {
         FindingCode.NO_OWNER,
         FindingCode.OWNER_SESSION,
@@ -65,17 +69,20 @@ PASSING: Final = frozenset(
         FindingCode.OFFSET_OUT_OF_RANGE,
     }
 )
-"""Codes of temporary states: a rebalance, an expiring session or a topic being created looks the same for a moment."""
+"""Codes that a rebalance, an expiring session or the creation of a topic can also cause for a short time."""
 
 
 PARTITIONS: Final = "{partitions}"
-"""Placeholder in a finding's text for its partitions; the second check may reduce them."""
+"""The placeholder in a finding's text for its partitions, because the second check may remove some of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault. ``text`` is a sentence whose subject is the node ``path``, or which begins with `PARTITIONS`; ``todo``
-    is the remedy. ``group`` is None for findings that concern all groups."""
+    """One fault. ``todo`` is the remedy. ``group`` is None for a finding that concerns all groups.
+
+    ``text`` is a sentence without its subject, which is the node at ``path``; or a whole sentence that begins with
+    `PARTITIONS`.
+    """
 
     code: FindingCode
     group: str | None
@@ -91,18 +98,21 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """The fault with the node's path."""
+        """The whole sentence, with the node's path."""
         whole = self.text.startswith(PARTITIONS)
         return f"{self.path}{':' if whole else ''} {self.text.replace(PARTITIONS, partition_list(self.partitions))}"
 
 
 def confirmed(first: Iterable[Finding], second: Iterable[Finding]) -> list[Finding]:
-    """Returns the findings that both checks have in common, with the text of the second. Only temporary findings need
-    the second check; they are kept for the partitions that both checks reported."""
+    """Returns the findings of the second check, without those that are transient and that the first check did not
+    report.
+
+    A transient finding keeps only the partitions that both checks reported.
+    """
     before = {(finding.code, finding.path, finding.topic): finding for finding in first}
     kept: list[Finding] = []
     for finding in second:
-        if finding.code not in PASSING:
+        if finding.code not in TRANSIENT:
             kept.append(finding)
             continue
         earlier = before.get((finding.code, finding.path, finding.topic))
@@ -115,7 +125,7 @@ def confirmed(first: Iterable[Finding], second: Iterable[Finding]) -> list[Findi
 
 
 def partition_list(numbers: Sequence[int]) -> str:
-    """``partition 3``, ``partitions 0-4,7``; those of the 0.7 layout are listed: ``partitions 1-0,1-1``."""
+    """Formats partitions: ``partition 3``, ``partitions 0-4,7``, and in the 0.7 layout ``partitions 1-0,1-1``."""
     plural = "" if len(numbers) == 1 else "s"
     if any(isinstance(number, BrokerPartition) for number in numbers):
         return f"partition{plural} {','.join(map(str, sorted(numbers)))}"

@@ -1,4 +1,4 @@
-"""Reads the facts of many groups at a time, each kind of node in bulk. An unreadable node is a fact too."""
+"""Reads the facts of many groups in bulk. An unreadable node becomes a fact as well."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.zookeeper.check.facts import ClusterFacts, GroupFacts, OtherStoreOffset, StoredOffset
+from offsetmgr.zookeeper.check.facts import ClusterFacts, GroupFacts, OtherGroup, StoredOffset
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups.ownership import GroupOwners, owners_many
 from offsetmgr.zookeeper.groups.registry import GroupMembers, RegistryMember, members_many
@@ -21,7 +21,7 @@ _LAYOUTS: Final = (layout_named("0.8"), layout_named("0.7"))
 
 
 def read_cluster(session: ZookeeperSession) -> ClusterFacts:
-    """Reads the topics of the cluster. Raises what reading ``/brokers/topics`` and ``/brokers/ids`` raises."""
+    """Reads the topics of the cluster. Raises if ``/brokers/topics`` or ``/brokers/ids`` cannot be read."""
     names = session.children(paths.BROKER_TOPICS)
     if names is None:
         return ClusterFacts(None)
@@ -31,16 +31,18 @@ def read_cluster(session: ZookeeperSession) -> ClusterFacts:
     for topic in topics(session, sorted(names)):
         error = topic.assignment.error or topic.error
         found[topic.name] = frozenset(topic.partitions) if error is None else error
-        # a missing or unreadable state node does not tell whether the leader is alive
+        # omits missing and unreadable states: they do not show whether the leader is alive
         states = {number: state.value for number, state in topic.states.items() if state.value is not None}
-        if led_by_none := tuple(number for number, state in sorted(states.items()) if str(state.leader) not in alive):
-            unserved[topic.name] = led_by_none
+        if leaderless := tuple(number for number, state in sorted(states.items()) if str(state.leader) not in alive):
+            unserved[topic.name] = leaderless
     return ClusterFacts(found, unserved)
 
 
 class GroupReader:
-    """Reads the current state of groups. ``known`` lists all groups: an owner's id that is not a member of its own
-    group is looked up in them."""
+    """Reads the current state of groups.
+
+    ``known`` are all groups in ZooKeeper: the reader searches them for an owner that is not a member of its own group.
+    """
 
     def __init__(self, session: ZookeeperSession, cluster: ClusterFacts, known: Collection[str]) -> None:
         self._session = session
@@ -48,9 +50,9 @@ class GroupReader:
         self._known = known
 
     def read(self, groups: Sequence[str]) -> Iterator[GroupFacts]:
-        """Yields one result for each group, in their order. Raises if the session fails as a whole."""
-        # Members before owners: a member that joins in between is an unknown owner, which the second check clears up.
-        # In the other order, a member that leaves would look like partitions without an owner.
+        """Yields the facts of each group, in the order of ``groups``. Raises if the session fails."""
+        # Reads members before owners: a member that joins in between then looks like an unknown owner, which the second
+        # check corrects. In the other order, a member that leaves would look like partitions without an owner.
         members = {found.group: found for found in members_many(self._session, groups)}
         owners = {found.group: found for found in owners_many(self._session, groups)}
         errors: dict[str, dict[str, OffsetMgrError]] = {group: {} for group in groups}
@@ -68,7 +70,7 @@ class GroupReader:
         owners: GroupOwners,
         offsets: Mapping[TopicPartition, StoredOffset],
         created_ms: int | None,
-        foreign_owners: Mapping[str, OtherStoreOffset],
+        foreign_owners: Mapping[str, OtherGroup],
         errors: dict[str, OffsetMgrError],
     ) -> GroupFacts:
         group = members.group
@@ -80,8 +82,8 @@ class GroupReader:
         for member in members.members:
             if member.error is None and member.session_id:
                 try:
-                    subscriptions[member.member_id] = self._wanted(member)
-                except OffsetMgrError as error:  # a pattern that cannot be parsed
+                    subscriptions[member.member_id] = self._subscribed_topics(member)
+                except OffsetMgrError as error:  # the pattern cannot be parsed
                     errors[paths.member(group, member.member_id)] = error
         return GroupFacts(
             group,
@@ -94,7 +96,7 @@ class GroupReader:
             {**errors, **owners.errors},
         )
 
-    def _wanted(self, member: RegistryMember) -> frozenset[str]:
+    def _subscribed_topics(self, member: RegistryMember) -> frozenset[str]:
         streams = topics_of(dict(member.subscription), member.pattern, self._cluster.topics or ())
         return frozenset(topic for topic, count in streams.items() if count > 0)
 
@@ -114,17 +116,17 @@ class GroupReader:
     ) -> dict[str, dict[TopicPartition, StoredOffset]]:
         roots = [(group, "", paths.offsets(group)) for group in groups]
         listed = [(group, name, f"{path}/{name}") for group, _, path, name in self._children(roots, errors)]
-        wanted: list[tuple[str, TopicPartition, str]] = []
+        nodes_to_read: list[tuple[str, TopicPartition, str]] = []
         for group, topic, path, name in self._children(listed, errors):
             partition = _partition(topic, name)
             if partition is None:
                 what = f"ZooKeeper node {path}/{name}"
-                errors[group][f"{path}/{name}"] = CorruptData(what, "its name is no partition's number")
+                errors[group][f"{path}/{name}"] = CorruptData(what, "its name is not a partition's number")
             else:
-                wanted.append((group, partition, f"{path}/{name}"))
+                nodes_to_read.append((group, partition, f"{path}/{name}"))
         found: dict[str, dict[TopicPartition, StoredOffset]] = {group: {} for group in groups}
-        nodes = self._session.get_many([path for *_, path in wanted])
-        for (group, partition, path), node in zip(wanted, nodes, strict=True):
+        nodes = self._session.get_many([path for *_, path in nodes_to_read])
+        for (group, partition, path), node in zip(nodes_to_read, nodes, strict=True):
             try:
                 if isinstance(node, OffsetMgrError):
                     raise node
@@ -137,7 +139,7 @@ class GroupReader:
     def _children(
         self, parents: Sequence[tuple[str, str, str]], errors: Mapping[str, dict[str, OffsetMgrError]]
     ) -> Iterator[tuple[str, str, str, str]]:
-        """For each child: group, topic, the parent's path, the child's name."""
+        """Yields group, topic, parent path and name of each child of the parents."""
         listed = self._session.children_many([path for *_, path in parents])
         for (group, topic, path), names in zip(parents, listed, strict=True):
             if isinstance(names, OffsetMgrError):
@@ -146,28 +148,28 @@ class GroupReader:
             for name in sorted(names or ()):
                 yield group, topic, path, name
 
-    # --- owners that are not members -----------------------------------------------------------------
+    # --- owners that are members of another group ----------------------------------------------------
 
     def _foreign_owners(
         self, groups: Sequence[str], members: Mapping[str, GroupMembers], owners: Mapping[str, GroupOwners]
-    ) -> dict[str, dict[str, OtherStoreOffset]]:
-        """Ids of owners that are not members of their group -> the other group that they belong to, if there is one."""
-        found: dict[str, dict[str, OtherStoreOffset]] = {group: {} for group in groups}
-        asked: list[tuple[str, str, str]] = []
+    ) -> dict[str, dict[str, OtherGroup]]:
+        """Finds, by group, the consumer ids in owner nodes that belong to another group."""
+        found: dict[str, dict[str, OtherGroup]] = {group: {} for group in groups}
+        registrations_to_read: list[tuple[str, str, str]] = []
         for group in groups:
             own = {member.member_id for member in members[group].members}
             ids = {owner.member_id for owner in owners[group].owners.values() if owner.member_id is not None}
             for foreign_owner in sorted(ids - own):
                 candidates = [other for other in _groups_in(foreign_owner) if other != group and other in self._known]
                 if candidates and not foreign_owner.startswith(f"{group}_"):
-                    found[group][foreign_owner] = OtherStoreOffset(candidates[-1], live=False)
-                asked += [(group, foreign_owner, other) for other in candidates]
+                    found[group][foreign_owner] = OtherGroup(candidates[-1], live=False)
+                registrations_to_read += [(group, foreign_owner, other) for other in candidates]
         registered = self._session.get_many(
-            [f"{paths.ids(other)}/{foreign_owner}" for _, foreign_owner, other in asked]
+            [f"{paths.ids(other)}/{foreign_owner}" for _, foreign_owner, other in registrations_to_read]
         )
-        for (group, foreign_owner, other), node in zip(asked, registered, strict=True):
+        for (group, foreign_owner, other), node in zip(registrations_to_read, registered, strict=True):
             if node is not None and not isinstance(node, OffsetMgrError):
-                found[group][foreign_owner] = OtherStoreOffset(other, live=True)
+                found[group][foreign_owner] = OtherGroup(other, live=True)
         return found
 
 
@@ -179,5 +181,5 @@ def _partition(topic: str, name: str) -> TopicPartition | None:
 
 
 def _groups_in(member_id: str) -> list[str]:
-    """Returns the groups that a consumer id can belong to, shortest first: it begins with the group's name and "_"."""
+    """Returns the possible groups of a consumer id, shortest first. An id begins with the group's name and "_"."""
     return [member_id[:at] for at, character in enumerate(member_id) if character == "_" and at > 0]

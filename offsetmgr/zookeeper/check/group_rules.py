@@ -1,5 +1,4 @@
-"""Findings about a group as a whole: subscriptions without leaders, long disuse, unreadable nodes. Also combines all
-rules. Pure."""
+"""Rules about a whole group: unserved subscriptions, unused groups, unreadable nodes. Also combines all rules. Pure."""
 
 from __future__ import annotations
 
@@ -9,34 +8,40 @@ from shlex import quote
 
 from offsetmgr.zookeeper.check.facts import ClusterFacts, GroupFacts, Ranges
 from offsetmgr.zookeeper.check.findings import Finding, FindingCode
-from offsetmgr.zookeeper.check.offset_rules import offsets_of_nothing, out_of_range
+from offsetmgr.zookeeper.check.offset_rules import offsets_without_partition, out_of_range
 from offsetmgr.zookeeper.check.owner_rules import without_owner, wrong_owners
 from offsetmgr.zookeeper.nodes import paths
 
-_LOOK = "look at the node (offsetmgr zk tree), and at who may read it"
+_INSPECT_NODE = "inspect the node (offsetmgr zk tree) and its ACL"
 
 
 def check_group(
     facts: GroupFacts, cluster: ClusterFacts, ranges: Ranges | None, unused_since_ms: int | None
 ) -> list[Finding]:
-    """Returns all findings for one group; None for ``ranges`` or ``unused_since_ms`` disables those rules."""
+    """Applies all rules to one group. If ``ranges`` or ``unused_since_ms`` is None, it skips the rules that need
+    them."""
     return [
         *unreadable(facts),
         *left_over_members(facts),
         *without_owner(facts, cluster),
         *wrong_owners(facts),
         *unserved(facts, cluster),
-        *offsets_of_nothing(facts, cluster),
+        *offsets_without_partition(facts, cluster),
         *(out_of_range(facts, ranges) if ranges is not None else ()),
         *(unused(facts, unused_since_ms) if unused_since_ms is not None else ()),
     ]
 
 
 def check_cluster(cluster: ClusterFacts) -> list[Finding]:
-    """Findings that concern all groups: unreadable topics."""
+    """Returns the findings that concern all groups: unreadable topics."""
     return [
         Finding(
-            FindingCode.UNREADABLE, None, paths.topic(topic), f"cannot be read: {found.why or found.what}", _LOOK, topic
+            FindingCode.UNREADABLE,
+            None,
+            paths.topic(topic),
+            f"cannot be read: {found.why or found.what}",
+            _INSPECT_NODE,
+            topic,
         )
         for topic, found in sorted((cluster.topics or {}).items())
         if not isinstance(found, frozenset)
@@ -44,34 +49,36 @@ def check_cluster(cluster: ClusterFacts) -> list[Finding]:
 
 
 def unreadable(facts: GroupFacts) -> Iterator[Finding]:
-    """Nodes of the group that cannot be read or decoded."""
+    """Yields a finding for each node of the group that cannot be read or decoded."""
     for path, error in sorted(facts.errors.items()):
-        yield Finding(FindingCode.UNREADABLE, facts.group, path, f"cannot be read: {error.why or error.what}", _LOOK)
+        yield Finding(
+            FindingCode.UNREADABLE, facts.group, path, f"cannot be read: {error.why or error.what}", _INSPECT_NODE
+        )
     for member in facts.members:
         if (broken := member.error) is not None:
             path = paths.member(facts.group, member.member_id)
-            text = f"cannot be read: {broken.why or broken.what}; what this member subscribes to is not known"
-            yield Finding(FindingCode.UNREADABLE, facts.group, path, text, _LOOK)
+            text = f"cannot be read: {broken.why or broken.what}; the subscription of this member is unknown"
+            yield Finding(FindingCode.UNREADABLE, facts.group, path, text, _INSPECT_NODE)
     for tp, owner in sorted(facts.owners.items()):
         if (broken := owner.error) is not None:
             path = facts.owner_path(tp)
-            text = f"cannot be read: {broken.why or broken.what}; who owns {tp} is not known"
-            yield Finding(FindingCode.UNREADABLE, facts.group, path, text, _LOOK, tp.topic, (tp.partition,))
+            text = f"cannot be read: {broken.why or broken.what}; the owner of {tp} is unknown"
+            yield Finding(FindingCode.UNREADABLE, facts.group, path, text, _INSPECT_NODE, tp.topic, (tp.partition,))
 
 
 def left_over_members(facts: GroupFacts) -> Iterator[Finding]:
-    """Registrations that were not created by a consumer, or that outlived it: a consumer's node disappears with its
-    session."""
+    """Yields a finding for each persistent registration, which no live consumer can have created."""
     for member in facts.members:
         if not member.session_id:
             path = paths.member(facts.group, member.member_id)
-            text = "is persistent: it belongs to no live consumer, and its share of the partitions is not consumed"
+            text = "is persistent: it belongs to no live consumer, and the partitions assigned to it are not consumed"
             todo = f"delete the node: zookeeper-shell.sh ZOOKEEPER delete {quote(path)}"
             yield Finding(FindingCode.MEMBER_PERSISTENT, facts.group, path, text, todo)
 
 
 def unserved(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
-    """Live members that subscribe to topics which do not exist or have no leaders, or to nothing at all."""
+    """Yields findings for live members whose topics do not exist or have no leader, or whose pattern matches no
+    topic."""
     if cluster.topics is None:
         return
     for member in facts.live:
@@ -79,33 +86,35 @@ def unserved(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
         if topics is None:
             continue
         path = paths.member(facts.group, member.member_id)
-        mend = "create the topic, or fix the consumer's subscription"
+        todo = "create the topic, or fix the consumer's subscription"
         if missing := sorted(topic for topic in topics if topic not in cluster.topics):
             names = ", ".join(missing)
             what = f"topic {names}, which does" if len(missing) == 1 else f"topics {names}, which do"
             text = f"subscribes to {what} not exist: it has no leader"
             one = missing[0] if len(missing) == 1 else None
-            yield Finding(FindingCode.SUBSCRIPTION_UNSERVED, facts.group, path, text, mend, one)
+            yield Finding(FindingCode.SUBSCRIPTION_UNSERVED, facts.group, path, text, todo, one)
         for topic in sorted(topics & cluster.unserved.keys()):
             text = f"subscribes to topic {topic}, of which {{partitions}} have no live leader"
-            todo = "look at the brokers that hold them (offsetmgr zk topics)"
+            todo = "check the brokers that host them (offsetmgr zk topics)"
             yield Finding(
                 FindingCode.SUBSCRIPTION_UNSERVED, facts.group, path, text, todo, topic, cluster.unserved[topic]
             )
         if not topics and member.subscription:
             (pattern, *_) = member.subscription
             text = f"subscribes by {member.pattern} {pattern!r}, which no topic matches"
-            yield Finding(FindingCode.SUBSCRIPTION_UNSERVED, facts.group, path, text, mend)
+            yield Finding(FindingCode.SUBSCRIPTION_UNSERVED, facts.group, path, text, todo)
 
 
 def unused(facts: GroupFacts, since_ms: int) -> Iterator[Finding]:
-    """A group without live members whose offsets have not been written since. If a part of the group is unknown, this
-    rule reports nothing; the unknown part is a finding of its own."""
+    """Yields a finding if the group has no live member and no offset was written since ``since_ms``.
+
+    If a part of the group is unknown, it yields nothing; the unknown part is another finding.
+    """
     if facts.live or facts.errors or facts.created_ms is None:
         return
     last = max((stored.mtime_ms for stored in facts.offsets.values()), default=facts.created_ms)
     if last < since_ms:
-        what = "its offsets were last written" if facts.offsets else "it has no offsets here, and was made"
+        what = "its offsets were last written" if facts.offsets else "it has no offsets here, and was created"
         yield Finding(
             FindingCode.UNUSED,
             facts.group,

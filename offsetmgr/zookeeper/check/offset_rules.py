@@ -1,4 +1,4 @@
-"""Findings about committed offsets: partitions that no longer exist, and offsets outside the logs. Pure."""
+"""Rules about committed offsets: partitions that no longer exist, and offsets outside of the logs. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from offsetmgr.zookeeper.check.findings import Finding, FindingCode
 from offsetmgr.zookeeper.nodes import paths
 
 
-def offsets_of_nothing(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
-    """Offsets for topics and partitions that do not exist, one finding for each topic."""
+def offsets_without_partition(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
+    """Yields one finding per topic for offsets whose topic or partition does not exist."""
     if cluster.topics is None:
         return
     by_topic: dict[str, list[int]] = {}
@@ -20,39 +20,44 @@ def offsets_of_nothing(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Fin
         by_topic.setdefault(tp.topic, []).append(tp.partition)
     for topic, numbers in sorted(by_topic.items()):
         path = paths.offsets_of_topic(facts.group, topic)
-        there = cluster.topics.get(topic)
-        if there is None:
+        partitions = cluster.topics.get(topic)
+        if partitions is None:
             yield Finding(
                 FindingCode.OFFSETS_TOPIC_GONE,
                 facts.group,
                 path,
                 f"holds offsets of {{partitions}} of topic {topic}, which does not exist",
-                "delete them (offsetmgr offsets delete): a topic recreated under this name would be read from there",
+                "delete them (offsetmgr offsets delete), because consumers of a recreated topic would start there",
                 topic,
                 tuple(sorted(numbers)),
             )
-        elif isinstance(there, frozenset) and (gone := sorted(n for n in numbers if n not in there)):
+        elif isinstance(partitions, frozenset) and (gone := sorted(n for n in numbers if n not in partitions)):
             yield Finding(
                 FindingCode.OFFSETS_PARTITION_GONE,
                 facts.group,
                 path,
-                f"holds offsets of {{partitions}} of topic {topic}, which has {len(there)} partitions",
+                f"holds offsets of {{partitions}} of topic {topic}, which has {len(partitions)} partitions",
                 "delete them (offsetmgr offsets delete)",
                 topic,
                 tuple(gone),
             )
 
 
-def existing(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[TopicPartition]:
-    """The partitions with offsets whose log ranges can be read: those that exist and are not in the 0.7 layout."""
+def partitions_with_log(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[TopicPartition]:
+    """Yields the partitions with offsets that exist and are not of Kafka 0.7, so that brokers report their log
+    ranges."""
     for tp in facts.offsets:
-        there = (cluster.topics or {}).get(tp.topic)
-        if isinstance(there, frozenset) and tp.partition in there and not isinstance(tp.partition, BrokerPartition):
+        partitions = (cluster.topics or {}).get(tp.topic)
+        if (
+            isinstance(partitions, frozenset)
+            and tp.partition in partitions
+            and not isinstance(tp.partition, BrokerPartition)
+        ):
             yield tp
 
 
 def out_of_range(facts: GroupFacts, ranges: Ranges) -> Iterator[Finding]:
-    """Offsets below the log's start or beyond its end, and offsets whose log range is unknown."""
+    """Yields findings for offsets below the log's start or beyond its end, and for unknown log ranges."""
     unknown: dict[str, list[tuple[int, OffsetMgrError]]] = {}
     for tp, stored in sorted(facts.offsets.items()):
         found = ranges.get(tp)
@@ -65,8 +70,8 @@ def out_of_range(facts: GroupFacts, ranges: Ranges) -> Iterator[Finding]:
             FindingCode.LOG_RANGE_UNKNOWN,
             facts.group,
             paths.offsets_of_topic(facts.group, topic),
-            f"holds offsets of {{partitions}} of topic {topic}, whose logs' ranges are not known: {failed[0][1]}",
-            "check again when the brokers answer",
+            f"holds offsets of {{partitions}} of topic {topic}, whose log ranges are unknown: {failed[0][1]}",
+            "check again when the brokers respond",
             topic,
             tuple(number for number, _ in failed),
         )
@@ -75,12 +80,16 @@ def out_of_range(facts: GroupFacts, ranges: Ranges) -> Iterator[Finding]:
 def _outside(facts: GroupFacts, tp: TopicPartition, offset: int, log: LogRange) -> Finding:
     below = offset < log.start
     where = f"below the log's start, {log.start}" if below else f"beyond the log's end, {log.end}"
-    lost = "what lay between is gone" if below else "the topic was recreated or lost its end, or the offset is wrong"
+    lost = (
+        "the messages in between are deleted"
+        if below
+        else "the topic was recreated, its log was truncated, or the offset is wrong"
+    )
     return Finding(
         FindingCode.OFFSET_OUT_OF_RANGE,
         facts.group,
         paths.offset(facts.group, tp.topic, tp.partition),
-        f"holds offset {offset} of {tp}, {where}: {lost}, and consumers go where auto.offset.reset says",
+        f"holds offset {offset} of {tp}, {where}: {lost}, and consumers continue according to auto.offset.reset",
         "set the right offset (offsetmgr offsets reset)",
         tp.topic,
         (tp.partition,),

@@ -1,8 +1,8 @@
-"""Findings about the owners of partitions. Pure.
+"""Rules about the owners of partitions. Pure.
 
-Source: kafka.consumer.ZookeeperConsumerConnector. An owner's node is ephemeral and is created by the session that also
-created the member's registration. It contains ``<consumer id>-<thread>``, where the id begins with the group's name and
-"_".
+An owner node is ephemeral. The session that created it also created the member's registration. The node contains
+``<consumer id>-<thread>``, and the id begins with the group's name and "_". Source:
+kafka.consumer.ZookeeperConsumerConnector.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.zookeeper.check.facts import ClusterFacts, GroupFacts, OtherStoreOffset
+from offsetmgr.zookeeper.check.facts import ClusterFacts, GroupFacts, OtherGroup
 from offsetmgr.zookeeper.check.findings import Finding, FindingCode
 from offsetmgr.zookeeper.groups.ownership import Owner
 from offsetmgr.zookeeper.groups.registry import RegistryMember
@@ -18,19 +18,19 @@ from offsetmgr.zookeeper.nodes import paths
 
 
 def without_owner(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
-    """Partitions of subscribed topics that no live member owns, one finding for each topic."""
-    wanted: dict[str, int] = {}
+    """Yields one finding per subscribed topic for its partitions without an owner."""
+    members_by_topic: dict[str, int] = {}
     for topics in facts.subscriptions.values():
         for topic in topics:
-            wanted[topic] = wanted.get(topic, 0) + 1
-    for topic, members in sorted(wanted.items()):
+            members_by_topic[topic] = members_by_topic.get(topic, 0) + 1
+    for topic, members in sorted(members_by_topic.items()):
         partitions = (cluster.topics or {}).get(topic)
         if not isinstance(
             partitions, frozenset
         ):  # the topic does not exist; a subscription can contain an invalid name
             continue
         root = paths.owners_of_topic(facts.group, topic)
-        if _hidden(facts, root):
+        if _owners_unknown(facts, root):
             continue
         missing = tuple(sorted(n for n in partitions if TopicPartition(topic, n) not in facts.owners))
         # an unreadable owner node still owns its partition
@@ -44,22 +44,22 @@ def without_owner(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]
                 facts.group,
                 root,
                 f"{{partitions}} of topic {topic} {has} no owner, though {who} to it: they are not consumed",
-                "delete the persistent member nodes first: the members leave them their share"
+                "delete the persistent member nodes first: the live members assign partitions to them"
                 if left_over
-                else "look at the members' logs for a rebalance that failed; a restart of one member starts another",
+                else "check the members' logs for a failed rebalance; restart one member to start another rebalance",
                 topic,
                 missing,
             )
 
 
-def _hidden(facts: GroupFacts, root: str) -> bool:
-    """Whether unreadable nodes below ``root`` may hide owners."""
+def _owners_unknown(facts: GroupFacts, root: str) -> bool:
+    """Whether an unreadable node may hide the owners below ``root``."""
     return root in facts.errors or paths.owners(facts.group) in facts.errors or paths.group(facts.group) in facts.errors
 
 
 def wrong_owners(facts: GroupFacts) -> Iterator[Finding]:
-    """Owners whose node is persistent or of another session, and owners that are not members or are in another
-    group."""
+    """Yields findings for owner nodes that are persistent or belong to another session, and for owners that are not
+    members of the group."""
     members = {member.member_id: member for member in facts.live}
     known = paths.ids(facts.group) not in facts.errors
     for tp, owner in sorted(facts.owners.items()):
@@ -69,14 +69,14 @@ def wrong_owners(facts: GroupFacts) -> Iterator[Finding]:
                 FindingCode.OWNER_PERSISTENT,
                 facts.group,
                 path,
-                f"is persistent: it does not go with its consumer, and no other can own partition {tp}",
+                f"is persistent: it outlives its consumer, and no other consumer can own partition {tp}",
                 f"make sure that no consumer reads {tp}, then delete the node",
                 tp.topic,
                 (tp.partition,),
             )
         if owner.member_id is None:
             continue
-        if (other := facts.elsewhere.get(owner.member_id)) is not None:
+        if (other := facts.foreign_owners.get(owner.member_id)) is not None:
             yield _of_other_group(facts, tp, path, owner.member_id, other)
         elif (member := members.get(owner.member_id)) is not None:
             if owner.session_id not in (0, member.session_id):
@@ -86,8 +86,8 @@ def wrong_owners(facts: GroupFacts) -> Iterator[Finding]:
                 FindingCode.OWNER_NOT_MEMBER,
                 facts.group,
                 path,
-                f"names {owner.member_id} as the owner of {tp}, which is no live member",
-                "the session that made the node still lives: end that process"
+                f"names {owner.member_id} as the owner of {tp}, which is not a live member",
+                "stop the process whose session created the node; that session still exists"
                 if owner.session_id
                 else "delete the node",
                 tp.topic,
@@ -95,10 +95,8 @@ def wrong_owners(facts: GroupFacts) -> Iterator[Finding]:
             )
 
 
-def _of_other_group(
-    facts: GroupFacts, tp: TopicPartition, path: str, member_id: str, other: OtherStoreOffset
-) -> Finding:
-    what = "a live member of" if other.live else "by its name of"
+def _of_other_group(facts: GroupFacts, tp: TopicPartition, path: str, member_id: str, other: OtherGroup) -> Finding:
+    what = "a live member of" if other.live else "named like a member of"
     return Finding(
         FindingCode.OWNER_OF_OTHER_GROUP,
         facts.group,

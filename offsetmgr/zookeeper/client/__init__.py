@@ -1,1 +1,1 @@
-"""The session with ZooKeeper: connections, transactions, bulk requests and ACLs."""
+"""The ZooKeeper client: connections and sessions, bulk reads, transactions and ACLs."""

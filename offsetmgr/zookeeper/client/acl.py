@@ -1,7 +1,7 @@
-"""ACLs of the nodes that offsetmgr creates: the configured ACL, and the resulting ACL of each node.
+"""Computes the ACL of each node that offsetmgr creates, from ``zookeeper.acl`` and the ACL of the node's parent.
 
-ZooKeeper's ACLs are not inherited, so each new node is given one. No I/O here. Source: ZooDefs.Perms and Ids, and
-kafka.utils.ZkUtils.defaultAcls for the ACLs that a secured broker sets.
+In ZooKeeper a node does not inherit its parent's ACL, so the client sends one with each new node. No I/O here. Source:
+ZooDefs.Perms and Ids, and kafka.utils.ZkUtils.defaultAcls for the ACLs that a secured broker sets.
 """
 
 from __future__ import annotations
@@ -34,38 +34,41 @@ class AclEntry(NamedTuple):
 Acl = tuple[AclEntry, ...]
 
 OPEN: Final[Acl] = (AclEntry(_ALL, "world", "anyone"),)
-"""All permissions for everybody, as Kafka sets it under ``/consumers``."""
+"""All permissions for every client, which is the ACL that Kafka sets under ``/consumers``."""
 
 
 @dataclass(frozen=True, slots=True)
 class AclPolicy:
     """Decides the ACL of each node that offsetmgr creates.
 
-    ``configured`` is the configured ACL. An ephemeral node gets it, and everybody may read it, because other members
-    must. A persistent node lies in a directory that others write to, above all old consumers, which do not have our
-    credentials: see `shared`.
+    ``configured`` is the ACL from ``zookeeper.acl``. An ephemeral node gets it, and every client may also read the
+    node, because the other members must. A persistent node is in a directory to which old consumers write without
+    offsetmgr's credentials; see `persistent`.
     """
 
     configured: Acl
 
-    def ours(self) -> Acl:
-        return _with(self.configured, _READ)
+    def ephemeral(self) -> Acl:
+        return _grant_to_everybody(self.configured, _READ)
 
-    def shared(self, parent: Acl) -> Acl:
+    def persistent(self, parent: Acl) -> Acl:
         """Returns the ACL of a persistent node below a node with the ACL ``parent``.
 
-        If the parent is writable only for some, the new node takes over the parent's ACL: the same clients can write
-        both. If the parent is writable for everybody, the configured ACL applies, and everybody also gets all
-        permissions except admin. An old consumer can then write the node but cannot lock others out of it.
+        If only some clients may write the parent, the new node gets the parent's ACL, so that the same clients may
+        write both. If every client may write the parent, the new node gets the configured ACL, and every client also
+        gets all permissions except admin. An old consumer can then write the node but cannot change its ACL.
         """
         if not any(entry.scheme == "world" and entry.permissions & _WRITE for entry in parent):
             return parent
-        return _with(self.configured, _ALL_BUT_ADMIN)
+        return _grant_to_everybody(self.configured, _ALL_BUT_ADMIN)
 
 
 def parse_acl(text: str, authenticated: bool) -> AclPolicy | None:
-    """Parses ``zookeeper.acl``: ``open`` (returns None: ACLs as Kafka sets them), ``creator``, or a list such as
-    ``sasl:app:cdrw,digest:USER:HASH:r``. Raises `ConfigError`, without quoting text that may be a password."""
+    """Parses ``zookeeper.acl``: ``open``, ``creator``, or a list such as ``sasl:app:cdrw,digest:USER:HASH:r``.
+
+    Returns None for ``open``: nodes then get the ACL that Kafka sets. Raises `ConfigError`, which never quotes text
+    that may be a password.
+    """
     text = text.strip()
     if text in ("", "open"):
         return None
@@ -74,54 +77,57 @@ def parse_acl(text: str, authenticated: bool) -> AclPolicy | None:
             raise ConfigError(
                 "zookeeper.acl=creator",
                 "a session without credentials cannot own a node",
-                "give zookeeper.auth=digest:USER:PASSWORD or sasl:USER:PASSWORD too",
+                "also set zookeeper.auth=digest:USER:PASSWORD or sasl:USER:PASSWORD",
             )
         return AclPolicy((AclEntry(_ALL, "auth", ""),))
-    return AclPolicy(tuple(_entry(number, part.strip()) for number, part in enumerate(text.split(","), 1)))
+    return AclPolicy(tuple(_parse_entry(number, part.strip()) for number, part in enumerate(text.split(","), 1)))
 
 
-def _entry(number: int, text: str) -> AclEntry:
+def _parse_entry(number: int, text: str) -> AclEntry:
     where = f"zookeeper.acl: entry {number}"
     scheme, _, rest = text.partition(":")
     who, _, letters = rest.rpartition(":")
     if not (scheme and who and letters) or not set(letters) <= _PERMISSIONS.keys():
         raise ConfigError(
             where,
-            "is not SCHEME:ID:PERMISSIONS, with permissions out of cdrwa",
-            "as in zookeeper.acl=sasl:app:cdrwa,world:anyone:r; or: open, creator",
+            "is not SCHEME:ID:PERMISSIONS, where PERMISSIONS are letters of cdrwa",
+            "for example: zookeeper.acl=sasl:app:cdrwa,world:anyone:r; or open; or creator",
         )
     if scheme == "digest" and not _DIGEST.fullmatch(who):
         raise ConfigError(
             where,
-            "needs the password's hash as ZooKeeper keeps it, and no password",
-            "as DigestAuthenticationProvider prints it: USER:BASE64",
+            "needs the hash that ZooKeeper stores instead of the password",
+            "use the output of ZooKeeper's DigestAuthenticationProvider: USER:BASE64",
         )
     if scheme == "auth":
-        raise ConfigError(where, "auth is not an identity in a list", "write zookeeper.acl=creator")
+        raise ConfigError(where, "the scheme auth cannot be part of a list", "write zookeeper.acl=creator")
     return AclEntry(sum(_PERMISSIONS[letter] for letter in set(letters)), scheme, who)
 
 
-def lists_for(
+def acls_for(
     policy: AclPolicy,
-    ours: Iterable[str],
-    shared: Iterable[str],
+    ephemeral: Iterable[str],
+    persistent: Iterable[str],
     read: Callable[[Sequence[str]], Sequence[Acl | OffsetMgrError]],
 ) -> dict[str, Acl | OffsetMgrError]:
-    """Returns the ACL of each node to be created: ``ours`` are ephemeral, ``shared`` are persistent. ``read`` returns
-    the ACLs of existing nodes. If a parent's ACL is unknown, its error is the result for the nodes below it."""
-    lists: dict[str, Acl | OffsetMgrError] = {path: policy.ours() for path in ours}
-    outermost_first = sorted(shared, key=lambda path: path.count("/"))
-    new = set(outermost_first)
-    parents = list(dict.fromkeys(above for path in outermost_first if (above := _parent(path)) not in new))
-    held = dict(zip(parents, read(parents), strict=True)) if parents else {}
-    for path in outermost_first:
-        above = _parent(path)
-        parent = held.get(above)
-        if parent is None:  # created together with this node, so this node's parent decides for both
-            lists[path] = lists[above]
+    """Returns the ACL of each new node, by path; ``ephemeral`` and ``persistent`` are the paths of the new nodes.
+
+    ``read`` returns the ACLs of existing nodes. If it returns an error for a parent, that error is the result for the
+    nodes below that parent.
+    """
+    acls: dict[str, Acl | OffsetMgrError] = {path: policy.ephemeral() for path in ephemeral}
+    parents_first = sorted(persistent, key=lambda path: path.count("/"))
+    new = set(parents_first)
+    parents = list(dict.fromkeys(parent_path for path in parents_first if (parent_path := _parent(path)) not in new))
+    parent_acls = dict(zip(parents, read(parents), strict=True)) if parents else {}
+    for path in parents_first:
+        parent_path = _parent(path)
+        parent = parent_acls.get(parent_path)
+        if parent is None:  # the same transaction creates the parent, so both get the same ACL
+            acls[path] = acls[parent_path]
         else:
-            lists[path] = parent if isinstance(parent, OffsetMgrError) else policy.shared(parent)
-    return lists
+            acls[path] = parent if isinstance(parent, OffsetMgrError) else policy.persistent(parent)
+    return acls
 
 
 def _parent(path: str) -> str:
@@ -129,20 +135,22 @@ def _parent(path: str) -> str:
 
 
 def is_masked(acl: Acl) -> bool:
-    """Whether the server has omitted the digests' hashes: since 3.5 it does so for clients without the permission
-    admin. Such an ACL cannot be copied to another node."""
+    """Whether the server has masked the hashes of digest entries, so that the ACL cannot be copied to another node.
+
+    Since 3.5 servers mask them for clients without the permission admin.
+    """
     return any(entry.scheme == "digest" and entry.id.endswith(":x") for entry in acl)
 
 
-def _with(configured: Acl, everybody: int) -> Acl:
-    """Returns the ACL with at least these permissions for everybody."""
+def _grant_to_everybody(configured: Acl, permissions: int) -> Acl:
+    """Returns the ACL with at least these permissions for every client."""
     others = tuple(entry for entry in configured if (entry.scheme, entry.id) != ("world", "anyone"))
     already = sum(entry.permissions for entry in configured if entry not in others)
-    return (*others, AclEntry(already | everybody, "world", "anyone"))
+    return (*others, AclEntry(already | permissions, "world", "anyone"))
 
 
 def encode(acl: Acl) -> bytes:
-    """Encodes an ACL as in requests."""
+    """Encodes an ACL for a request."""
     parts = [_INT.pack(len(acl))]
     for permissions, scheme, who in acl:
         parts += [_INT.pack(permissions), *(part for text in (scheme, who) for part in _string(text))]

@@ -13,17 +13,13 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from offsetmgr.zookeeper.client import jute
 from offsetmgr.zookeeper.client.jute import Expected, NodeData, Op
 
-RawAnswer: TypeAlias = tuple[bytes, int]
+RawResponse: TypeAlias = tuple[bytes, int]
 """A response's buffer, and the offset where its body begins."""
 
-NodeAnswer: TypeAlias = NodeData | int
-ChildrenAnswer: TypeAlias = list[str] | int
-"""The names found, or the `jute.Code` of that node alone."""
+MAX_PATHS_PER_REQUEST: Final = 500
+"""Benchmarks show that larger requests are no faster and delay other clients of the server."""
 
-PATHS_A_REQUEST: Final = 500
-"""Measured: larger requests are no faster, and make other clients of the server wait."""
-
-BYTES_A_REQUEST: Final = 512 * 1024
+MAX_BYTES_PER_REQUEST: Final = 512 * 1024
 """Half of the server's default ``jute.maxbuffer`` (1 MiB); the server drops the connection if a request is larger."""
 
 
@@ -38,7 +34,7 @@ class SingleRead:
         return jute.single_read(self._path)
 
     @staticmethod
-    def deserialize(buffer: bytes, offset: int) -> RawAnswer:
+    def deserialize(buffer: bytes, offset: int) -> RawResponse:
         return buffer, offset
 
 
@@ -55,7 +51,7 @@ class MultiRead:
         return jute.multi_read(self.op, self.paths)
 
     @staticmethod
-    def deserialize(buffer: bytes, offset: int) -> RawAnswer:
+    def deserialize(buffer: bytes, offset: int) -> RawResponse:
         return buffer, offset
 
 
@@ -63,9 +59,9 @@ T = TypeVar("T")
 
 
 class BulkRead(Generic[T]):
-    """A multi-read whose operations (`jute.reads`, ``count`` of them in all) the caller encodes.
+    """A multi-read of ``count`` operations, which the caller encodes with `jute.read_operations`.
 
-    Each subclass defines one kind of request and decodes its response.
+    Each subclass decodes the response of one kind of request.
     """
 
     type = int(Op.MULTI_READ)
@@ -75,63 +71,64 @@ class BulkRead(Generic[T]):
         self.count = count
 
     def serialize(self) -> bytes:
-        return jute.multi_read_of(self._operations)
+        return jute.multi_read_of_operations(self._operations)
 
     @staticmethod
-    def deserialize(buffer: bytes, offset: int) -> RawAnswer:
+    def deserialize(buffer: bytes, offset: int) -> RawResponse:
         return buffer, offset
 
-    def decoded(self, buffer: bytes, offset: int) -> T:
-        """Decodes the response, in the calling thread. Raises `jute.ZookeeperProtocolError`."""
+    def decode(self, buffer: bytes, offset: int) -> T:
+        """Decodes the response; the calling thread runs it. Raises `jute.ZookeeperProtocolError`."""
         raise NotImplementedError
 
 
 class BulkGet(BulkRead[list[NodeData | int]]):
     """getData of many nodes."""
 
-    def decoded(self, buffer: bytes, offset: int) -> list[NodeData | int]:
+    def decode(self, buffer: bytes, offset: int) -> list[NodeData | int]:
         return jute.multi_node_data(buffer, offset, self.count)
 
 
 class BulkList(BulkRead[list[bytes | int]]):
-    """getChildren of many nodes; the names are in the form of `jute.multi_name_vectors`."""
+    """getChildren of many nodes; `jute.multi_name_vectors` decodes the names."""
 
-    def decoded(self, buffer: bytes, offset: int) -> list[bytes | int]:
+    def decode(self, buffer: bytes, offset: int) -> list[bytes | int]:
         return jute.multi_name_vectors(buffer, offset, self.count)
 
 
-class BulkVerify(BulkRead[tuple[RawAnswer, list[NodeData | int] | None]]):
-    """getData of many nodes whose content is ``expected`` (in the form of `jute.holds`; None: unknown).
+class BulkVerify(BulkRead[tuple[RawResponse, list[NodeData | int] | None]]):
+    """getData of many nodes, compared with their ``expected`` content, as in `jute.matches_expected`.
 
-    If all of them match, the nodes stay undecoded.
+    If every node matches, the result contains no decoded nodes. If ``expected`` is None, the response is always
+    decoded.
     """
 
     def __init__(self, operations: list[bytes], count: int, expected: Expected | None) -> None:
         super().__init__(operations, count)
         self._expected = expected
 
-    def decoded(self, buffer: bytes, offset: int) -> tuple[RawAnswer, list[NodeData | int] | None]:
+    def decode(self, buffer: bytes, offset: int) -> tuple[RawResponse, list[NodeData | int] | None]:
         answer = buffer, offset
-        if self._expected is not None and jute.holds(buffer, offset, self._expected):
+        if self._expected is not None and jute.matches_expected(buffer, offset, self._expected):
             return answer, None
         return answer, jute.multi_node_data(buffer, offset, self.count)
 
 
 class BulkChildren(BulkRead[list[int | None]]):
-    """getData of many nodes, decoded by `jute.multi_children_zxids`."""
+    """getData of many nodes, reduced to the zxid of the last change of their children: `jute.multi_children_zxids`."""
 
-    def decoded(self, buffer: bytes, offset: int) -> list[int | None]:
+    def decode(self, buffer: bytes, offset: int) -> list[int | None]:
         return jute.multi_children_zxids(buffer, offset, self.count)
 
 
-def in_requests(paths: list[bytes]) -> list[list[bytes]]:
+def split_into_requests(paths: list[bytes]) -> list[list[bytes]]:
     """Splits the paths, in order, into lists that each fit one request."""
     requests: list[list[bytes]] = []
-    for begin in range(0, len(paths), PATHS_A_REQUEST):
-        chunk = paths[begin : begin + PATHS_A_REQUEST]
-        if sum(map(len, chunk)) <= BYTES_A_REQUEST:
+    for begin in range(0, len(paths), MAX_PATHS_PER_REQUEST):
+        chunk = paths[begin : begin + MAX_PATHS_PER_REQUEST]
+        if sum(map(len, chunk)) <= MAX_BYTES_PER_REQUEST:
             requests.append(chunk)
-        else:  # only with very long paths: a quarter of them fits, as no path of ours is over 4 KiB
-            quarter = PATHS_A_REQUEST // 4
+        else:  # very long paths: a quarter fits, because no path of Kafka is over 4 KiB
+            quarter = MAX_PATHS_PER_REQUEST // 4
             requests += [chunk[at : at + quarter] for at in range(0, len(chunk), quarter)]
     return requests

@@ -1,8 +1,8 @@
-"""One kazoo client, connected on first use within a timeout, and its request queue.
+"""`KazooConnection`: one kazoo client with its request queue. It connects on first use, within a timeout.
 
-This module owns only the life cycle of the connection; `session` defines the requests. It corrects three properties of
-kazoo: it logs credentials at DEBUG and warnings to stderr, its ``start`` and ``stop`` can take far longer than their
-timeout, and its results (one condition variable each) are slow in bulk.
+This module manages only the life cycle of the connection; `session` defines the requests. It works around three
+properties of kazoo: kazoo logs credentials at DEBUG and warnings to stderr, its ``start`` and ``stop`` can take far
+longer than their timeout, and its results (one condition variable each) are slow in bulk.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from offsetmgr.core.errors import (
 from offsetmgr.zookeeper.client.acl import parse_acl
 
 _HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+)(?::([0-9]{1,5}))?")
-_LONGEST_SESSION_S: Final = 10.0
-_LONGEST_CLOSE_S: Final = 3.0
-_LONGEST_REPLACEMENT_S: Final = 1.0
-_LOOK_OFTEN_S: Final = 0.005
-_LOOK_S: Final = 0.3
+_MAX_SESSION_TIMEOUT_S: Final = 10.0
+_MAX_CLOSE_S: Final = 3.0
+_MAX_REPLACEMENT_S: Final = 1.0
+_POLL_S: Final = 0.005
+_PROBE_TIMEOUT_S: Final = 0.3
 _DEFAULT_PORT: Final = "2181"
 _SASL: Final = "sasl"
 """The scheme of credentials that belong to the connection itself; all others are added after the session is open."""
 
-# kazoo logs only where the application's logging sends it: without a handler Python would print its warnings to stderr.
-# Never DEBUG: there kazoo logs every request, including the credentials.
+# Only the application decides where kazoo logs. Without a handler Python would print kazoo's warnings to stderr. The
+# level is never DEBUG, because kazoo would then log every request, including the credentials.
 _LOG: Final = logging.getLogger("offsetmgr.zookeeper.kazoo")
 _LOG.addHandler(logging.NullHandler())
 _LOG.setLevel(logging.INFO)
@@ -58,52 +58,54 @@ def parse_connect(connect: str) -> tuple[str, str]:
     for host in hosts.split(","):
         match = _HOST.fullmatch(host)
         if match is None or (match[1] is not None and not 0 < int(match[1]) < 65536):
-            # The error does not quote the text: before an '@' it may contain a password.
+            # The error does not quote the text, which may contain a password in front of an '@'.
             raise InvalidUri(
-                "ZooKeeper connect string", "a part of it is not HOST:PORT", "as in h1:2181,h2:2181/chroot"
+                "ZooKeeper connect string", "a part of it is not HOST:PORT", "for example: h1:2181,h2:2181/chroot"
             )
     if any(part in ("", ".", "..") for part in chroot.split("/")[1:]):
-        raise InvalidUri(f"ZooKeeper chroot {chroot!r}", "has an empty or relative part", "as in h1:2181/kafka")
+        raise InvalidUri(
+            f"ZooKeeper chroot {chroot!r}", "has an empty or relative part", "write for example h1:2181/kafka"
+        )
     return hosts, chroot
 
 
 class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's client, which also signals when waiting for it has become pointless.
+    """A kazoo client that also signals when it has ended, so that no caller waits for it in vain.
 
-    ``one_session``: the client ends with its first session. kazoo would open another one and send the queued requests
-    in it.
+    With ``one_session`` the client ends together with its first session. Without it, kazoo opens another session and
+    sends the queued requests in that one.
     """
 
     def __init__(self, one_session: bool, **settings: Any) -> None:
-        self.settled = threading.Event()
-        """Set while connected, and after the client has given up permanently."""
+        self.connected_or_ended = threading.Event()
+        """Set while the client is connected, and after it has ended."""
         self.authentication_failed = False
         self.finished = False
         self.expired = False
         """Whether its only session has expired."""
         self.connections = 0
         """The number of connections that servers have accepted so far."""
-        self.granted_s: float | None = None
+        self.granted_timeout_s: float | None = None
         """The session timeout that the server granted, which may differ from the requested one; only with
         ``one_session``."""
         self._one_session = one_session
         super().__init__(**settings)
-        self._connection._authenticate_with_sasl = _refused_as_such(self._connection._authenticate_with_sasl)
+        self._connection._authenticate_with_sasl = _report_sasl_failure(self._connection._authenticate_with_sasl)
         if one_session:
-            self._connection._connect = self._note_granted(self._connection._connect)
+            self._connection._connect = self._store_granted_timeout(self._connection._connect)
 
-    def _note_granted(self, connect: Callable[..., tuple[float, float]]) -> Callable[..., tuple[float, float]]:
-        def connect_and_note(*arguments: Any) -> tuple[float, float]:
+    def _store_granted_timeout(self, connect: Callable[..., tuple[float, float]]) -> Callable[..., tuple[float, float]]:
+        def connect_and_store(*arguments: Any) -> tuple[float, float]:
             read_timeout_ms, connect_timeout_ms = connect(*arguments)
-            self.granted_s = read_timeout_ms * 1.5 / 1000  # kazoo keeps only the two thirds that it waits for answers
+            self.granted_timeout_s = read_timeout_ms * 1.5 / 1000  # kazoo returns its read timeout: 2/3 of it
             return read_timeout_ms, connect_timeout_ms
 
-        return connect_and_note
+        return connect_and_store
 
     def _session_callback(self, state: str) -> None:
         if state == KeeperState.EXPIRED_SESSION and self._one_session:
-            # This is set before kazoo fails the open requests, so their callers find the client ended and send nothing
-            # more. The connection loop checks _stopped before it would reconnect.
+            # Set before kazoo fails the open requests: their callers then see that the client has ended and send
+            # nothing more. kazoo's connection loop checks _stopped before it reconnects.
             self.expired = True
             self._stopped.set()
         super()._session_callback(state)
@@ -115,14 +117,17 @@ class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
         if state == KeeperState.CLOSED:
             self.finished = True
         if self.connected or self.authentication_failed or self.finished or self.expired:
-            self.settled.set()
+            self.connected_or_ended.set()
         else:
-            self.settled.clear()
+            self.connected_or_ended.clear()
 
 
-def _refused_as_such(authenticate: Callable[..., None]) -> Callable[..., None]:
-    """A server that requires SASL returns the same error for a wrong password; kazoo handles that error only for later
-    requests, and its connection thread would die of it."""
+def _report_sasl_failure(authenticate: Callable[..., None]) -> Callable[..., None]:
+    """Wraps kazoo's SASL authentication: a server's rejection becomes `AuthFailedError`.
+
+    A server that requires SASL returns SessionClosedRequireSasl for a wrong password. kazoo handles that error only for
+    later requests; here it would end kazoo's connection thread.
+    """
 
     def authenticate_or_fail(*arguments: Any) -> None:
         try:
@@ -136,8 +141,8 @@ def _refused_as_such(authenticate: Callable[..., None]) -> Callable[..., None]:
 class Completion:
     """Callback for a request's result: passes it, with its tag, to the queue of the waiting thread.
 
-    It replaces kazoo's AsyncResult: one queue for a whole bulk call is much cheaper than one condition variable for
-    each request, and lets the caller wait for whichever response comes first.
+    It replaces kazoo's AsyncResult: one queue for a bulk call is much cheaper than one condition variable for each
+    request, and the caller can wait for the next response to any of the requests.
     """
 
     __slots__ = ("_inbox", "_tag")
@@ -166,9 +171,9 @@ class KazooConnection:
         self._auth = tuple(pair for pair in config.zookeeper_auth if pair[0] != _SASL)
         self._sasl = _sasl_options(next((secret for scheme, secret in config.zookeeper_auth if scheme == _SASL), None))
         self.acl_policy = parse_acl(config.zookeeper_acl, bool(config.zookeeper_auth))
-        """The ACL policy for created nodes; None: open to all."""
+        """The ACL policy for created nodes; None if they are open to every client."""
         self.identity = _identity(config.zookeeper_auth)
-        """Describes the authenticated identity, for messages."""
+        """The identity that the client authenticates as, for messages."""
         self._timeout_s = config.timeout_ms / 1000
         self._lock = threading.Lock()
         self._client: _Client | None = None
@@ -188,90 +193,93 @@ class KazooConnection:
 
     @property
     def zxid(self) -> int | None:
-        """The zxid of the last response on any connection of the client; None before the first."""
+        """The zxid of the last response on any connection of the client; None before the first response."""
         client = self._client
         return (client.last_zxid or None) if client is not None else None
 
     @property
-    def granted_s(self) -> float | None:
+    def granted_timeout_s(self) -> float | None:
         """The session timeout that the server granted, in seconds; None before the first connection, and without
         ``session_timeout_ms``."""
         client = self._client
-        return None if client is None else client.granted_s
+        return None if client is None else client.granted_timeout_s
 
     def ready(self, deadline: float) -> None:
-        """Connects, or waits until the lost connection is restored, until ``deadline`` (of ``time.monotonic``).
+        """Connects if necessary, and waits for the connection until ``deadline`` (of ``time.monotonic``).
 
         Raises `Unreachable`, `AuthenticationFailed`, `SessionExpired`.
         """
         client = self._open()
-        if not client.settled.wait(max(0.0, deadline - time.monotonic())):
-            raise self.unreachable(_whats_there(self._hosts))
+        if not client.connected_or_ended.wait(max(0.0, deadline - time.monotonic())):
+            raise self.unreachable_error(_describe_servers(self._hosts))
         if client.expired:
-            raise self.session_expired()
+            raise self.session_expired_error()
         if client.authentication_failed:
             self._drop(client)
-            raise self.refused()
+            raise self.authentication_error()
         if client.finished:
             self._drop(client)
-            raise self.unreachable(_whats_there(self._hosts))
+            raise self.unreachable_error(_describe_servers(self._hosts))
 
     def await_replacement(self) -> None:
-        """Waits, for at most a second, until a new connection has replaced the present one.
+        """Waits until a new connection has replaced the present one, which the server is about to close.
 
-        Used when the server is about to close the connection.
+        Returns after a second even if no new connection exists.
         """
         client = self._open()
         connections = client.connections
-        limit = time.monotonic() + _LONGEST_REPLACEMENT_S
+        limit = time.monotonic() + _MAX_REPLACEMENT_S
         while client.connections == connections and time.monotonic() < limit:
-            time.sleep(_LOOK_OFTEN_S)
+            time.sleep(_POLL_S)
 
     def send(self, request: Any, completion: Completion) -> None:
-        """Queues a request; ``completion`` receives its result or error, more than once in rare races of kazoo."""
-        # All methods of KazooClient end in _call. It is the only way to send a request for which kazoo has no method,
-        # and it keeps the order of the requests.
+        """Queues a request. ``completion`` receives its result or error; in rare races kazoo reports it more than
+        once."""
+        # Every request method of KazooClient calls _call. It also accepts requests for which kazoo has no method, and
+        # it keeps the order of the requests.
         self._open()._call(request, completion)
 
-    def session_expired(self) -> SessionExpired:
+    def session_expired_error(self) -> SessionExpired:
         """The error for a call after the session has expired."""
-        return SessionExpired(f"ZooKeeper at {self._hosts}", "the session has expired, and with it all that it held")
+        return SessionExpired(
+            f"ZooKeeper at {self._hosts}", "the session has expired, and the server has deleted its ephemeral nodes"
+        )
 
-    def lost(self) -> OffsetMgrError:
+    def connection_lost_error(self) -> OffsetMgrError:
         """The error for a request that was lost together with the connection."""
         client = self._client
-        return self.session_expired() if client is not None and client.expired else self.unreachable()
+        return self.session_expired_error() if client is not None and client.expired else self.unreachable_error()
 
-    def silence(self) -> OffsetMgrError:
+    def no_response_error(self) -> OffsetMgrError:
         """The error for a response that has not arrived within the timeout."""
         client = self._client
         if client is not None and client.expired:
-            return self.session_expired()
+            return self.session_expired_error()
         if client is None or not client.connected:
-            return self.unreachable()
+            return self.unreachable_error()
         return TimedOut(f"ZooKeeper at {self._hosts}", f"no answer within {self._timeout_s * 1000:.0f} ms")
 
-    def unreachable(self, found: str = "") -> Unreachable:
-        """The error for unreachable servers; ``found`` describes what listens at their addresses instead."""
+    def unreachable_error(self, found: str = "") -> Unreachable:
+        """The error for unreachable servers; ``found`` is the result of a connection attempt to each address."""
         why = f"no server could be reached within {self._timeout_s * 1000:.0f} ms"
         return Unreachable(
             f"ZooKeeper at {self._hosts}",
             f"{why} ({found})" if found else why,
-            "check the address, and that the server runs and serves requests",
+            "check the address, and whether the server runs and serves requests",
         )
 
-    def refused(self) -> AuthenticationFailed:
+    def authentication_error(self) -> AuthenticationFailed:
         """The error for a server that rejects our credentials, or rejects clients without any."""
         if self._auth or self._sasl:
             return AuthenticationFailed(
                 f"ZooKeeper at {self._hosts}",
                 f"the server refused the credentials of {self.identity}",
-                "check USER and PASSWORD in zookeeper.auth, and that the server knows them",
+                "check USER and PASSWORD in zookeeper.auth and in the server's configuration",
             )
         return AuthenticationFailed(
             f"ZooKeeper at {self._hosts}",
-            "the server takes no session without credentials",
-            "give zookeeper.auth=sasl:USER:PASSWORD in the file of --command-config",
+            "the server rejects sessions without credentials",
+            "set zookeeper.auth=sasl:USER:PASSWORD in the --command-config file",
         )
 
     def close(self) -> None:
@@ -280,7 +288,7 @@ class KazooConnection:
             self._closed = True
             client, self._client = self._client, None
         if client is not None:
-            self._stop(client).join(min(self._timeout_s, _LONGEST_CLOSE_S))
+            self._stop(client).join(min(self._timeout_s, _MAX_CLOSE_S))
 
     def _open(self) -> _Client:
         with self._lock:
@@ -288,13 +296,13 @@ class KazooConnection:
                 raise Unreachable(f"ZooKeeper at {self._hosts}", "the session has been closed")
             if self._client is None:
                 if self._session_timeout_s is not None and self._opened:
-                    raise self.session_expired()
+                    raise self.session_expired_error()
                 self._opened = True
                 client = _Client(
                     self._session_timeout_s is not None,
                     hosts=self._hosts,
-                    # Also kazoo's limit for connecting to one server: never longer than the caller waits.
-                    timeout=self._session_timeout_s or min(self._timeout_s, _LONGEST_SESSION_S),
+                    # kazoo also limits each connection attempt to it; the caller does not wait longer than that.
+                    timeout=self._session_timeout_s or min(self._timeout_s, _MAX_SESSION_TIMEOUT_S),
                     auth_data=list(self._auth),
                     sasl_options=None if self._sasl is None else dict(self._sasl),
                     connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.2, max_delay=1.0),
@@ -316,46 +324,46 @@ class KazooConnection:
             try:
                 client.stop()
                 client.close()
-            except Exception as error:  # the client is discarded in any case; kazoo raises bare Exceptions here
+            except Exception as error:  # kazoo raises bare Exceptions here, and the client is discarded anyway
                 _LOG.info("the ZooKeeper client did not stop cleanly: %s", error)
 
-        # In a separate thread: kazoo waits ten seconds and more for a connection thread that is busy connecting.
+        # In a separate thread, because kazoo can wait ten seconds or longer for a connection thread that is connecting.
         thread = threading.Thread(target=stop, name="offsetmgr-zookeeper-close", daemon=True)
         thread.start()
         return thread
 
 
 def _sasl_options(credential: str | None) -> dict[str, str] | None:
-    """kazoo's options for SASL with DIGEST-MD5, the only mechanism that does not need a ticket."""
+    """kazoo's options for SASL with DIGEST-MD5, the only mechanism that does not need a Kerberos ticket."""
     if credential is None:
         return None
     if importlib.util.find_spec("puresasl") is None:
-        raise ConfigError("zookeeper.auth=sasl", "needs the package pure-sasl", "install offsetmgr[sasl]")
+        raise ConfigError("zookeeper.auth=sasl", "the package pure-sasl is missing", "install offsetmgr[sasl]")
     user, _, password = credential.partition(":")
     return {"mechanism": "DIGEST-MD5", "username": user, "password": password}
 
 
 def _identity(auth: tuple[tuple[str, str], ...]) -> str:
-    """Never contains the password: of ``digest:USER:PASSWORD`` the scheme and the user."""
+    """The scheme and user of each credential, without the password: ``digest:USER``."""
     if not auth:
         return "a session without credentials"
     return ", ".join(f"{scheme}:{secret.partition(':')[0]}" if ":" in secret else scheme for scheme, secret in auth)
 
 
-def _whats_there(hosts: str) -> str:
-    """Describes what a plain connection to each address finds: kazoo reports a closed port and a wrong one in the same
-    way."""
-    return "; ".join(_meets(address.strip()) for address in hosts.split(",") if address.strip())
+def _describe_servers(hosts: str) -> str:
+    """Connects to each address and describes the result: kazoo itself does not distinguish a closed port from one where
+    another service listens."""
+    return "; ".join(_describe_server(address.strip()) for address in hosts.split(",") if address.strip())
 
 
-def _meets(address: str) -> str:
+def _describe_server(address: str) -> str:
     host, colon, port = address.rpartition(":")
     if not colon:
         host, port = address, _DEFAULT_PORT
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), _LOOK_S):
-            return f"{address} takes connections, but does not answer as a ZooKeeper that serves requests"
+        with socket.create_connection((host.strip("[]"), int(port)), _PROBE_TIMEOUT_S):
+            return f"{address} accepts connections, but is not a ZooKeeper server that serves requests"
     except TimeoutError:
-        return f"{address} does not answer"
+        return f"{address} does not respond"
     except (OSError, ValueError) as error:
         return f"{address}: {getattr(error, 'strerror', None) or error}"

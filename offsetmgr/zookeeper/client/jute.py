@@ -1,7 +1,7 @@
-"""ZooKeeper's serialization (jute) of the few requests that are sent in bulk. Pure: bytes in, bytes out.
+"""Encodes and decodes ZooKeeper's multi-reads and transactions (jute). Pure: bytes in, bytes out.
 
-kazoo can do all of this one operation at a time. This module encodes hundreds together, because the overhead per node
-makes bulk reads slow. Source: zookeeper.jute, MultiOperationRecord, MultiTransactionRecord and MultiResponse of
+kazoo encodes and decodes one operation at a time, which is slow for thousands of nodes. This module encodes hundreds of
+operations together. Source: zookeeper.jute, MultiOperationRecord, MultiTransactionRecord and MultiResponse of
 ZooKeeper's own source (multi-read: ZOOKEEPER-1444, since 3.6).
 """
 
@@ -16,11 +16,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 
 class ZookeeperError(IntEnum):
-    """Result codes of org.apache.zookeeper.KeeperException that callers distinguish."""
+    """The result codes of org.apache.zookeeper.KeeperException that callers distinguish."""
 
     OK = 0
     RUNTIME_INCONSISTENCY = -2
-    """In a rejected transaction: an operation after the one that failed."""
+    """The result of the operations after the failed one, in a rejected transaction."""
     NO_NODE = -101
     NO_AUTH = -102
     BAD_VERSION = -103
@@ -30,7 +30,7 @@ class ZookeeperError(IntEnum):
 
 
 class Op(IntEnum):
-    """Operation codes (ZooDefs.OpCode)."""
+    """Operation codes of requests (ZooDefs.OpCode)."""
 
     CREATE = 1
     DELETE = 2
@@ -50,9 +50,9 @@ class NodeData(NamedTuple):
     ctime_ms: int
     mtime_ms: int
     version: int
-    """Data version: increases by one with each set."""
+    """The data version, which each setData increases by one."""
     ephemeral_owner: int
-    """Session id of the owner; 0 for a persistent node."""
+    """The id of the session that owns an ephemeral node; 0 for a persistent node."""
 
 
 Expected: TypeAlias = tuple[Sequence[bytes], Sequence[int], Sequence[int]]
@@ -60,7 +60,7 @@ Expected: TypeAlias = tuple[Sequence[bytes], Sequence[int], Sequence[int]]
 
 
 class ZookeeperProtocolError(ValueError):
-    """The server's response is not in the form that its protocol defines."""
+    """A response from the server does not follow the protocol."""
 
 
 _INT: Final = struct.Struct("!i")
@@ -146,9 +146,9 @@ def child_names(buffer: bytes, offset: int) -> list[str]:
 
 
 def multi_node_data(buffer: bytes, offset: int, count: int) -> list[NodeData | int]:
-    """Decodes the response to a multi-read of ``count`` getData: each node, or the error code of that node alone."""
+    """Decodes the response to a multi-read of ``count`` getData: for each node its data, or its error code."""
     results: list[NodeData | int] = []
-    # tuple.__new__ is what NodeData._make calls, without its Python frame for every node.
+    # NodeData._make calls tuple.__new__. Calling it directly avoids a Python frame for every node.
     append, peek, new = results.append, _TYPE_AND_FIRST_INT.unpack_from, tuple.__new__
     get: int = Op.GET
     try:
@@ -163,15 +163,14 @@ def multi_node_data(buffer: bytes, offset: int, count: int) -> list[NodeData | i
             elif kind == -1:
                 append(number)
             else:
-                raise ZookeeperProtocolError(f"multi-read: a result of type {kind} where getData was asked")
+                raise ZookeeperProtocolError(f"multi-read: a result of type {kind} instead of getData")
     except struct.error as broken:
         raise ZookeeperProtocolError(f"multi-read: {broken}") from broken
     return results
 
 
 def multi_child_names(buffer: bytes, offset: int, count: int) -> list[list[str] | int]:
-    """Decodes the response to a multi-read of ``count`` getChildren: the names, or the error code of that node
-    alone."""
+    """Decodes the response to a multi-read of ``count`` getChildren: for each node the names, or its error code."""
     results: list[list[str] | int] = []
     try:
         for _ in range(count):
@@ -183,14 +182,14 @@ def multi_child_names(buffer: bytes, offset: int, count: int) -> list[list[str] 
                 results.append(number)
                 offset += 13
             else:
-                raise ZookeeperProtocolError(f"multi-read: a result of type {kind} where getChildren was asked")
+                raise ZookeeperProtocolError(f"multi-read: a result of type {kind} instead of getChildren")
     except struct.error as broken:
         raise ZookeeperProtocolError(f"multi-read: {broken}") from broken
     return results
 
 
 def multi_codes(buffer: bytes, offset: int, count: int) -> list[int]:
-    """Result codes of a transaction's ``count`` operations; all `ZookeeperError.OK` if it was carried out."""
+    """Decodes the result codes of a transaction's ``count`` operations; all are `ZookeeperError.OK` if it committed."""
     codes: list[int] = []
     unpack = _MULTI_HEADER.unpack_from
     try:
@@ -225,62 +224,64 @@ def _strings(buffer: bytes, offset: int) -> tuple[list[str], int]:
     return names, offset
 
 
-# --- in bulk: hundreds of the same kind, encoded and decoded together --------------------------------
+# --- many operations of one kind, encoded and decoded together ----------------------------------------
 
 
 def ustring(raw: bytes) -> bytes:
-    """A string (UTF-8), such as a path, as encoded in every request."""
+    """Encodes a UTF-8 string, such as a path, as jute's type ustring."""
     return _INT.pack(len(raw)) + raw
 
 
-def path_of(encoded: bytes) -> str:
-    """The string that `ustring` encoded."""
+def decode_ustring(encoded: bytes) -> str:
+    """Decodes a string that `ustring` encoded."""
     return encoded[4:].decode()
 
 
-def reads(op: Op, paths: list[bytes]) -> bytes:
-    """The operations of a multi-read that apply ``op`` to each of the paths (at least one, each as `ustring`)."""
+def read_operations(op: Op, paths: list[bytes]) -> bytes:
+    """Encodes the operations of a multi-read that apply ``op`` to each path; needs at least one, each a `ustring`."""
     header = _HEADERS[op]
     return b"".join((header, (b"\0" + header).join(paths), b"\0"))
 
 
-def reads_below(op: Op, parent: int, names: list[bytes]) -> list[bytes]:
-    """Like `reads`, for the nodes of these names below a parent whose path is unknown but has ``parent`` bytes:
-    ``path.join(result)`` makes the operations for the parent of that path."""
+def read_operations_below(op: Op, parent: int, names: list[bytes]) -> list[bytes]:
+    """A template of `read_operations` for the children ``names`` of any node whose path is ``parent`` bytes long.
+
+    ``path.join(template)`` returns the operations for the children of the node at ``path``.
+    """
     header, pack = _HEADERS[op], _INT.pack
     heads = [header + pack(parent + 1 + len(name)) for name in names]
     tails = [b"/" + name + b"\0" for name in names]
     return [heads[0], *map(bytes.__add__, tails, heads[1:]), tails[-1]]
 
 
-def multi_read_of(operations: list[bytes]) -> bytes:
-    """Body of a multi-read of `reads`."""
+def multi_read_of_operations(operations: list[bytes]) -> bytes:
+    """Body of a multi-read with operations that `read_operations` encoded."""
     return b"".join((*operations, _END))
 
 
-def set_data_at(path: bytes, data: bytes, version: int) -> bytes:
-    """Like `set_data`, for a path that is a `ustring`; without the header, which `multi_set` adds."""
+def encode_set_data(path: bytes, data: bytes, version: int) -> bytes:
+    """Encodes a setData without its header, which `multi_set` adds; ``path`` is a `ustring`."""
     length = len(data)
     return path + _value_struct(length).pack(length, data, version)
 
 
-def sets_at(paths: Sequence[bytes], data: Sequence[bytes], versions: Sequence[int]) -> list[bytes]:
-    """`set_data_at` for many nodes."""
-    form = _value_struct
+def encode_set_data_many(paths: Sequence[bytes], data: Sequence[bytes], versions: Sequence[int]) -> list[bytes]:
+    """Encodes many setData operations, each as `encode_set_data` does."""
+    layout = _value_struct
     return [
-        path + form(len(value)).pack(len(value), value, version)
+        path + layout(len(value)).pack(len(value), value, version)
         for path, value, version in zip(paths, data, versions, strict=True)
     ]
 
 
 def multi_set(operations: list[bytes]) -> bytes:
-    """Body of a transaction of `set_data_at`, at least one."""
+    """Body of a transaction with setData operations that `encode_set_data` encoded; needs at least one."""
     header = _HEADERS[Op.SET]
     return b"".join((header, header.join(operations), _END))
 
 
-def all_set(buffer: bytes, offset: int, count: int) -> bool:
-    """Whether the response to a transaction of ``count`` setData reports that all were carried out."""
+def is_committed(buffer: bytes, offset: int, count: int) -> bool:
+    """Whether the response to a transaction of ``count`` setData reports that it committed."""
     size = _MULTI_HEADER.size + 68  # size of one result: a header and the node's Stat
     end = offset + count * size
     # All results of a rejected transaction are errors, which are shorter.
@@ -288,8 +289,12 @@ def all_set(buffer: bytes, offset: int, count: int) -> bool:
 
 
 def multi_name_vectors(buffer: bytes, offset: int, count: int) -> list[bytes | int]:
-    """Like `multi_child_names`, but the names stay encoded, for `names_in`. Equal names in the same order are equal
-    bytes, and mostly the same object: the children of nodes of one kind often have the same names."""
+    """Splits the response to a multi-read of ``count`` getChildren; each result is a vector for `names_in`, or an error
+    code.
+
+    Equal lists of names are equal bytes, so callers can cache the decoded names. Consecutive equal vectors are the same
+    object.
+    """
     results: list[bytes | int] = []
     peek, unpack = _TYPE_AND_FIRST_INT.unpack_from, _INT.unpack_from
     last = b"\xff\xff\xff\xff"  # no vector begins with these bytes
@@ -310,20 +315,22 @@ def multi_name_vectors(buffer: bytes, offset: int, count: int) -> list[bytes | i
                 results.append(number)
                 offset += 4
             else:
-                raise ZookeeperProtocolError(f"multi-read: a result of type {kind} where getChildren was asked")
+                raise ZookeeperProtocolError(f"multi-read: a result of type {kind} instead of getChildren")
     except struct.error as broken:
         raise ZookeeperProtocolError(f"multi-read: {broken}") from broken
     return results
 
 
 def names_in(vector: bytes) -> list[str]:
-    """The names in one of `multi_name_vectors`."""
+    """Decodes the names in a vector from `multi_name_vectors`."""
     return _strings(vector, 0)[0]
 
 
 def multi_children_zxids(buffer: bytes, offset: int, count: int) -> list[int | None]:
-    """From the response to a multi-read of ``count`` getData: for each node the zxid of the last creation or deletion
-    of a child, or of its own creation; None if the node cannot be read."""
+    """Decodes from a multi-read of ``count`` getData the pzxid of each node; None if the node cannot be read.
+
+    The pzxid is the zxid of the last creation or deletion of a child, or else of the node's own creation.
+    """
     found: list[int | None] = []
     peek, zxid = _TYPE_AND_FIRST_INT.unpack_from, _LONG.unpack_from
     get: int = Op.GET
@@ -337,28 +344,28 @@ def multi_children_zxids(buffer: bytes, offset: int, count: int) -> list[int | N
             elif kind == -1:
                 found.append(None)
             else:
-                raise ZookeeperProtocolError(f"multi-read: a result of type {kind} where getData was asked")
+                raise ZookeeperProtocolError(f"multi-read: a result of type {kind} instead of getData")
     except struct.error as broken:
         raise ZookeeperProtocolError(f"multi-read: {broken}") from broken
     return found
 
 
-def holds(buffer: bytes, offset: int, expected: Expected) -> bool:
-    """Whether the response to a multi-read of getData contains exactly the expected content. One comparison covers all
-    nodes; it does not report which node differs."""
+def matches_expected(buffer: bytes, offset: int, expected: Expected) -> bool:
+    """Whether the response to a multi-read of getData contains exactly the expected content of all nodes."""
     data, times, versions = expected
     lengths = list(map(len, data))
-    form = struct.Struct("!" + "".join(map(_expected_form, lengths)))
-    if len(buffer) != offset + form.size + len(_END):
+    layout = struct.Struct("!" + "".join(map(_expected_layout, lengths)))
+    if len(buffer) != offset + layout.size + len(_END):
         return False
     get: int = Op.GET
-    wanted = chain.from_iterable(zip(repeat(get), lengths, data, times, versions, strict=False))
-    return form.unpack_from(buffer, offset) == tuple(wanted)
+    expected_values = chain.from_iterable(zip(repeat(get), lengths, data, times, versions, strict=False))
+    return layout.unpack_from(buffer, offset) == tuple(expected_values)
 
 
 @lru_cache(maxsize=1024)
-def _expected_form(length: int) -> str:
-    # The result's type, (done, error), the data's length, the data, (czxid, mzxid, ctime), mtime, version, (the rest).
+def _expected_layout(length: int) -> str:
+    # The result's type, (done, error), the data's length, the data, (czxid, mzxid, ctime), mtime, version, (other
+    # fields).
     return f"i5xi{length}s24xqi32x"
 
 

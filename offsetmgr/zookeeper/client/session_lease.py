@@ -1,13 +1,14 @@
-"""`SessionLease`: how long a member may consider itself the owner of its partitions without a server's confirmation.
+"""`SessionLease`: the time for which a member may assume that its ZooKeeper session still exists.
 
-The client library learns that a session has expired only after it has reached a server again, possibly long after other
-members have taken over. Therefore a heartbeat goes to the server at short intervals, and the lease lasts for a part of
-the session timeout from the *sending* of the last heartbeat that got a response.
+The client library reports an expired session only after it has reached a server again, possibly long after other
+members have taken over the partitions. Therefore the lease sends a heartbeat to the server at short intervals. It is
+valid for a fraction of the session timeout after the *sending* of the last heartbeat that got a response.
 
-The heartbeat is a ``sync``, to which the ensemble's leader responds; the leader expires sessions. A ping would not do:
-a server that is cut off from the leader without knowing it responds to pings. The leader receives news of the member
-through its server at least once a tick (half a tick since ZooKeeper 3.4), so at the time of the sync its news is at
-most as old as one heartbeat and one tick. `SHARE` leaves room for both, and for clocks that run at different rates.
+The heartbeat is a ``sync``, because the ensemble's leader responds to it, and the leader expires sessions. A ping is
+not enough: a server that has lost the leader without noticing still responds to pings. Each server reports its sessions
+to the leader at least once a tick (half a tick since ZooKeeper 3.4). At the time of the sync, the leader's last report
+of the session is therefore at most one heartbeat interval and one tick old. `LEASE_FRACTION` leaves time for both, and
+for clocks that run at different rates.
 """
 
 from __future__ import annotations
@@ -21,39 +22,39 @@ from offsetmgr.core.clock import boottime
 from offsetmgr.core.errors import OffsetMgrError, SessionExpired
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
-SHARE: Final = 0.6
-"""The part of the session timeout that a lease lasts."""
-BEATS: Final = 8
-"""Heartbeats in one session timeout."""
+LEASE_FRACTION: Final = 0.6
+"""The duration of a lease as a fraction of the session timeout."""
+HEARTBEATS_PER_TIMEOUT: Final = 8
+"""The number of heartbeats in one session timeout."""
 
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
 
 
 class SessionLease:
-    """The lease of one session, renewed by a thread from `begin` to `end`. `valid` is thread-safe."""
+    """The lease of one session. A thread renews it from `begin` until `end`; `valid` is thread-safe."""
 
     def __init__(
         self,
         session: ZookeeperSession,
-        changed: Callable[[], None],
+        on_change: Callable[[], None],
         clock: Callable[[], float] = boottime,
     ) -> None:
-        """``changed`` is called in the lease's thread when `expired` becomes true, and when the lease becomes valid
+        """The lease's thread calls ``on_change`` when `expired` becomes true, and when the lease becomes valid
         again."""
         self._session = session
-        self._changed = changed
+        self._on_change = on_change
         self._clock = clock
         self._until = float("-inf")
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self.expired = False
-        """Whether the lease is over permanently: the server reported that the session has expired, or the heartbeat
-        thread has crashed, which it logs."""
+        """Whether the lease has ended permanently: the server reported that the session has expired, or the heartbeat
+        thread has crashed and logged the error."""
 
     def begin(self) -> None:
-        """Connects, if necessary, and starts to renew the lease. Raises what the session raises."""
-        self._beat()
-        self._thread = threading.Thread(target=self._keep, name="offsetmgr-session-lease", daemon=True)
+        """Sends the first heartbeat and starts to renew the lease. Raises as `ZookeeperSession.sync`."""
+        self._heartbeat()
+        self._thread = threading.Thread(target=self._renew, name="offsetmgr-session-lease", daemon=True)
         self._thread.start()
 
     def valid(self) -> bool:
@@ -64,34 +65,36 @@ class SessionLease:
         self._ended.set()
         self._until = float("-inf")
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         sent = self._clock()
         self._session.sync()
-        until = sent + (self._session.granted_s or 0.0) * SHARE
+        until = sent + (self._session.granted_timeout_s or 0.0) * LEASE_FRACTION
         if not self._ended.is_set():
             self._until = max(self._until, until)
 
-    def _keep(self) -> None:
-        pause = (self._session.granted_s or 0.0) / BEATS
-        while not self._ended.wait(pause if self.valid() else 0.0):
+    def _renew(self) -> None:
+        interval_s = (self._session.granted_timeout_s or 0.0) / HEARTBEATS_PER_TIMEOUT
+        while not self._ended.wait(interval_s if self.valid() else 0.0):
             was_valid = self.valid()
             try:
-                self._beat()
+                self._heartbeat()
             except SessionExpired:
-                self._over()
+                self._expire()
                 return
             except OffsetMgrError as error:
-                _LOG.info("no beat of the ZooKeeper session: %s", error)
-                self._ended.wait(pause)
+                _LOG.info("the heartbeat of the ZooKeeper session failed, retrying: %s", error)
+                self._ended.wait(interval_s)
                 continue
-            except Exception:  # the lease's users would otherwise wait for the next heartbeat forever
-                _LOG.exception("the beat of the ZooKeeper session has ended by a defect of offsetmgr")
-                self._over()
+            except Exception:  # otherwise the lease's users would wait forever for the next heartbeat
+                _LOG.exception(
+                    "the heartbeat thread of the ZooKeeper session crashed (a bug in offsetmgr); the lease has ended"
+                )
+                self._expire()
                 return
             if not was_valid and self.valid():
-                self._changed()
+                self._on_change()
 
-    def _over(self) -> None:
+    def _expire(self) -> None:
         self.expired = True
         self._until = float("-inf")
-        self._changed()
+        self._on_change()

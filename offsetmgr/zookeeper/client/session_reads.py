@@ -1,4 +1,4 @@
-"""Reads of a ZooKeeper session, one node at a time and in bulk, and the errors of its requests."""
+"""`SessionReads`: reads nodes in a ZooKeeper session, one or many at a time, and translates the errors of requests."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from kazoo.protocol import serialization as requests
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, ServerError
 from offsetmgr.zookeeper.client import jute
-from offsetmgr.zookeeper.client.bulk_requests import MultiRead, SingleRead, in_requests
+from offsetmgr.zookeeper.client.bulk_requests import MultiRead, SingleRead, split_into_requests
 from offsetmgr.zookeeper.client.connection import Completion, KazooConnection, parse_connect
 from offsetmgr.zookeeper.client.jute import NodeData, Op, ZookeeperError
 
 T = TypeVar("T")
 
 Node: TypeAlias = NodeData | OffsetMgrError | None
-"""A node's data; None if the node does not exist; the error of this node alone."""
+"""The result of reading one node: its data, None if it does not exist, or its error."""
 
 Children: TypeAlias = list[str] | OffsetMgrError | None
-"""Names of a node's children; None if the node does not exist; the error of this node alone."""
+"""The result of listing one node: its children's names, None if it does not exist, or its error."""
 
-# Maximum in flight: enough to keep the server busy while responses are decoded, few enough to bound memory.
-_MULTI_READS_IN_FLIGHT: Final = 6
+# Enough requests in flight to keep the server busy while the client decodes responses, and few enough to limit memory.
+MAX_MULTI_READS_IN_FLIGHT: Final = 6
 
-_SINGLE_READS_IN_FLIGHT: Final = 1000
+MAX_SINGLE_READS_IN_FLIGHT: Final = 1000
 
 _AUTH_HINT: Final = (
-    "give zookeeper.auth=digest:USER:PASSWORD in the file of --command-config (or sasl:USER:PASSWORD), of one whom the"
+    "set zookeeper.auth=digest:USER:PASSWORD (or sasl:USER:PASSWORD) in the --command-config file, for a user that the"
     " ACL names"
 )
 
-_LOST: Final = (
+CONNECTION_LOST: Final = (
     kazoo.ConnectionLoss,
-    kazoo.SessionExpiredError,  # kazoo's ConnectionClosedError is one of these
+    kazoo.SessionExpiredError,  # also ConnectionClosedError, its subclass
     kazoo.SessionMovedError,
     kazoo.OperationTimeoutError,
 )
 
-_Inbox: TypeAlias = SimpleQueue[tuple[int, Any, Exception | None]]
-"""Queue for responses: the number that was given with the request, and its response."""
+ResponseQueue: TypeAlias = SimpleQueue[tuple[int, Any, Exception | None]]
+"""Queue for responses. Each item is the number of a request, its result, and its exception or None."""
 
 
 class _ConnectionLost(Exception):
-    """The connection was lost more often than the caller of `_ask` allows."""
+    """The connection was lost more often than the caller of `_send_reads` allows."""
 
 
 class SessionReads:
-    """The part of `ZookeeperSession` that reads. Construction does no I/O; the first call connects."""
+    """The reads of a `ZookeeperSession`. Construction does no I/O; the first call connects."""
 
     def __init__(
         self, connect: str, config: ConnectionConfig | None = None, *, session_timeout_ms: int | None = None
@@ -60,7 +60,7 @@ class SessionReads:
         """``connect`` is ``h1:2181,h2:2181/chroot``. Raises `InvalidUri`.
 
         With ``session_timeout_ms`` the object has exactly one session, for ephemeral nodes and for writes that must not
-        outlive it: after it has expired, every method raises `SessionExpired`.
+        outlive the session. After the session has expired, every method raises `SessionExpired`.
         """
         self.hosts, self.chroot = parse_connect(connect)
         self._connection = KazooConnection(self.hosts, config or ConnectionConfig(), session_timeout_ms)
@@ -80,15 +80,17 @@ class SessionReads:
 
     @property
     def zxid(self) -> int | None:
-        """The highest zxid that a response has carried: every later read on any connection of this session shows that
-        change and all changes before it. None before the first response."""
+        """The zxid of the last response; None before the first response.
+
+        Every later read in this session shows that change and all changes before it.
+        """
         return self._connection.zxid
 
     @property
-    def granted_s(self) -> float | None:
+    def granted_timeout_s(self) -> float | None:
         """The session timeout that the server granted, in seconds; None before the first response, and without
         ``session_timeout_ms``."""
-        return self._connection.granted_s
+        return self._connection.granted_timeout_s
 
     def close(self) -> None:
         """Ends the session; the object cannot be used afterwards."""
@@ -97,30 +99,34 @@ class SessionReads:
     # --- reads ------------------------------------------------------------------------------------
 
     def get_many(self, paths: Sequence[str]) -> list[Node]:
-        """Data of many nodes, in the order of ``paths``."""
+        """Reads the data of many nodes; the results are in the order of ``paths``."""
         return self._read_many(Op.GET, paths)
 
     def children_many(self, paths: Sequence[str]) -> list[Children]:
-        """Names of the children of many nodes, in the order of ``paths``; the names themselves are in no order."""
+        """Lists the children of many nodes; the results are in the order of ``paths``, the names of a node in no
+        order."""
         return self._read_many(Op.CHILDREN, paths)
 
     def get(self, path: str) -> NodeData | None:
-        """One node's data; None if the node does not exist. Also raises `NotAuthorized`."""
+        """Reads one node's data; returns None if the node does not exist. Also raises `NotAuthorized`."""
         found = self.get_many([path])[0]
         if isinstance(found, OffsetMgrError):
             raise found
         return found
 
     def children(self, path: str) -> list[str] | None:
-        """Names of one node's children; None if the node does not exist. Also raises `NotAuthorized`."""
+        """Lists one node's children; returns None if the node does not exist. Also raises `NotAuthorized`."""
         found = self.children_many([path])[0]
         if isinstance(found, OffsetMgrError):
             raise found
         return found
 
     def tree(self, path: str) -> dict[str, NodeData]:
-        """A node and everything below it, by path; empty if the node does not exist. The result is not a snapshot:
-        nodes that are created or deleted during the read may be included or not. Also raises `NotAuthorized`."""
+        """Reads a node and all its descendants, by path; returns an empty dict if the node does not exist.
+
+        The result is not a snapshot: it may or may not include nodes that are created or deleted during the read. Also
+        raises `NotAuthorized`.
+        """
         found: dict[str, NodeData] = {}
         level = [path]
         while level:
@@ -136,29 +142,29 @@ class SessionReads:
         return found
 
     def sync(self) -> None:
-        """Lets the server catch up with the ensemble's leader: reads sent afterwards see every earlier write."""
-        for _, answer in self._ask([requests.Sync(self.chroot or "/")], 1):
+        """Waits until the server has caught up with the ensemble's leader: later reads show every earlier write."""
+        for _, answer in self._send_reads([requests.Sync(self.chroot or "/")], 1):
             if isinstance(answer, Exception):
-                raise self._error(answer)
+                raise self._request_error(answer)
 
     def _read_many(self, op: Op, paths: Sequence[str]) -> list[Any]:
-        """Reads each path in the fastest way that the server supports."""
+        """Reads the paths with multi-reads if the server supports them, else one by one."""
         if not paths:
             return []
-        # The chroot is read together with the paths below it: if it does not exist, every path would look absent, and a
-        # mistyped chroot would look like a cluster without groups.
+        # Reads the chroot together with the paths. If it does not exist, every path looks absent, and a mistyped chroot
+        # would look like a cluster without groups.
         chroot = self.chroot
         raw = [
             (chroot + path if path != "/" else chroot or "/").encode() for path in (*(("/",) if chroot else ()), *paths)
         ]
-        results = self._multi_reads(op, raw) if self._can_multi_read() else None
+        results = self._multi_reads(op, raw) if self._supports_multi_read() else None
         if results is None:
             results = self._single_reads(op, raw)
         if chroot and results.pop(0) == ZookeeperError.NO_NODE:
             raise ServerError(
                 f"ZooKeeper at {self.hosts}",
-                f"the chroot {chroot} does not exist there",
-                "check the path after the host names; a broker creates it when it first starts",
+                f"the chroot {chroot} does not exist",
+                "check the path after the host names; the cluster's first broker creates it when it starts",
             )
         return [
             found if found.__class__ is not int else self._node_error(found, path)
@@ -166,46 +172,46 @@ class SessionReads:
         ]
 
     def _multi_reads(self, op: Op, paths: list[bytes]) -> list[Any] | None:
-        """Reads many paths per request; None if a server of the ensemble does not support it."""
-        chunks = in_requests(paths)
+        """Reads many paths per request; returns None if the server does not support multi-reads."""
+        chunks = split_into_requests(paths)
         decode = jute.multi_node_data if op is Op.GET else jute.multi_child_names
         results: list[Any] = [None] * len(chunks)
-        for index, answer in self._ask([MultiRead(op, chunk) for chunk in chunks], _MULTI_READS_IN_FLIGHT):
+        for index, answer in self._send_reads([MultiRead(op, chunk) for chunk in chunks], MAX_MULTI_READS_IN_FLIGHT):
             if isinstance(answer, kazoo.UnimplementedError):
                 self._multi_read = False
                 self._connection.await_replacement()
                 return None
             if isinstance(answer, Exception):
-                raise self._error(answer)
-            results[index] = self._decoded(decode, *answer, len(chunks[index]))
+                raise self._request_error(answer)
+            results[index] = self._decode(decode, *answer, len(chunks[index]))
         return results[0] if len(results) == 1 else [found for chunk in results for found in chunk]
 
     def _single_reads(self, op: Op, paths: list[bytes]) -> list[Any]:
-        """Reads one path per request, many requests in flight: for servers before 3.6."""
+        """Reads one path per request, with many requests in flight, for servers before 3.6."""
         decode = jute.node_data if op is Op.GET else jute.child_names
         results: list[Any] = [None] * len(paths)
-        for index, answer in self._ask([SingleRead(op, path) for path in paths], _SINGLE_READS_IN_FLIGHT):
+        for index, answer in self._send_reads([SingleRead(op, path) for path in paths], MAX_SINGLE_READS_IN_FLIGHT):
             if not isinstance(answer, Exception):
-                results[index] = self._decoded(decode, *answer)
+                results[index] = self._decode(decode, *answer)
             elif isinstance(answer, kazoo.NoNodeError | kazoo.NoAuthError):
                 results[index] = int(answer.code)
             else:
-                raise self._error(answer)
+                raise self._request_error(answer)
         return results
 
-    def _can_multi_read(self) -> bool:
-        """Whether the server supports multi-reads: tested once a session, with a request of its own.
+    def _supports_multi_read(self) -> bool:
+        """Whether the server supports multi-reads; the first call sends a multi-read to find out.
 
-        A server before 3.6 returns UnimplementedError and then drops the connection. The drop can overtake the
-        response, so two losses in a row count as the same result. A wrong conclusion does no harm: single reads work on
-        every server. The server may still respond to other requests before the drop, so this method waits for the next
-        connection: a transaction sent on the old one would have an unknown outcome.
+        A server before 3.6 returns UnimplementedError and then closes the connection. The client may notice the closed
+        connection before it has read the response, so two lost connections in a row count as the same result. A wrong
+        conclusion does no harm, because single reads work on every server. This method waits for the next connection,
+        because a transaction that was sent on the old one would have an unknown outcome.
         """
         with self._multi_read_lock:
             if self._multi_read is None:
                 try:
                     probe = MultiRead(Op.GET, [(self.chroot or "/").encode()])
-                    ((_, answer),) = self._ask([probe], 1, losses=1)
+                    ((_, answer),) = self._send_reads([probe], 1, max_losses=1)
                 except _ConnectionLost:
                     self._multi_read = False
                     return False
@@ -213,43 +219,46 @@ class SessionReads:
                     self._multi_read = False
                     self._connection.await_replacement()
                 elif isinstance(answer, Exception):
-                    raise self._error(answer)
+                    raise self._request_error(answer)
                 else:
                     self._multi_read = True
             return self._multi_read
 
     # --- sending, and error handling -----------------------------------------------------------------
 
-    def _ask(self, asked: Sequence[Any], window: int, losses: int | None = None) -> Iterator[tuple[int, Any]]:
-        """Sends requests that change nothing, ``window`` of them at a time, and yields their responses as they arrive:
-        the index of the request with its response, or with the exception that the server returned.
+    def _send_reads(
+        self, reads: Sequence[Any], max_in_flight: int, max_losses: int | None = None
+    ) -> Iterator[tuple[int, Any]]:
+        """Sends requests that change nothing, and yields their responses in the order of arrival.
 
-        Requests lost with the connection are sent again on the next one (``losses`` times in a row, or until no
-        response has arrived for the whole timeout).
+        At most ``max_in_flight`` requests are open at a time. Each result is the index of the request with its
+        response, or with the exception that the server returned. Requests that were lost with the connection are sent
+        again on the next one, until no response has arrived for the whole timeout. With ``max_losses``, more lost
+        connections in a row raise `_ConnectionLost`.
         """
         deadline = time.monotonic() + self._timeout_s
         self._connection.ready(deadline)
         inbox: SimpleQueue[tuple[int, Any, Exception | None]] = SimpleQueue()
-        waiting = list(range(len(asked) - 1, -1, -1))
+        waiting = list(range(len(reads) - 1, -1, -1))
         in_flight: dict[int, int] = {}
         tag = lost = 0
         while waiting or in_flight:
-            while waiting and len(in_flight) < window:
+            while waiting and len(in_flight) < max_in_flight:
                 tag += 1
                 in_flight[tag] = waiting.pop()
-                self._connection.send(asked[in_flight[tag]], Completion(inbox, tag))
+                self._connection.send(reads[in_flight[tag]], Completion(inbox, tag))
             try:
                 answered, value, exception = inbox.get(timeout=max(0.0, deadline - time.monotonic()))
             except Empty:
-                raise self._connection.silence() from None
+                raise self._connection.no_response_error() from None
             index = in_flight.pop(answered, None)
             if index is None:  # kazoo can report one request twice when its connection closes
                 continue
-            if isinstance(exception, _LOST):
+            if isinstance(exception, CONNECTION_LOST):
                 waiting.append(index)
-                if not in_flight:  # requests that were lost together count as one loss
+                if not in_flight:  # one lost connection can lose many requests
                     lost += 1
-                    if losses is not None and lost > losses:
+                    if max_losses is not None and lost > max_losses:
                         raise _ConnectionLost
                     self._connection.ready(deadline)
                 continue
@@ -257,43 +266,45 @@ class SessionReads:
             yield index, value if exception is None else exception
             deadline = time.monotonic() + self._timeout_s
 
-    def _decoded(self, decode: Callable[..., Any], *arguments: Any) -> Any:
+    def _decode(self, decode: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return decode(*arguments)
         except (jute.ZookeeperProtocolError, UnicodeDecodeError) as broken:
             raise ServerError(
-                f"ZooKeeper at {self.hosts}", f"an answer that cannot be understood: {broken}"
+                f"ZooKeeper at {self.hosts}", f"the response does not follow the protocol: {broken}"
             ) from broken
 
     def _node_error(self, code: int, path: str, needed: str = "read this node") -> OffsetMgrError | None:
-        """The error for one node's result code; None for a node that does not exist. ``needed`` is the operation that
-        the ACL must allow."""
+        """The error for one node's result code; None for a node that does not exist.
+
+        ``needed`` is the operation that the ACL must allow, as part of the error's text.
+        """
         if code == ZookeeperError.NO_NODE:
             return None
         if code == ZookeeperError.NO_AUTH:
-            return self._no_auth(path, needed)
+            return self._no_auth_error(path, needed)
         known = {member.value: member.name for member in ZookeeperError}
         return self._server_error(known.get(code, f"error {code}"), path)
 
     def _server_error(self, name: str, path: str) -> OffsetMgrError:
-        return ServerError(f"ZooKeeper node {self.chroot}{path}", f"ZooKeeper answered {name}")
+        return ServerError(f"ZooKeeper node {self.chroot}{path}", f"ZooKeeper returned {name}")
 
-    def _no_auth(self, path: str, needed: str) -> NotAuthorized:
-        """Names our identity and the missing permission."""
+    def _no_auth_error(self, path: str, needed: str) -> NotAuthorized:
+        """The error for a missing permission; it names the identity of this session."""
         return NotAuthorized(
             f"ZooKeeper node {self.chroot}{path}",
             f"its ACL does not allow this (NO_AUTH): {self._connection.identity} may not {needed}",
             _AUTH_HINT,
         )
 
-    def _error(self, exception: Exception) -> OffsetMgrError:
-        """Translates the error of a whole request."""
+    def _request_error(self, exception: Exception) -> OffsetMgrError:
+        """Translates the exception of a whole request."""
         if isinstance(exception, kazoo.AuthFailedError | kazoo.SessionClosedRequireSaslError):
-            return self._connection.refused()
+            return self._connection.authentication_error()
         if isinstance(exception, kazoo.NoAuthError):
             return NotAuthorized(
                 f"ZooKeeper at {self.hosts}",
-                f"an ACL does not let {self._connection.identity} do this (NO_AUTH)",
+                f"an ACL does not allow this for {self._connection.identity} (NO_AUTH)",
                 _AUTH_HINT,
             )
         return ServerError(f"ZooKeeper at {self.hosts}", f"{type(exception).__name__} {exception}".rstrip())

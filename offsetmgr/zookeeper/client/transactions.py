@@ -1,8 +1,8 @@
-"""Writes: the operations of a transaction, its outcome, and the request in the form that kazoo's connection accepts.
+"""Transactions: their operations, their results, and the requests in the form that kazoo's connection accepts.
 
-Ordering contract: a transaction is carried out entirely or not at all. A transaction that was never sent has not
-happened. A transaction that was sent and got no response (`OperationState.UNKNOWN`) may have happened; its caller must
-read again and decide.
+Ordering contract: the server carries out a transaction entirely or not at all. A transaction that was never sent has no
+effect. If a transaction was sent and got no response (`OperationState.UNKNOWN`), the server may have carried it out, so
+the caller must read again and decide.
 """
 
 from __future__ import annotations
@@ -18,23 +18,22 @@ from offsetmgr.zookeeper.client import jute
 from offsetmgr.zookeeper.client.acl import OPEN, encode
 from offsetmgr.zookeeper.client.jute import Op, ZookeeperError
 
-OPERATIONS_A_TRANSACTION: Final = 450
-"""Measured: 400 to 500 operations write 54,000 to 77,000 nodes a second; more are no faster."""
+MAX_OPERATIONS_PER_TRANSACTION: Final = 450
+"""Benchmarks show 54,000 to 77,000 written nodes a second with 400 to 500 operations; more operations are no faster."""
 
-BYTES_A_TRANSACTION: Final = 700 * 1024
-"""Below the server's default ``jute.maxbuffer`` (1 MiB), which also limits the server's own log record."""
+MAX_BYTES_PER_TRANSACTION: Final = 700 * 1024
+"""Less than the server's default ``jute.maxbuffer`` (1 MiB), which also limits a record of the server's log."""
 
 _OVERHEAD: Final = 128
-"""A header, three lengths, an open ACL, a version, and a chroot of ordinary length."""
+"""Bytes of a header, three lengths, an open ACL, a version, and a chroot of usual length."""
 
 _OPEN: Final = encode(OPEN)
 
 
 class Create(NamedTuple):
-    """Creates a node, with the ACL from the session's policy; rejected with NODE_EXISTS, or NO_NODE if its parent is
-    missing.
+    """Creates a node with the ACL from the session's policy. The server deletes an ``ephemeral`` node with its session.
 
-    An ``ephemeral`` node is deleted with the session that created it.
+    The server rejects it with NODE_EXISTS, or with NO_NODE if the parent is missing.
     """
 
     path: str
@@ -43,7 +42,7 @@ class Create(NamedTuple):
 
 
 class SetData(NamedTuple):
-    """Sets the data of a node that is at ``version``; rejected with BAD_VERSION or NO_NODE."""
+    """Sets the data of a node that is at ``version``. The server rejects it with BAD_VERSION or NO_NODE."""
 
     path: str
     data: bytes
@@ -51,14 +50,15 @@ class SetData(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Deletes a node that is at ``version`` and has no children; rejected with BAD_VERSION, NO_NODE, NOT_EMPTY."""
+    """Deletes a node that is at ``version``. The server rejects it with BAD_VERSION, NO_NODE, or NOT_EMPTY
+    (children)."""
 
     path: str
     version: int
 
 
 class CheckVersion(NamedTuple):
-    """Changes nothing; rejected unless the node exists and is at ``version``."""
+    """Checks that a node is at ``version`` and changes nothing. The server rejects it with BAD_VERSION or NO_NODE."""
 
     path: str
     version: int
@@ -68,39 +68,39 @@ Operation: TypeAlias = Create | SetData | Delete | CheckVersion
 
 
 class OperationState(Enum):
-    """The outcome of a transaction."""
+    """The possible outcomes of a transaction."""
 
     COMMITTED = "committed"
-    REFUSED = "refused"
-    """The server rejected the transaction because of the operation `TransactionResult.failed_operation`."""
+    REJECTED = "rejected"
+    """The server rejected the transaction because of the operation `TransactionResult.failed_index`."""
     NOT_SENT = "not sent"
-    """It has not left this process and never will."""
+    """The client has not sent the transaction and will never send it."""
     UNKNOWN = "unknown"
-    """It was sent, and no response arrived."""
+    """The client sent the transaction and got no response."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionResult:
     """The outcome of one transaction.
 
-    ``failed_index`` is the index of the rejected operation and ``code`` its error code; ``error`` is set in every state
-    but COMMITTED.
+    ``failed_index`` is the index of the rejected operation and ``code`` its error code. ``error`` is set in every state
+    except COMMITTED.
     """
 
     state: OperationState
-    failed_operation: int | None = None
+    failed_index: int | None = None
     code: int = ZookeeperError.OK
     error: OffsetMgrError | None = None
 
 
-def weight(operation: Operation) -> int:
-    """An upper bound of the size of an operation in a transaction, in bytes."""
+def max_encoded_size(operation: Operation) -> int:
+    """An upper limit for the encoded size of an operation, in bytes."""
     data = operation.data if isinstance(operation, Create | SetData) else b""
     return len(operation.path.encode()) + len(data) + _OVERHEAD
 
 
-def encoded(operation: Operation, chroot: str, acl: bytes = _OPEN) -> bytes:
-    """One operation as part of a transaction's body; ``acl`` is for a node that it creates."""
+def encode_operation(operation: Operation, chroot: str, acl: bytes = _OPEN) -> bytes:
+    """Encodes one operation for a transaction's body; ``acl`` is the encoded ACL of a node that it creates."""
     path = chroot + operation.path
     match operation:
         case Create(_, data, ephemeral):
@@ -114,8 +114,10 @@ def encoded(operation: Operation, chroot: str, acl: bytes = _OPEN) -> bytes:
 
 
 def failed_operation(codes: Sequence[int]) -> int | None:
-    """Index of the operation at which a transaction failed; None if the transaction was carried out. Operations before
-    it carry OK, those after it RUNTIME_INCONSISTENCY."""
+    """The index of the operation at which a transaction failed; None if it committed.
+
+    The server returns OK for the operations before it and RUNTIME_INCONSISTENCY for those after it.
+    """
     for index, code in enumerate(codes):
         if code not in (ZookeeperError.OK, ZookeeperError.RUNTIME_INCONSISTENCY):
             return index
@@ -123,19 +125,18 @@ def failed_operation(codes: Sequence[int]) -> int | None:
 
 
 class TransactionRequest:
-    """A transaction that can be cancelled until it has been sent.
+    """A transaction that the caller can cancel until kazoo sends it.
 
-    kazoo queues requests while the connection is down and sends them after it is restored, even if the caller has
-    stopped waiting long ago. A write must not happen then: the caller has already reported a failure. kazoo serializes
-    a request at the moment of sending, so `cancel` and the sending meet there: the first of them wins, and a request
-    cancelled in time is sent as a transaction without operations.
+    kazoo queues requests while the connection is down and sends them after it is restored, even if the caller stopped
+    waiting long ago and has reported a failure. The write must not happen then. kazoo serializes a request when it
+    sends it: if the caller has cancelled the request before, kazoo sends a transaction without operations instead.
     """
 
     type = int(Op.MULTI)
     _body = staticmethod(jute.multi)
 
     def __init__(self, operations: list[bytes]) -> None:
-        """``operations`` as `encoded`."""
+        """``operations`` are the results of `encode_operation`."""
         self._operations = operations
         self._lock = threading.Lock()
         self._sent = False
@@ -150,18 +151,18 @@ class TransactionRequest:
 
     @staticmethod
     def deserialize(buffer: bytes, offset: int) -> list[object]:
-        # A list, because kazoo runs what it takes for a transaction's results through its own unchroot, item by item.
+        # A list, because kazoo passes each item of a transaction's result to its own unchroot.
         return [buffer, offset]
 
     def cancel(self) -> bool:
-        """Cancels the request. Returns False if it may already have reached the server."""
+        """Cancels the request. Returns False if kazoo has already sent it."""
         with self._lock:
             self._cancelled = True
             return not self._sent
 
 
 class BulkWrite(TransactionRequest):
-    """A transaction of nothing but setData, each as `jute.set_data_at`; ``paths`` are theirs, as `jute.ustring`."""
+    """A transaction of setData operations from `jute.encode_set_data`; ``paths`` are their paths as `jute.ustring`."""
 
     _body = staticmethod(jute.multi_set)
 

@@ -1,1 +1,2 @@
-"""Consumer groups in ZooKeeper: registration, ownership of partitions, rebalancing and topic filters."""
+"""Groups of old consumers in ZooKeeper: registrations, subscriptions, partition owners, rebalances and topic
+filters."""

@@ -1,7 +1,7 @@
-"""`ConsumerMember`: one member of an old consumer group, in its own thread from joining to leaving.
+"""`ConsumerMember`: one member of an old consumer group, with a thread that runs from joining to leaving.
 
-It registers, rebalances after each change (several changes at once cause one rebalance), and starts again under the
-same id after its session has expired. `rebalance` defines the steps of a rebalance and their order.
+The member registers, and rebalances after changes; several changes at once cause one rebalance. After its session has
+expired, it registers again under the same id. `rebalance` defines the steps of a rebalance and their order.
 
 Source: the registration algorithm of the 0.10.1 implementation page, in its five steps: register, watch the ids, watch
 the brokers, watch the topics, rebalance.
@@ -30,35 +30,36 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_lease import SessionLease
 from offsetmgr.zookeeper.groups.assignors import Assignor, ThreadId
 from offsetmgr.zookeeper.groups.membership import GroupRegistration, read_registration, register
-from offsetmgr.zookeeper.groups.partition_claims import Claims
+from offsetmgr.zookeeper.groups.partition_claims import PartitionClaims
 from offsetmgr.zookeeper.groups.rebalance import MemberOwnership, PartitionListener
 from offsetmgr.zookeeper.groups.subscription import Subscription
 
-_NOT_UNDERSTOOD: Final = (CorruptData, UnknownVersion, UnsupportedOperation, InvalidPattern)
+_UNREADABLE: Final = (CorruptData, UnknownVersion, UnsupportedOperation, InvalidPattern)
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
 _CLOCK: Final = SystemClock()
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
-    """All in milliseconds except ``max_retries``.
+    """The settings of a member. Durations are in milliseconds.
 
-    ``backoff_ms`` and ``max_retries`` are ``rebalance.backoff.ms`` and ``rebalance.max.retries``: the pause before a
-    retry (which ends early if the cause goes away), and the number of retries of a permanent error before the member
-    gives up. For a joining member, an unreadable registration or topic is such an error; a member that has completed a
-    rebalance keeps its partitions and keeps retrying. ``settle_ms`` is the time during which changes are gathered into
-    one rebalance. ``exclude_internal`` is ``exclude.internal.topics``.
+    * ``backoff_ms`` (``rebalance.backoff.ms``) is the wait before a retry. A change in ZooKeeper ends it early.
+    * ``max_retries`` (``rebalance.max.retries``) is the number of retries of a permanent error before the member
+      leaves. For a joining member an unreadable registration or topic is a permanent error. A member that has completed
+      a rebalance keeps its partitions instead, and retries without a limit.
+    * ``debounce_ms`` is the time for which the member collects further changes into the same rebalance.
+    * ``exclude_internal`` is ``exclude.internal.topics``.
     """
 
     session_timeout_ms: int = 6000
     backoff_ms: int = 500
     max_retries: int = 4
-    settle_ms: int = 50
+    debounce_ms: int = 50
     exclude_internal: bool = True
 
 
 class ConsumerMember:
-    """One member of ``group``; no I/O before `start`. Runs in its own thread until `leave`."""
+    """One member of ``group``. It does no I/O before `start`, and runs in its own thread until `leave`."""
 
     def __init__(
         self,
@@ -67,59 +68,65 @@ class ConsumerMember:
         member_id: str,
         subscription: Subscription,
         assignor: Assignor,
-        holder: PartitionListener,
+        listener: PartitionListener,
         *,
         config: ConnectionConfig | None = None,
         settings: MemberSettings = MemberSettings(),
     ) -> None:
         """``connect`` is ``h1:2181,h2:2181/chroot``. Raises `InvalidUri`."""
-        ZookeeperSession(connect, config)  # reports an invalid address at once
+        ZookeeperSession(connect, config)  # raises at once if the address is invalid
         self.group = group
         self.member_id = member_id
         self.subscription = subscription
         self.rebalances = 0
-        """Number of rebalances that this member has completed after a change of members, topics or partitions."""
+        """The number of rebalances that this member has completed after a change of members, topics or partitions."""
         self._connect = connect
         self._config = config
         self._settings = settings
         self._assignor = assignor
-        self._holder = holder
+        self._listener = listener
         self._wake = threading.Event()
         self._leaving = threading.Event()
-        self._settled = threading.Event()
+        self._rebalanced_or_failed = threading.Event()
         self._thread: threading.Thread | None = None
-        self._share: MemberOwnership | None = None
+        self._ownership: MemberOwnership | None = None
         self._error: OffsetMgrError | None = None
         self._joined = False
-        self.hindered_by: OffsetMgrError | None = None
-        """The unreadable registration or topic that prevents a rebalance; meanwhile the member keeps its partitions.
-        None if the member can read the whole group."""
+        self.unreadable_group_error: OffsetMgrError | None = None
+        """The error of a registration or topic that this member cannot read, so that it cannot rebalance and keeps its
+        partitions; None if the member can read the whole group."""
 
     @property
     def owned(self) -> dict[TopicPartition, ThreadId]:
-        """The partitions that it owns now, each with its thread."""
-        share = self._share
-        return {} if share is None else dict(share.owned)
+        """The partitions that this member owns now, each with its thread."""
+        ownership = self._ownership
+        return {} if ownership is None else dict(ownership.owned)
 
     @property
     def held_by_others(self) -> dict[TopicPartition, str]:
-        """Partitions assigned to this member that others have not released yet, with the texts of their owner nodes."""
-        share = self._share
-        return {} if share is None else dict(share.held)
+        """Partitions that are assigned to this member but still owned by others, with the content of their owner
+        nodes."""
+        ownership = self._ownership
+        return {} if ownership is None else dict(ownership.held_by_others)
 
     def start(self, timeout_s: float) -> None:
-        """Joins the group and waits until the first rebalance has ended (partitions that others still hold may follow
-        later). If it fails, the member leaves and the error is raised."""
+        """Joins the group and waits for the first rebalance. Partitions that others still own may follow later.
+
+        If the rebalance fails, or does not end within the timeout, the member leaves and this method raises the error.
+        """
         self._thread = threading.Thread(target=self._run, name=f"offsetmgr-member-{self.member_id}", daemon=True)
         self._thread.start()
-        self._settled.wait(timeout_s)
-        if not self._settled.is_set() or self._error is not None:
-            error = self._error or Conflict(f"consumer {self.member_id}", f"no rebalance within {timeout_s:g} s")
+        self._rebalanced_or_failed.wait(timeout_s)
+        if not self._rebalanced_or_failed.is_set() or self._error is not None:
+            error = self._error or Conflict(
+                f"consumer {self.member_id}", f"the first rebalance did not end within {timeout_s:g} s"
+            )
             self.leave()
             raise error
 
     def leave(self) -> None:
-        """Stops, commits, releases and unregisters; returns after that has been done or has failed."""
+        """Stops consumption, commits, releases the partitions and unregisters. Returns when this has succeeded or
+        failed."""
         self._leaving.set()
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -132,12 +139,12 @@ class ConsumerMember:
             self._run_sessions()
         except BaseException:
             self._error = OffsetMgrError(
-                f"consumer {self.member_id}", "has ended by a defect of offsetmgr", "see the traceback"
+                f"consumer {self.member_id}", "crashed (a bug in offsetmgr)", "see the traceback in the log"
             )
-            self._holder.failed(self._error)
+            self._listener.on_failed(self._error)
             raise
         finally:
-            self._settled.set()
+            self._rebalanced_or_failed.set()
 
     def _run_sessions(self) -> None:
         failures = 0
@@ -147,7 +154,7 @@ class ConsumerMember:
             )
             lease = SessionLease(session, self._wake.set)
             try:
-                self._live(session, lease)
+                self._run_session(session, lease)
             except SessionExpired as expired:
                 _LOG.warning("consumer %s: %s; registering again", self.member_id, expired)
                 failures = 0
@@ -155,98 +162,106 @@ class ConsumerMember:
                 failures += 1
                 self._error = error
                 _LOG.warning("consumer %s: %s", self.member_id, error)
-                # A configured id stays registered until the session of its last owner ends, so a conflict can be
-                # temporary.
-                passes = isinstance(error, Conflict) and failures <= self._patience()
-                if not passes and (not error.retriable or not self._joined):
+                # A configured consumer id stays registered until the session of its last owner ends, so the conflict
+                # may be temporary.
+                temporary = isinstance(error, Conflict) and failures <= self._max_conflicts()
+                if not temporary and (not error.retriable or not self._joined):
                     self._leaving.set()
-                    self._holder.failed(error)
+                    self._listener.on_failed(error)
             finally:
                 lease.end()
-                self._share = None
-                self._holder.drop(None)
+                self._ownership = None
+                self._listener.on_lost(None)
                 session.close()
             self._leaving.wait(self._settings.backoff_ms / 1000 if self._error else 0.0)
 
-    def _patience(self) -> float:
-        """Number of attempts that outlast a dead session."""
+    def _max_conflicts(self) -> float:
+        """The number of attempts after which the session of a dead process with the same id must have expired."""
         return self._settings.max_retries + 2 * self._settings.session_timeout_ms / self._settings.backoff_ms
 
-    def _live(self, session: ZookeeperSession, lease: SessionLease) -> None:
-        """One session from its beginning to its end. Raises `SessionExpired`, and errors that this session cannot
-        recover from."""
+    def _run_session(self, session: ZookeeperSession, lease: SessionLease) -> None:
+        """Runs one session from the registration until the member leaves.
+
+        Raises `SessionExpired`, and errors that end the session.
+        """
         lease.begin()
         session_id = register(session, self.group, self.member_id, self.subscription, _CLOCK.now_ms())
         self._error = None
         self._joined = True
-        self._holder.joined(session, lease)
-        share = MemberOwnership(self, session, Claims(session, session_id, self.group))
-        self._share = share
+        self._listener.on_joined(session, lease)
+        ownership = MemberOwnership(self, session, PartitionClaims(session, session_id, self.group))
+        self._ownership = ownership
         failures = 0
-        gone = False
+        expired = False
         try:
             while not self._leaving.is_set():
                 if lease.expired:
-                    raise SessionExpired(f"consumer {self.member_id}", "its ZooKeeper session is over")
+                    raise SessionExpired(f"consumer {self.member_id}", "its ZooKeeper session has ended")
                 self._wake.clear()
                 try:
-                    complete = share.rebalance()
+                    complete = ownership.rebalance()
                     failures = 0
-                    self._settled.set()
+                    self._rebalanced_or_failed.set()
                 except SessionExpired:
                     raise
                 except OffsetMgrError as error:
                     failures += 1
-                    # The first, second, fourth, eighth time: the error may last for days.
+                    # Warns at the first, second, fourth, eighth failure and so on, because an error may last for days.
                     level = logging.WARNING if failures & (failures - 1) == 0 else logging.DEBUG
                     _LOG.log(level, "consumer %s: rebalance (try %d): %s", self.member_id, failures, error)
-                    passes = error.retriable or isinstance(error, Conflict)
-                    # Leaving would not help: the same error stops all other members.
-                    passes = passes or (error is self.hindered_by and self._settled.is_set())
-                    if not passes and failures > self._settings.max_retries:
+                    temporary = error.retriable or isinstance(error, Conflict)
+                    # Leaving would not help, because the same error stops all other members.
+                    temporary = temporary or (
+                        error is self.unreadable_group_error and self._rebalanced_or_failed.is_set()
+                    )
+                    if not temporary and failures > self._settings.max_retries:
                         raise
                     complete = False
                 self._wake.wait(None if complete else self._settings.backoff_ms / 1000)
-                self._leaving.wait(self._settings.settle_ms / 1000)
+                self._leaving.wait(self._settings.debounce_ms / 1000)
         except SessionExpired:
-            gone = True
+            expired = True
             raise
         finally:
-            if not gone:
-                self._leave_well(share)
+            if not expired:
+                self._leave_group(ownership)
 
-    def _leave_well(self, share: MemberOwnership) -> None:
-        """Leaves in good order if that is still possible; otherwise the nodes disappear with the session."""
+    def _leave_group(self, ownership: MemberOwnership) -> None:
+        """Stops consumption and commits. The nodes disappear with the session, which the caller closes."""
         try:
-            self._holder.stop(share.owned)
+            self._listener.on_revoked(ownership.owned)
         except OffsetMgrError as error:
-            _LOG.warning("consumer %s: its last messages are not committed: %s", self.member_id, error)
+            _LOG.warning(
+                "consumer %s: the final commit failed, so the next owners receive some messages again: %s",
+                self.member_id,
+                error,
+            )
 
-    # --- implements `Group` for its `MemberOwnership` ------------------------------------------------
+    # --- implements `MemberContext` for its `MemberOwnership` ------------------------------------------------
 
     @property
-    def holder(self) -> PartitionListener:
-        return self._holder
+    def listener(self) -> PartitionListener:
+        return self._listener
 
-    def look(self, session: ZookeeperSession) -> GroupRegistration:
-        """Reads the group; registers again if another client has deleted the registration."""
+    def read_group(self, session: ZookeeperSession) -> GroupRegistration:
+        """Reads the group, and registers again if another client has deleted the registration."""
         try:
             snapshot = read_registration(session, self.group, exclude_internal=self._settings.exclude_internal)
             if self.member_id not in snapshot.members:
                 register(session, self.group, self.member_id, self.subscription, _CLOCK.now_ms())
                 snapshot = read_registration(session, self.group, exclude_internal=self._settings.exclude_internal)
-        except _NOT_UNDERSTOOD as error:
-            self.hindered_by = error
+        except _UNREADABLE as error:
+            self.unreadable_group_error = error
             raise
-        self.hindered_by = None
+        self.unreadable_group_error = None
         return snapshot
 
-    def part(self, snapshot: GroupRegistration) -> dict[TopicPartition, ThreadId]:
-        """This member's part of the assignment."""
+    def own_assignment(self, snapshot: GroupRegistration) -> dict[TopicPartition, ThreadId]:
+        """Computes the partitions that the assignment gives to this member."""
         assigned = self._assignor.assign(snapshot.streams, snapshot.partitions)
         return {tp: thread for tp, thread in assigned.items() if thread.member_id == self.member_id}
 
-    def rebalanced(self) -> None:
+    def on_rebalanced(self) -> None:
         self.rebalances += 1
 
     def wake(self) -> None:

@@ -1,7 +1,7 @@
-"""Java's predefined character classes, restricted to the characters that a topic's name can have. Pure.
+"""Java's predefined character classes, restricted to the characters of topic names. Pure.
 
-Source: java.util.regex.Pattern's documentation. Patterns are matched only against names of ``[a-zA-Z0-9._-]`` (Kafka
-accepts no others), so a class is simply its subset of those 65 characters.
+Patterns are matched only against topic names, which consist of the 65 characters ``[a-zA-Z0-9._-]``. A class is
+therefore a subset of these. Source: java.util.regex.Pattern's documentation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ESCAPES: Final = {
     **{"d": _DIGITS, "D": ALPHABET - _DIGITS, "w": _WORD, "W": ALPHABET - _WORD},
     **{"s": _NOTHING, "S": ALPHABET, "h": _NOTHING, "H": ALPHABET, "v": _NOTHING, "V": ALPHABET},
 }
-"""The characters that a backslash and a letter match, inside a class and outside."""
+"""Letter -> the characters that a backslash with this letter matches, inside and outside of a class."""
 
 _NAMED: Final = {
     **{"Lower": _LOWER, "Upper": _UPPER, "Alpha": _LETTERS, "Digit": _DIGITS, "Alnum": _LETTERS | _DIGITS},
@@ -46,7 +46,8 @@ _CATEGORY: Final = re.compile(
 
 
 def property_class(name: str) -> frozenset[str] | None:
-    """The characters in ``\\p{name}``; None for an unknown name (Java knows all of Unicode's)."""
+    """The characters in ``\\p{name}``; None for a name that offsetmgr does not know. Java knows all of Unicode's
+    names."""
     if name in _NAMED:
         return _NAMED[name]
     if found := _CATEGORY.fullmatch(name):
@@ -55,5 +56,5 @@ def property_class(name: str) -> frozenset[str] | None:
 
 
 def both_cases(characters: frozenset[str]) -> frozenset[str]:
-    """The characters with the other case of each letter."""
+    """Adds the other case of each letter."""
     return frozenset(other for one in characters for other in (one, one.lower(), one.upper()))

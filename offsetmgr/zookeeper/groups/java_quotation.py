@@ -1,4 +1,4 @@
-"""Java's quotation in regular expressions."""
+"""Removes ``\\Q...\\E`` quotation from Java's regular expressions, and writes character classes for Python's."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Final
 
 from offsetmgr.zookeeper.groups.java_classes import ALPHABET
 
-_NOTHING_MATCHES: Final = r"[^\s\S]"
+NO_CHARACTER: Final = r"[^\s\S]"
+"""A class that matches no character."""
 
 
-def _without_quotation(pattern: str) -> tuple[str, list[bool]]:
-    """The pattern without ``\\Q`` and ``\\E``, and a flag for each character that was between them."""
+def strip_quotation(pattern: str) -> tuple[str, list[bool]]:
+    """Returns the pattern without ``\\Q`` and ``\\E``, and for each character whether it was between them."""
     text, quoted = "", []
     at, inside = 0, False
     while at < len(pattern):
@@ -28,9 +29,10 @@ def _without_quotation(pattern: str) -> tuple[str, list[bool]]:
     return text, quoted
 
 
-def _class_text(characters: frozenset[str]) -> str:
+def python_class(characters: frozenset[str]) -> str:
+    """Returns a Python pattern that matches one of these characters."""
     if not characters:
-        return _NOTHING_MATCHES
+        return NO_CHARACTER
     if characters == ALPHABET:
         return "."
     return re.escape("".join(characters)) if len(characters) == 1 else f"[{re.escape(''.join(sorted(characters)))}]"

@@ -1,7 +1,7 @@
-"""Membership in an old consumer group: the id, the registration, and the facts that an assignment depends on.
+"""Registers a member in an old consumer group, and reads the input of the group's assignment.
 
-Registrations are ephemeral: they disappear with the session. Source: kafka.consumer.ZookeeperConsumerConnector of
-0.10.2.
+Registrations are ephemeral: ZooKeeper deletes them with the member's session. Source:
+kafka.consumer.ZookeeperConsumerConnector of 0.10.2.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.consumers import parse_registration
 from offsetmgr.zookeeper.nodes.topics import parse_topic
 
-_TRIES: Final = 8
+_MAX_TRIES: Final = 8
 
 
 def member_id(group: str, configured: str | None = None, *, now_ms: int, host: str | None = None) -> str:
-    """Returns the id under which a consumer registers: ``GROUP_HOST-MILLIS-8HEX``, or ``GROUP_CONFIGURED``
-    (``consumer.id``).
+    """Returns a consumer id for the registration: ``GROUP_HOST-MILLIS-8HEX``, or ``GROUP_CONFIGURED``.
 
-    Raises `UsageError` for a text that cannot be a node's name.
+    ``configured`` is ``consumer.id``. Raises `UsageError` if the id cannot be the name of a node.
     """
     own = configured if configured is not None else f"{host or socket.gethostname()}-{now_ms}-{secrets.token_hex(4)}"
     found = f"{group}_{own}"
@@ -47,19 +46,19 @@ class GroupRegistration:
     topics: Sequence[str] = ()
     """All existing topics."""
     streams: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Member -> topic -> number of streams, patterns resolved."""
+    """Member -> topic -> number of streams. Patterns are resolved to topics."""
     partitions: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Topic -> partitions, for each consumed topic; empty for one that does not exist."""
+    """Consumed topic -> its partitions; no partitions if the topic does not exist."""
 
 
 def register(session: ZookeeperSession, group: str, member: str, subscription: Subscription, now_ms: int) -> int:
-    """Registers the member in this session and returns the session's id; does nothing if it is already registered.
+    """Registers the member in this session, if it is not registered already, and returns the session's id.
 
-    Raises `Conflict` if another session holds the id: the session of a process that has just died, or of a second
-    consumer with the same configured id. Also raises what the session raises.
+    Raises `Conflict` if another session has registered the id: the session of a process that has just died, or of a
+    second consumer with the same configured id. Also raises what the session raises.
     """
     path, parent = paths.member(group, member), paths.ids(group)
-    for _ in range(_TRIES):
+    for _ in range(_MAX_TRIES):
         node = session.get(path)
         if node is not None:
             if node.ephemeral_owner == session.session_id:
@@ -67,26 +66,27 @@ def register(session: ZookeeperSession, group: str, member: str, subscription: S
             raise Conflict(
                 f"consumer id {member}",
                 "is registered by another session",
-                "give each consumer an id of its own; that of a process which died is free once its session has ended",
+                "give each consumer its own consumer.id; a dead process frees its id when its session expires",
             )
-        ensure(session, [paths.CONSUMERS, paths.group(group), parent])
+        ensure_nodes(session, [paths.CONSUMERS, paths.group(group), parent])
         outcome = session.transaction([Create(path, subscription.encoded(now_ms), ephemeral=True)])
-        if outcome.state is OperationState.REFUSED and outcome.code not in (
+        if outcome.state is OperationState.REJECTED and outcome.code not in (
             ZookeeperError.NODE_EXISTS,
             ZookeeperError.NO_NODE,
         ):
-            raise outcome.error or ServerError(f"ZooKeeper node {path}", "was refused")
+            raise outcome.error or ServerError(f"ZooKeeper node {path}", "the server rejected its creation")
         if outcome.state is OperationState.UNKNOWN:
             session.sync()
-    raise Conflict(f"consumer id {member}", "its registration comes and goes", "does another consumer use the same id?")
+    raise Conflict(
+        f"consumer id {member}", "its registration keeps changing", "check whether another consumer uses the same id"
+    )
 
 
 def read_registration(session: ZookeeperSession, group: str, *, exclude_internal: bool = True) -> GroupRegistration:
-    """Reads the facts that the group's assignment depends on. The result is not a snapshot: the caller sets watches and
-    reads again after a change.
+    """Reads the input of the group's assignment. It is not a snapshot: the caller sets watches and reads after changes.
 
-    Raises what the session raises, and `CorruptData`, `UnknownVersion`, `UnsupportedOperation` for a registration or a
-    topic that cannot be decoded: an assignment without it would differ from the other members'.
+    Raises what the session raises, and `CorruptData`, `UnknownVersion` or `UnsupportedOperation` for a registration or
+    topic that cannot be decoded, because an assignment without it would differ from that of the other members.
     """
     ids = sorted(session.children(paths.ids(group)) or ())
     registrations = session.get_many([paths.member(group, name) for name in ids])
@@ -94,35 +94,35 @@ def read_registration(session: ZookeeperSession, group: str, *, exclude_internal
     for name, node in zip(ids, registrations, strict=True):
         if isinstance(node, OffsetMgrError):
             raise node
-        if node is not None:  # has left since the ids were listed, and the watch reports that
+        if node is not None:  # else the member left after the ids were listed, and a watch reports that
             members[name] = Subscription.of(parse_registration(paths.member(group, name), node.data))
     brokers = sorted(session.children(paths.BROKER_IDS) or ())
     topics = sorted(session.children(paths.BROKER_TOPICS) or ())
     streams = {name: found.topics(topics, exclude_internal=exclude_internal) for name, found in members.items()}
-    wanted = sorted({topic for of_member in streams.values() for topic in of_member})
+    consumed = sorted({topic for of_member in streams.values() for topic in of_member})
     partitions: dict[str, Sequence[int]] = {}
-    for topic, node in zip(wanted, session.get_many([paths.topic(topic) for topic in wanted]), strict=True):
+    for topic, node in zip(consumed, session.get_many([paths.topic(topic) for topic in consumed]), strict=True):
         if isinstance(node, OffsetMgrError):
             raise node
         partitions[topic] = [] if node is None else sorted(parse_topic(paths.topic(topic), node.data).replicas)
     return GroupRegistration(members, brokers, topics, streams, partitions)
 
 
-def ensure(session: ZookeeperSession, wanted: Sequence[str]) -> None:
-    """Creates the missing ones of these (persistent, empty) nodes; parents must come before their children.
+def ensure_nodes(session: ZookeeperSession, nodes: Sequence[str]) -> None:
+    """Creates those of these nodes that are missing, persistent and empty. Parents must precede their children.
 
     Raises what the session raises.
     """
-    for _ in range(_TRIES):
-        missing = [path for path, node in zip(wanted, session.get_many(wanted), strict=True) if node is None]
+    for _ in range(_MAX_TRIES):
+        missing = [path for path, node in zip(nodes, session.get_many(nodes), strict=True) if node is None]
         if not missing:
             return
         outcome = session.transaction([Create(path) for path in missing])
         if outcome.state is OperationState.COMMITTED:
             return
-        if outcome.state is OperationState.REFUSED and outcome.code not in (
+        if outcome.state is OperationState.REJECTED and outcome.code not in (
             ZookeeperError.NODE_EXISTS,
             ZookeeperError.NO_NODE,
         ):
-            raise outcome.error or ServerError(f"ZooKeeper node {missing[0]}", "was refused")
-    raise Conflict(f"ZooKeeper node {wanted[-1]}", "its parents come and go")
+            raise outcome.error or ServerError(f"ZooKeeper node {missing[0]}", "the server rejected its creation")
+    raise Conflict(f"ZooKeeper node {nodes[-1]}", "its parents keep changing")

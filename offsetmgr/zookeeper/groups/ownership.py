@@ -1,6 +1,6 @@
-"""The owners of partitions: ``/consumers/GROUP/owners/TOPIC/PARTITION``. Reads only.
+"""Reads the owners of partitions: ``/consumers/GROUP/owners/TOPIC/PARTITION``. Writes nothing.
 
-In Kafka 0.7 the node is named ``BROKER-PARTITION``, and the partition is a `BrokerPartition`.
+In Kafka 0.7 the node's name is ``BROKER-PARTITION``, and the partition is a `BrokerPartition`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _PARTITION: Final = re.compile("0|[1-9][0-9]{0,9}")
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The consumer thread that owns a partition: the node contains ``<consumerId>-<thread>``.
+    """The consumer thread that owns a partition, from a node that contains ``<consumerId>-<thread>``.
 
-    ``error`` is the reason why the node could not be decoded: the partition is still owned, the owner is unknown, and
-    ``member_id`` and ``thread`` are None. ``session_id`` is the owner's ZooKeeper session, which its registration has
-    too; 0 for a persistent node, which consumers never create.
+    If the node cannot be decoded, ``error`` is the reason, and ``member_id`` and ``thread`` are None: the partition has
+    an owner, but the owner is unknown. ``session_id`` is the owner's ZooKeeper session, which also owns the member's
+    registration. It is 0 for a persistent node, which consumers never create.
     """
 
     member_id: str | None
@@ -38,15 +38,15 @@ class Owner:
     session_id: int
     error: OffsetMgrError | None = None
     claimed_at_ms: int | None = None
-    """Creation time of the node, by ZooKeeper's clock."""
+    """Creation time of the node (ms since 1970), by ZooKeeper's clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOwners:
     """The owners of one group's partitions.
 
-    ``errors`` maps the path of a node to the reason why it is ignored (its name is not a partition, or it is
-    unreadable). If ``error`` is set, the group's owners are unknown.
+    ``errors`` maps the path of an ignored node to the reason: its name is not a partition, or it is unreadable. If
+    ``error`` is set, the group's owners are unknown.
     """
 
     group: str
@@ -56,10 +56,10 @@ class GroupOwners:
 
 
 def owners(session: ZookeeperSession, group: str) -> dict[TopicPartition, Owner]:
-    """Returns the owners of one group's partitions; a partition that is not in the result has none.
+    """Returns the owners of one group's partitions. A partition that is not in the result has no owner.
 
-    Raises `UsageError` for an impossible group id, what reading raises, and the first error of a node whose partition
-    is unknown; `owners_many` reports those errors next to the owners.
+    Raises `UsageError` for an impossible group id, the errors of the session, and the first error in
+    `GroupOwners.errors`.
     """
     (found,) = owners_many(session, [group])
     if found.error is not None:
@@ -70,7 +70,7 @@ def owners(session: ZookeeperSession, group: str) -> dict[TopicPartition, Owner]
 
 
 def owners_many(session: ZookeeperSession, groups: Iterable[str]) -> Iterator[GroupOwners]:
-    """Yields the owners of many groups' partitions, one result for each group. Raises if the session fails."""
+    """Yields the owners of many groups' partitions, one result per group. Raises if the session fails."""
     remaining = iter(groups)
     while batch := list(islice(remaining, GROUPS_AT_ONCE)):
         yield from _owners_of(session, batch)
@@ -98,7 +98,7 @@ def _owners_of(session: ZookeeperSession, groups: list[str]) -> Iterator[GroupOw
     for (group, partition, path), node in zip(partitions, nodes, strict=True):
         if isinstance(node, OffsetMgrError):
             errors[group][path] = node
-        elif node is not None:  # released since the children were listed
+        elif node is not None:  # else released since the children were listed
             found[group][partition] = _owner(path, node)
     for group, names in zip(possible, listed, strict=True):
         if isinstance(names, OffsetMgrError):
@@ -110,7 +110,7 @@ def _owners_of(session: ZookeeperSession, groups: list[str]) -> Iterator[GroupOw
 def _partitions(
     session: ZookeeperSession, topics: list[tuple[str, str, str]], errors: dict[str, dict[str, OffsetMgrError]]
 ) -> Iterator[tuple[str, TopicPartition, str]]:
-    """The nodes under the topics' nodes, as group, partition and path; invalid names go to the group's ``errors``."""
+    """Yields the owner nodes below the topics' nodes: group, partition and path. Adds invalid names to ``errors``."""
     for (group, topic, path), names in zip(topics, session.children_many([p for *_, p in topics]), strict=True):
         if isinstance(names, OffsetMgrError):
             errors[group][path] = names

@@ -1,10 +1,12 @@
-"""Claims on partitions: ephemeral owner nodes, created only if none exists, and deleted only by their session.
+"""`PartitionClaims`: claims and releases partitions through ephemeral owner nodes.
 
-Ordering contract: all requests here use the member's one session, so the server rejects them after the session is over.
-An owner node of this session is therefore never mistaken for a free partition, and a node that another member has
-created since is never deleted. Source: reflectPartitionOwnershipDecision of kafka.consumer.ZookeeperConsumerConnector,
-which claims all of its partitions or none. This code claims each partition separately, so that one late owner does not
-delay the others.
+A claim creates the owner node only if none exists. Only the session that owns the node deletes it.
+
+Ordering contract: all requests here use the member's one session, so the server rejects them after that session has
+ended. Therefore a member never mistakes its own owner node for a free partition, and never deletes a node that another
+member has created since. Source: reflectPartitionOwnershipDecision of kafka.consumer.ZookeeperConsumerConnector, which
+claims all of its partitions or none. This code claims each partition separately, so that one late owner does not delay
+the others.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import (
-    OPERATIONS_A_TRANSACTION,
+    MAX_OPERATIONS_PER_TRANSACTION,
     Create,
     Delete,
     Operation,
@@ -26,76 +28,92 @@ from offsetmgr.zookeeper.client.transactions import (
     TransactionResult,
 )
 from offsetmgr.zookeeper.groups.assignors import ThreadId
-from offsetmgr.zookeeper.groups.membership import ensure
+from offsetmgr.zookeeper.groups.membership import ensure_nodes
 from offsetmgr.zookeeper.nodes import paths
 
-_TRIES: Final = 8
+_MAX_TRIES: Final = 8
 _RACES: Final = (ZookeeperError.NODE_EXISTS, ZookeeperError.NO_NODE, ZookeeperError.BAD_VERSION)
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimResult:
-    """``mine`` have been claimed; ``held`` still belong to others: partition -> the text of its owner node."""
+    """The result of a claim: the partitions that this session owns, and those that others own.
 
-    mine: Mapping[TopicPartition, ThreadId]
-    held: Mapping[TopicPartition, str]
+    ``held_by_others`` maps a partition to the content of its owner node.
+    """
+
+    claimed: Mapping[TopicPartition, ThreadId]
+    held_by_others: Mapping[TopicPartition, str]
 
 
-class Claims:
-    """The owner nodes of one group, as the session with this id sees and changes them."""
+class PartitionClaims:
+    """The owner nodes of one group, in the session with this id."""
 
     def __init__(self, session: ZookeeperSession, session_id: int, group: str) -> None:
         self._session = session
         self._session_id = session_id
         self._group = group
-        self.unsure: set[TopicPartition] = set()
-        """Partitions whose claim has an unknown outcome: their nodes may be ours."""
+        self.in_doubt: set[TopicPartition] = set()
+        """Partitions whose claim has an unknown outcome: this session may own them."""
 
     def path(self, partition: TopicPartition) -> str:
         return paths.owner(self._group, partition.topic, partition.partition)
 
-    def claim(self, wanted: Mapping[TopicPartition, ThreadId]) -> ClaimResult:
-        """Claims those of the partitions that have no owner. Raises what the session raises; the partitions of the
-        failed request are then in `unsure`."""
-        for _ in range(_TRIES):
-            found = self._read(wanted)
-            mine = {tp: wanted[tp] for tp, node in found.items() if self._is(node, wanted[tp])}
-            held = {
+    def claim(self, partitions: Mapping[TopicPartition, ThreadId]) -> ClaimResult:
+        """Claims those partitions that have no owner; ``partitions`` maps each one to the thread that consumes it.
+
+        Raises what the session raises; `in_doubt` then includes the partitions of the failed request.
+        """
+        for _ in range(_MAX_TRIES):
+            found = self._read(partitions)
+            claimed = {tp: partitions[tp] for tp, node in found.items() if self._is_owned_by(node, partitions[tp])}
+            held_by_others = {
                 tp: node.data.decode("utf-8", "backslashreplace")
                 for tp, node in found.items()
                 if node is not None and node.ephemeral_owner != self._session_id
             }
-            free = [tp for tp in wanted if tp not in mine and tp not in held]
+            free = [tp for tp in partitions if tp not in claimed and tp not in held_by_others]
             if not free:
-                self.unsure -= wanted.keys()
-                return ClaimResult(mine, held)
+                self.in_doubt -= partitions.keys()
+                return ClaimResult(claimed, held_by_others)
             self._ensure_parents(free)
             operations: list[Operation] = []
             for tp in free:
-                if (ours := found[tp]) is not None:  # but for another thread, or overwritten by hand
+                if (ours := found[tp]) is not None:  # it names another thread, or was overwritten by hand
                     operations.append(Delete(self.path(tp), ours.version))
-                operations.append(Create(self.path(tp), str(wanted[tp]).encode(), ephemeral=True))
-            self.unsure |= set(free)
-            self._carry_out(operations)
-        raise Conflict(f"partitions of group {self._group}", "their owners come and go", "try again when it is quiet")
+                operations.append(Create(self.path(tp), str(partitions[tp]).encode(), ephemeral=True))
+            self.in_doubt |= set(free)
+            self._send(operations)
+        raise Conflict(
+            f"partitions of group {self._group}",
+            "their owner nodes keep changing",
+            "try again when the group is stable",
+        )
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
-        """Releases those of the partitions that are ours. Raises what the session raises."""
+        """Releases the partitions that this session owns. Raises what the session raises."""
         left = set(partitions)
-        if left & self.unsure:
-            self._session.sync()  # by then a request sent on a lost connection has been carried out, or never will be
-        for _ in range(_TRIES):
-            ours = {tp: node for tp, node in self._read(left).items() if node is not None and self._ours(node)}
-            self.unsure -= left - ours.keys()
+        if left & self.in_doubt:
+            self._session.sync()  # afterwards no earlier request, sent on a lost connection, can still take effect
+        for _ in range(_MAX_TRIES):
+            ours = {tp: node for tp, node in self._read(left).items() if node is not None and self._is_ours(node)}
+            self.in_doubt -= left - ours.keys()
             if not ours:
                 return
-            self._carry_out([Delete(self.path(tp), node.version) for tp, node in ours.items()])
-        raise Conflict(f"partitions of group {self._group}", "their owners come and go", "try again when it is quiet")
+            self._send([Delete(self.path(tp), node.version) for tp, node in ours.items()])
+        raise Conflict(
+            f"partitions of group {self._group}",
+            "their owner nodes keep changing",
+            "try again when the group is stable",
+        )
 
     def lost(self, owned: Mapping[TopicPartition, ThreadId]) -> set[TopicPartition]:
-        """Returns those of the partitions whose node is no longer ours, because another client deleted or overwrote it.
-        Raises what the session raises."""
-        return {tp for tp, node in self._read(owned).items() if not self._is(node, owned[tp])}
+        """Returns the partitions that this session has lost because another client deleted or overwrote their owner
+        node.
+
+        Raises what the session raises.
+        """
+        return {tp for tp, node in self._read(owned).items() if not self._is_owned_by(node, owned[tp])}
 
     def _read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, NodeData | None]:
         found: dict[TopicPartition, NodeData | None] = {}
@@ -106,29 +124,30 @@ class Claims:
             found[tp] = node
         return found
 
-    def _ours(self, node: NodeData) -> bool:
+    def _is_ours(self, node: NodeData) -> bool:
         return node.ephemeral_owner == self._session_id
 
-    def _is(self, node: NodeData | None, thread: ThreadId) -> bool:
-        return node is not None and self._ours(node) and node.data == str(thread).encode()
+    def _is_owned_by(self, node: NodeData | None, thread: ThreadId) -> bool:
+        return node is not None and self._is_ours(node) and node.data == str(thread).encode()
 
     def _ensure_parents(self, partitions: Iterable[TopicPartition]) -> None:
         topics = sorted({tp.topic for tp in partitions})
         root = paths.owners(self._group)
-        ensure(self._session, [root, *(paths.owners_of_topic(self._group, topic) for topic in topics)])
+        ensure_nodes(self._session, [root, *(paths.owners_of_topic(self._group, topic) for topic in topics)])
 
-    def _carry_out(self, operations: list[Operation]) -> None:
-        """Sends transactions, each of which is carried out or not; the caller reads again to find out."""
+    def _send(self, operations: list[Operation]) -> None:
+        """Sends transactions. Some may be rejected or in doubt, so the caller reads the nodes again afterwards."""
         batches = [
-            operations[at : at + OPERATIONS_A_TRANSACTION] for at in range(0, len(operations), OPERATIONS_A_TRANSACTION)
+            operations[at : at + MAX_OPERATIONS_PER_TRANSACTION]
+            for at in range(0, len(operations), MAX_OPERATIONS_PER_TRANSACTION)
         ]
         outcomes = self._session.transactions(batches)
         if any(outcome.state in (OperationState.UNKNOWN, OperationState.NOT_SENT) for outcome in outcomes):
             self._session.sync()
         for outcome in outcomes:
-            if outcome.state is OperationState.REFUSED and outcome.code not in _RACES:
-                raise _refusal(outcome)
+            if outcome.state is OperationState.REJECTED and outcome.code not in _RACES:
+                raise _rejection(outcome)
 
 
-def _refusal(outcome: TransactionResult) -> OffsetMgrError:
-    return outcome.error or ServerError("ZooKeeper", f"refused a claim with code {outcome.code}")
+def _rejection(outcome: TransactionResult) -> OffsetMgrError:
+    return outcome.error or ServerError("ZooKeeper", f"rejected a claim with code {outcome.code}")

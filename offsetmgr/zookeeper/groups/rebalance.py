@@ -1,13 +1,14 @@
 """`MemberOwnership`: the partitions that one session of a member owns, adjusted to the group after each change.
 
-It watches the facts that the assignment depends on, releases the partitions that no longer belong to the member, and
-claims the new ones. It notifies the consuming code through `PartitionListener`. Partitions that stay with their thread
-are not interrupted. The old consumer releases all of them at every change, which looks the same to the others.
+It watches the nodes that determine the assignment, releases the partitions that are no longer assigned to the member,
+and claims the new ones. It notifies the consuming code through `PartitionListener`. Consumption of partitions that stay
+with their thread continues. The old consumer releases all partitions at every change; the other members need not see
+the difference.
 
-Ordering contract, for each partition: `PartitionListener.stop` (which stops delivery and commits) runs before the owner
-node is deleted; the owner node is created before `PartitionListener.begin` (which then reads the committed offset).
-After the session is over, `PartitionListener.drop` runs and nothing is committed. Before that call the session's lease
-has already run out; code that delivers messages must check the lease for each of them.
+Ordering contract, for each partition: `PartitionListener.on_revoked` (which stops delivery and commits) runs before the
+owner node is deleted; the owner node is created before `PartitionListener.on_assigned` (which then reads the committed
+offset). After the session is over, `PartitionListener.on_lost` runs and nothing is committed. Before that call the
+session's lease has already run out; code that delivers messages must check the lease for each of them.
 
 Source: the rebalancing algorithm of the 0.10.1 implementation page; ZKRebalancerListener of
 kafka.consumer.ZookeeperConsumerConnector.
@@ -26,41 +27,46 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_lease import SessionLease
 from offsetmgr.zookeeper.groups.assignors import ThreadId
 from offsetmgr.zookeeper.groups.membership import GroupRegistration
-from offsetmgr.zookeeper.groups.partition_claims import Claims
+from offsetmgr.zookeeper.groups.partition_claims import PartitionClaims
 from offsetmgr.zookeeper.nodes import paths
 
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
 
 
 class PartitionListener(Protocol):
-    """Consumes the partitions that a member owns. Called in the member's thread, one call at a time."""
+    """Consumes the partitions that a member owns. The member's thread calls the methods, one at a time."""
 
-    def joined(self, session: ZookeeperSession, lease: SessionLease) -> None:
-        """The member is registered in this session; all claims until `drop` belong to it."""
+    def on_joined(self, session: ZookeeperSession, lease: SessionLease) -> None:
+        """The member has registered in this session, which owns all its partitions until `on_lost`."""
         ...
 
-    def begin(self, claimed: Mapping[TopicPartition, ThreadId]) -> Collection[TopicPartition]:
-        """Consume these partitions from their committed offsets, including partitions that were stopped and came back
-        before their release. Returns the partitions that could not be started yet; they are passed again soon. Raises
-        if retrying cannot help."""
+    def on_assigned(self, claimed: Mapping[TopicPartition, ThreadId]) -> Collection[TopicPartition]:
+        """Starts to consume these partitions from their committed offsets.
+
+        They may include partitions that were revoked and assigned again before their release. Returns the partitions
+        that could not be started; the member soon passes them again. Raises if a retry cannot help.
+        """
         ...
 
-    def stop(self, partitions: Collection[TopicPartition]) -> None:
-        """Stop delivery of these partitions, commit, and forget them. Called again for stopped partitions whose release
-        has failed."""
+    def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """Stops delivery of these partitions, commits their offsets, and forgets them.
+
+        The member calls it again if it could not release the partitions.
+        """
         ...
 
-    def drop(self, partitions: Collection[TopicPartition] | None) -> None:
-        """These partitions (None: all) already belong to others: stop delivery and commit nothing."""
+    def on_lost(self, partitions: Collection[TopicPartition] | None) -> None:
+        """Stops delivery of these partitions, or of all if None, without a commit: other members may own them
+        already."""
         ...
 
-    def failed(self, error: OffsetMgrError) -> None:
-        """The member has given up and left the group."""
+    def on_failed(self, error: OffsetMgrError) -> None:
+        """The member has left the group because of this error."""
         ...
 
 
-class Group(Protocol):
-    """The services of its member and group that a `MemberOwnership` needs."""
+class MemberContext(Protocol):
+    """The operations of a group member that a `MemberOwnership` needs."""
 
     @property
     def group(self) -> str: ...
@@ -69,106 +75,118 @@ class Group(Protocol):
     def member_id(self) -> str: ...
 
     @property
-    def holder(self) -> PartitionListener: ...
+    def listener(self) -> PartitionListener: ...
 
-    def look(self, session: ZookeeperSession) -> GroupRegistration:
-        """Reads the group."""
+    def read_group(self, session: ZookeeperSession) -> GroupRegistration:
+        """Reads the input of the group's assignment."""
         ...
 
-    def part(self, snapshot: GroupRegistration) -> dict[TopicPartition, ThreadId]:
-        """The member's part of the assignment."""
+    def own_assignment(self, snapshot: GroupRegistration) -> dict[TopicPartition, ThreadId]:
+        """Computes the partitions that the assignment gives to this member."""
         ...
 
-    def rebalanced(self) -> None:
-        """Members, topics or partitions have changed since the last call."""
+    def on_rebalanced(self) -> None:
+        """A rebalance has been completed after a change of members, topics or partitions."""
         ...
 
     def wake(self) -> None:
-        """Something has changed: a rebalance is needed soon. Thread-safe."""
+        """Requests a rebalance, because something has changed. Thread-safe."""
         ...
 
 
 class MemberOwnership:
-    """Belongs to one session. For one thread, except ``owned`` and ``held``."""
+    """The partitions that a member owns in one session.
 
-    def __init__(self, member: Group, session: ZookeeperSession, claims: Claims) -> None:
+    Only one thread may use it, but every thread may read ``owned`` and ``held_by_others``.
+    """
+
+    def __init__(self, member: MemberContext, session: ZookeeperSession, claims: PartitionClaims) -> None:
         self._member = member
         self._session = session
         self._claims = claims
         self._watched: set[str] = set()
         self._lock = threading.Lock()
         self.owned: dict[TopicPartition, ThreadId] = {}
-        """The owned partitions, each with its thread; the mapping is replaced, never changed."""
-        self.held: dict[TopicPartition, str] = {}
-        """Partitions assigned to this member that others still hold, with the texts of their owner nodes; replaced
-        too."""
-        self._unbegun: set[TopicPartition] = set()
-        """Those of ``owned`` that are not consumed: not begun yet, or stopped and not released yet."""
-        self._seen: object = None
+        """The owned partitions, each with its thread. Each change replaces the mapping."""
+        self.held_by_others: dict[TopicPartition, str] = {}
+        """Partitions that are assigned to this member but still owned by others, with the content of their owner nodes.
+        Each change replaces the mapping."""
+        self._not_consumed: set[TopicPartition] = set()
+        """The partitions in ``owned`` whose consumption has not started yet, or has stopped before their release."""
+        self._last_assignment_input: object = None
 
     def rebalance(self) -> bool:
-        """Adjusts the owned partitions to the present assignment. Returns False if something must be retried."""
-        member, holder = self._member, self._member.holder
+        """Adjusts the owned partitions to the present assignment. Returns False if the caller must call it again
+        soon."""
+        member, listener = self._member, self._member.listener
         parents = [paths.ids(member.group), paths.BROKER_IDS, paths.BROKER_TOPICS]
         self._watch([self._claims.path(tp) for tp in self.owned], parents)
-        # Before the group is read, because that fails as long as a registration is unreadable; lost partitions must be
-        # dropped even then.
+        # Before the group is read: that fails as long as a registration is unreadable, and the listener must learn of
+        # lost partitions even then.
         if lost := self._claims.lost(self.owned):
-            _LOG.warning("consumer %s: others deleted or wrote its owner nodes: %s", member.member_id, _listed(lost))
-            holder.drop(lost)
+            _LOG.warning(
+                "consumer %s: other clients deleted or overwrote its owner nodes, consumption stops: %s",
+                member.member_id,
+                _shortened(lost),
+            )
+            listener.on_lost(lost)
             self._forget(lost)
-        snapshot = member.look(self._session)
+        snapshot = member.read_group(self._session)
         if self._watch([paths.topic(topic) for topic in snapshot.streams.get(member.member_id, {})], []):
-            snapshot = member.look(self._session)  # changes from before the watches were set
+            snapshot = member.read_group(self._session)  # includes changes from before the watches were set
         if not snapshot.brokers:
-            # As in the old consumer: nothing can be consumed, and releasing would not help.
-            return not self._unbegun
-        share = member.part(snapshot)
-        if leaving := [tp for tp, thread in self.owned.items() if share.get(tp) != thread]:
+            # As in the old consumer: without brokers nothing can be consumed, and a release would not help.
+            return not self._not_consumed
+        assigned = member.own_assignment(snapshot)
+        if leaving := [tp for tp, thread in self.owned.items() if assigned.get(tp) != thread]:
             self._stop(leaving)
             self._claims.release(leaving)
             self._forget(leaving)
-        if stray := self._claims.unsure - share.keys():
-            self._claims.release(stray)
-        claimed = self._claims.claim({tp: thread for tp, thread in share.items() if tp not in self.owned})
-        self.owned = {**self.owned, **claimed.mine}
-        self._unbegun |= claimed.mine.keys()
-        self.held = dict(claimed.held)
-        self._watch([self._claims.path(tp) for tp in (*claimed.mine, *claimed.held)], [])
-        if self._unbegun:
-            self._unbegun = set(holder.begin({tp: self.owned[tp] for tp in self._unbegun}))
-        seen = (snapshot.streams, snapshot.partitions)
-        if leaving or claimed.mine or seen != self._seen:
-            member.rebalanced()
-        self._seen = seen
-        if leaving or claimed.mine or claimed.held:
+        if unassigned := self._claims.in_doubt - assigned.keys():
+            self._claims.release(unassigned)
+        result = self._claims.claim({tp: thread for tp, thread in assigned.items() if tp not in self.owned})
+        self.owned = {**self.owned, **result.claimed}
+        self._not_consumed |= result.claimed.keys()
+        self.held_by_others = dict(result.held_by_others)
+        self._watch([self._claims.path(tp) for tp in (*result.claimed, *result.held_by_others)], [])
+        if self._not_consumed:
+            self._not_consumed = set(listener.on_assigned({tp: self.owned[tp] for tp in self._not_consumed}))
+        assignment_input = (snapshot.streams, snapshot.partitions)
+        if leaving or result.claimed or assignment_input != self._last_assignment_input:
+            member.on_rebalanced()
+        self._last_assignment_input = assignment_input
+        if leaving or result.claimed or result.held_by_others:
             _LOG.info(
-                "consumer %s: owns %d partitions (%d given up, %d gained, %d still held by others)",
+                "consumer %s: owns %d partitions (%d revoked, %d claimed, %d still owned by others)",
                 member.member_id,
                 len(self.owned),
                 len(leaving),
-                len(claimed.mine),
-                len(claimed.held),
+                len(result.claimed),
+                len(result.held_by_others),
             )
-        return not self.held and not self._unbegun
+        return not self.held_by_others and not self._not_consumed
 
     def _stop(self, leaving: Collection[TopicPartition]) -> None:
-        """Stops consumption of these partitions, whatever fails afterwards. If they come back before their owner nodes
-        are deleted, they are begun again."""
-        self._unbegun |= set(leaving)
+        """Stops consumption of these partitions before their release.
+
+        If they are assigned to this member again before their release, their consumption starts again.
+        """
+        self._not_consumed |= set(leaving)
         try:
-            self._member.holder.stop(leaving)
+            self._member.listener.on_revoked(leaving)
         except OffsetMgrError:
-            self._member.holder.drop(leaving)
+            self._member.listener.on_lost(leaving)
             raise
 
     def _forget(self, partitions: Collection[TopicPartition]) -> None:
         self.owned = {tp: thread for tp, thread in self.owned.items() if tp not in partitions}
-        self._unbegun -= set(partitions)
+        self._not_consumed -= set(partitions)
 
     def _watch(self, nodes: list[str], parents: list[str]) -> bool:
-        """Sets watches so that a change of these nodes wakes the member once. Also watches for the creation of a
-        missing parent. Returns whether any watch is new; a deleted owner node wakes the member at once."""
+        """Sets watches so that a change of these nodes wakes the member once. Returns whether any watch is new.
+
+        Also watches for the creation of a missing parent. If an owner node is missing, the member wakes at once.
+        """
         with self._lock:
             nodes = [path for path in nodes if path not in self._watched]
             parents = [path for path in parents if path not in self._watched]
@@ -176,23 +194,23 @@ class MemberOwnership:
         missing = {*nodes, *parents}
         try:
             if missing:
-                missing = set(self._session.watch_many(nodes, parents, self._fired))
+                missing = set(self._session.watch_many(nodes, parents, self._on_watch))
             for path in missing.intersection(parents):
-                self._session.watch_children(path, self._fired)
+                self._session.watch_children(path, self._on_watch)
                 missing.discard(path)
         finally:
             with self._lock:
                 self._watched -= missing
-        if missing and any(self._claims.path(tp) in missing for tp in (*self.owned, *self.held)):
+        if missing and any(self._claims.path(tp) in missing for tp in (*self.owned, *self.held_by_others)):
             self._member.wake()
         return bool(nodes or parents)
 
-    def _fired(self, path: str) -> None:
+    def _on_watch(self, path: str) -> None:
         with self._lock:
             self._watched.discard(path)
         self._member.wake()
 
 
-def _listed(partitions: Collection[TopicPartition]) -> str:
+def _shortened(partitions: Collection[TopicPartition]) -> str:
     shown = ", ".join(map(str, sorted(partitions)[:5]))
     return shown + (f" and {len(partitions) - 5} more" if len(partitions) > 5 else "")

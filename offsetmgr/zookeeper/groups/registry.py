@@ -1,8 +1,8 @@
-"""The live members of groups: old consumers registered under ``/consumers/GROUP/ids``, of 0.7 and of 0.8 and later.
-Reads only.
+"""Reads the live members of groups: old consumers of all releases, registered in ``/consumers/GROUP/ids``. Writes
+nothing.
 
-A registration that cannot be decoded still belongs to a live member. It is listed with its error, because code that
-counts members before a write must not miss one.
+A registration that cannot be decoded still belongs to a live member. The results include it with its error, because
+code that counts members before a write must not miss one.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ GROUPS_AT_ONCE: Final = 2000
 class RegistryMember:
     """One live consumer of a group, from its own registration.
 
-    ``host`` and ``started_at_ms`` come from a generated id (``group_host-millis-8hex``; ``host:uuid`` contains only the
-    host). They are None for a configured ``consumer.id``. ``registered_at_ms`` and ``czxid`` are those of the node; a
-    session that expired registers the same id again, so they describe the last registration, not the start.
-    ``session_id`` is 0 for a persistent node, which consumers never create. ``error`` is the reason why the
-    registration could not be decoded. ``subscription`` is then empty, except for an unknown version (`UnknownVersion`),
-    where it holds the readable part. ``version`` is the format's, None for 0.7; ``notes`` lists oddities.
+    ``host`` and ``started_at_ms`` come from a generated id, ``group_host-millis-8hex`` or ``host:uuid``; the second
+    form has no start time. They are None for a configured ``consumer.id``. ``registered_at_ms`` and ``czxid`` describe
+    the node. A consumer registers again after its session has expired, so they are not those of its start.
+    ``session_id`` is 0 for a persistent node, which consumers never create. If the registration cannot be decoded,
+    ``error`` is the reason, and ``subscription`` is empty; for an unknown version (`UnknownVersion`) it contains the
+    readable part. ``version`` is the version of the format, None in 0.7. ``notes`` are about unknown fields and values.
     """
 
     member_id: str
@@ -58,9 +58,9 @@ class GroupMembers:
 
 
 def members(session: ZookeeperSession, group: str) -> list[RegistryMember]:
-    """Live members of one group, sorted by id; empty for a group that ZooKeeper does not have.
+    """Returns the live members of one group, sorted by id; none if ZooKeeper does not have the group.
 
-    Raises `UsageError` for an impossible group id, and what reading raises.
+    Raises `UsageError` for an impossible group id, and the errors of the session.
     """
     (found,) = members_many(session, [group])
     if found.error is not None:
@@ -69,7 +69,7 @@ def members(session: ZookeeperSession, group: str) -> list[RegistryMember]:
 
 
 def members_many(session: ZookeeperSession, groups: Iterable[str]) -> Iterator[GroupMembers]:
-    """Yields the live members of many groups, one result for each group. Raises if the session fails as a whole."""
+    """Yields the live members of many groups, one result per group. Raises if the session fails."""
     remaining = iter(groups)
     while batch := list(islice(remaining, GROUPS_AT_ONCE)):
         yield from _members_of(session, batch)
@@ -96,7 +96,7 @@ def _members_of(session: ZookeeperSession, groups: list[str]) -> Iterator[GroupM
     for (group, name), registration in zip(named, registrations, strict=True):
         if isinstance(registration, OffsetMgrError):
             failed[group] = registration
-        elif registration is not None:  # has left since the children were listed
+        elif registration is not None:  # else left since the children were listed
             found[group].append(_member(group, name, registration))
     for group, names in zip(possible, listed, strict=True):
         unknown = names if isinstance(names, OffsetMgrError) else failed.get(group)
@@ -123,7 +123,7 @@ def _member(group: str, name: str, node: NodeData) -> RegistryMember:
 
 
 def _registration(path: str, data: bytes, notes: Notes) -> tuple[ConsumerRegistration | None, OffsetMgrError | None]:
-    """The readable part of the registration, and the error if not all of it is readable."""
+    """Decodes the readable part of a registration; also returns the error if a part is unreadable."""
     error: OffsetMgrError | None = None
     try:
         parse_registration(path, data)

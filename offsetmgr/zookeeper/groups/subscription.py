@@ -1,4 +1,4 @@
-"""A consumer's subscription: topics by name, or those that a white list or a black list selects. Pure.
+"""`Subscription`: the topics that a consumer names, or that its white list or black list selects. Pure.
 
 Source: kafka.consumer.TopicFilter and TopicCount of 0.10.2.
 """
@@ -18,29 +18,32 @@ from offsetmgr.zookeeper.nodes.consumers import BLACK_LIST, STATIC, WHITE_LIST, 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """``kind`` is ``static``, ``white_list`` or ``black_list``; ``streams`` maps topics to their numbers of streams,
-    or the one regular expression (Java's, normalised) to the number of streams that all its topics share."""
+    """A consumer's subscription. ``kind`` is ``static``, ``white_list`` or ``black_list``.
+
+    For ``static``, ``streams`` maps each topic to its number of streams. For a list it maps the regular expression
+    (Java's syntax, normalised) to the number of streams, which all selected topics share.
+    """
 
     kind: str
     streams: Mapping[str, int]
 
     @classmethod
     def static(cls, streams: Mapping[str, int]) -> Self:
-        """Topics by name. Raises `UsageError`."""
+        """Subscribes to topics by name. Raises `UsageError`."""
         if not streams:
-            raise UsageError("subscription", "names no topic")
+            raise UsageError("subscription", "contains no topic")
         for topic, count in streams.items():
             _check_count(paths.check_topic(topic), count)
         return cls(STATIC, dict(streams))
 
     @classmethod
     def white_list(cls, pattern: str, count: int = 1) -> Self:
-        """Topics that match. Raises `UsageError`, `InvalidPattern`, `UnsupportedOperation`."""
+        """Subscribes to the topics that match. Raises `UsageError`, `InvalidPattern`, `UnsupportedOperation`."""
         return cls._pattern(WHITE_LIST, pattern, count)
 
     @classmethod
     def black_list(cls, pattern: str, count: int = 1) -> Self:
-        """Topics that do not match. Raises `UsageError`, `InvalidPattern`, `UnsupportedOperation`."""
+        """Subscribes to the topics that do not match. Raises `UsageError`, `InvalidPattern`, `UnsupportedOperation`."""
         return cls._pattern(BLACK_LIST, pattern, count)
 
     @classmethod
@@ -51,29 +54,30 @@ class Subscription:
 
     @classmethod
     def of(cls, registration: ConsumerRegistration) -> Self:
-        """The subscription of another consumer's registration; an unknown kind counts as static, as in Kafka."""
+        """Returns the subscription in a registration. As in Kafka, an unknown kind counts as static."""
         by_pattern = registration.subscription and registration.pattern in (WHITE_LIST, BLACK_LIST)
         return cls(registration.pattern if by_pattern else STATIC, registration.subscription)
 
     @property
     def by_pattern(self) -> bool:
-        """Whether the topics depend on the existing topics."""
+        """Whether a white list or black list selects the topics."""
         return self.kind != STATIC
 
     def topics(self, existing: Iterable[str], *, exclude_internal: bool = True) -> dict[str, int]:
-        """Topic -> number of streams, sorted; ``existing`` are all topics of the cluster.
+        """Returns the number of streams of each subscribed topic, sorted by topic; ``existing`` are all topics of the
+        cluster.
 
-        Topics by name are returned even if they do not exist. Raises `InvalidPattern`, `UnsupportedOperation` for
-        another consumer's pattern that cannot be translated.
+        A static subscription includes topics that do not exist. Raises `InvalidPattern` or `UnsupportedOperation` for a
+        pattern from another consumer that cannot be translated.
         """
         return dict(sorted(topics_of(dict(self.streams), self.kind, existing, internal=not exclude_internal).items()))
 
     def encoded(self, timestamp_ms: int) -> bytes:
-        """The content of the registration's node, version 1."""
+        """Encodes the content of the registration's node, version 1."""
         node = {"version": 1, "subscription": self.streams, "pattern": self.kind, "timestamp": str(timestamp_ms)}
         return json.dumps(node, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _check_count(what: str, count: int) -> None:
     if count < 1:
-        raise UsageError(f"{count} streams of {what}", "a subscription needs one stream or more")
+        raise UsageError(f"{count} streams of {what}", "a subscription needs at least one stream")

@@ -1,4 +1,4 @@
-"""The topics that an old consumer's pattern selects: white lists and black lists. Pure.
+"""`TopicFilter`: an old consumer's white list or black list of topics. Pure.
 
 Source: kafka.consumer.TopicFilter, TopicCount and kafka.common.Topic of 0.10.2.
 """
@@ -18,8 +18,8 @@ STATIC: Final = "static"
 WHITE_LIST: Final = "white_list"
 BLACK_LIST: Final = "black_list"
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets"})
-"""The topics that `exclude.internal.topics` leaves out (members of 0.11 and later also leave out
-``__transaction_state``)."""
+"""The topics that ``exclude.internal.topics`` excludes. Members of 0.11 and later also exclude
+``__transaction_state``."""
 
 _BLANK: Final = "".join(map(chr, range(0x21)))  # the characters that Java's trim removes
 _LEADING_QUOTES: Final = re.compile("""\\A["']+""")
@@ -27,15 +27,18 @@ _TRAILING_QUOTES: Final = re.compile("""["']+(?=(?:\\r\\n|[\\n\\r\\x85\\u2028\\u
 
 
 def normalized(pattern: str) -> str:
-    """Returns the regular expression for a pattern as users write it: a comma means "or"; blanks and enclosing quotes
-    are removed. Members register this form, and others apply the same rule again when they read it."""
+    """Converts a pattern as users write it to the regular expression that members register.
+
+    A comma becomes ``|``; spaces and enclosing quotes are removed. Members apply this function again to a registration
+    that they read.
+    """
     expression = pattern.strip(_BLANK).replace(",", "|").replace(" ", "")
     return _TRAILING_QUOTES.sub("", _LEADING_QUOTES.sub("", expression))
 
 
 @dataclass(frozen=True, slots=True)
 class TopicFilter:
-    """A white list selects the topics whose whole name matches, a black list the others.
+    """A white list selects the topics whose whole name matches; a black list selects all others.
 
     ``pattern`` is in the form that users write. The constructor raises `InvalidPattern`, `UnsupportedOperation`.
     """
@@ -48,9 +51,9 @@ class TopicFilter:
         _compiled(self.pattern)
 
     def allows(self, topic: str, *, internal: bool = False) -> bool:
-        """Whether it selects a topic; with ``internal`` also Kafka's own (`exclude.internal.topics` = false).
+        """Whether the filter selects a topic; ``internal`` is True if ``exclude.internal.topics`` is false.
 
-        A name that brokers reject is never selected.
+        The filter never selects a name that brokers reject.
         """
         if (topic in INTERNAL_TOPICS and not internal) or not topic or not ALPHABET.issuperset(topic):
             return False
@@ -60,10 +63,11 @@ class TopicFilter:
 def topics_of(
     subscription: dict[str, int], kind: str, existing: Iterable[str], *, internal: bool = False
 ) -> dict[str, int]:
-    """Topic -> number of streams, of a registration: ``kind`` is its ``pattern``, ``existing`` the cluster's topics.
+    """Returns the number of streams of each topic that a registration selects.
 
-    As in Kafka, any kind other than the two lists is static, and only the first entry of a list counts. A static
-    subscription names its topics, whether they exist or not. Raises `InvalidPattern`, `UnsupportedOperation`.
+    ``kind`` is the registration's ``pattern``, ``existing`` are the cluster's topics. As in Kafka, every kind except
+    the two lists is static, and only the first entry of a list counts. The topics of a static subscription are returned
+    even if they do not exist. Raises `InvalidPattern`, `UnsupportedOperation`.
     """
     if kind not in (WHITE_LIST, BLACK_LIST) or not subscription:
         return dict(subscription)

@@ -1,4 +1,4 @@
-"""The topics of a cluster with their partitions, of all releases: ``/brokers/topics``. Reads only, in bulk."""
+"""Reads topics and their partitions from ``/brokers/topics`` in bulk, for all Kafka releases. Writes nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.core.model import BrokerPartition
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes import paths
-from offsetmgr.zookeeper.nodes.cluster_nodes import NodeEntry, entry, read_entries
+from offsetmgr.zookeeper.nodes.cluster_nodes import NodeEntry, parse_entry, read_entries
 from offsetmgr.zookeeper.nodes.fields import Notes
 from offsetmgr.zookeeper.nodes.topics import (
     PartitionState,
@@ -30,17 +30,18 @@ _NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic: its assignment with a state for each partition (0.8 and later), or its brokers' counts (0.7).
+    """One topic: its replica assignment and partition states (0.8 and later), or the partition counts of its brokers
+    (0.7).
 
     ``assignment`` has neither value nor error if the topic's node is empty, as in 0.7. ``states`` omits partitions
-    whose state the controller has not written yet. ``error``: its children could not be listed.
+    whose state the controller has not written yet. ``error`` is set if the node's children cannot be listed.
     """
 
     name: str
     assignment: NodeEntry[TopicAssignment]
     states: Mapping[int, NodeEntry[PartitionState]] = field(default_factory=dict)
     counts: Mapping[int, NodeEntry[int]] = field(default_factory=dict)
-    """0.7: broker -> number of the topic's partitions on it."""
+    """Broker -> number of the topic's partitions on it (0.7)."""
     error: OffsetMgrError | None = None
 
     @property
@@ -61,7 +62,7 @@ def topic_names(session: ZookeeperSession) -> list[str]:
 
 
 def topics(session: ZookeeperSession, names: Iterable[str]) -> Iterator[Topic]:
-    """Yields the topics of these names; those that do not exist are left out. Raises if the session fails."""
+    """Yields the topics with these names. Omits topics that do not exist. Raises if the session fails."""
     remaining = iter(names)
     while batch := list(islice(remaining, TOPICS_AT_ONCE)):
         yield from _topics(session, batch)
@@ -74,7 +75,7 @@ def _topics(session: ZookeeperSession, names: list[str]) -> Iterator[Topic]:
     assignments = [
         NodeEntry(root, node=node)
         if node is not None and not isinstance(node, OffsetMgrError) and not node.data
-        else entry(root, node, partial(parse_topic, root))
+        else parse_entry(root, node, partial(parse_topic, root))
         for root, node in zip(roots, held, strict=True)
     ]
     states = _states(session, names, assignments)
@@ -123,7 +124,7 @@ def _counts(
     return counts
 
 
-def _count(path: str, data: bytes, notes: Notes) -> int:  # noqa: ARG001 - nothing can be odd about it
+def _count(path: str, data: bytes, notes: Notes) -> int:  # noqa: ARG001 - a `Parse` takes notes
     return parse_partition_count(path, data)
 
 
@@ -132,5 +133,5 @@ def _bounded(count: NodeEntry[int], broker: int) -> NodeEntry[int]:
     value = count.value
     if value is None or (broker <= BrokerPartition.LARGEST_BROKER and value <= BrokerPartition.LARGEST_PARTITION + 1):
         return count
-    why = f"names {value} partitions of broker {broker}: brokers of 0.7 go up to 65534, partitions up to 32767"
+    why = f"contains {value} partitions of broker {broker}, but the limits of 0.7 are broker 65534 and partition 32767"
     return NodeEntry(count.path, error=CorruptData(f"ZooKeeper node {count.path}", why), node=count.node)

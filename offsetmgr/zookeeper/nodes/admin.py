@@ -1,4 +1,4 @@
-"""Requests of administrators to the controller: ``/admin/*``.
+"""Parses the nodes below ``/admin``, through which administrators send requests to the controller.
 
 Sources: kafka.utils.ZkUtils of 0.8 to 1.1, kafka.zk.ZkData since.
 """
@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.zookeeper.nodes.fields import Fields, Notes, unreadable
+from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionList:
-    """Partitions in the order of the node."""
+    """The partitions that a node lists, in its order."""
 
     partitions: tuple[TopicPartition, ...]
 
@@ -24,7 +24,7 @@ class PartitionList:
 
 @dataclass(frozen=True, slots=True)
 class Reassignments:
-    """``/admin/reassign_partitions``: the target replicas of partitions."""
+    """``/admin/reassign_partitions``: the requested replicas of each partition."""
 
     replicas: Mapping[TopicPartition, tuple[int, ...]]
 
@@ -35,7 +35,7 @@ class Reassignments:
 
 @dataclass(frozen=True, slots=True)
 class TopicNames:
-    """The topics that a node names."""
+    """The topics that a node lists."""
 
     topics: tuple[str, ...]
 
@@ -44,14 +44,17 @@ class TopicNames:
 
 
 def parse_reassignments(path: str, data: bytes, notes: Notes | None = None) -> Reassignments:
-    """Raises `CorruptData` (also for a partition that occurs twice) and, without ``notes``, `UnknownVersion`."""
+    """Parses ``/admin/reassign_partitions``.
+
+    Raises `CorruptData` (also if the node lists a partition twice) and, without ``notes``, `UnknownVersion`.
+    """
     node = Fields.of(path, data, notes)
     node.version((1,))
     found: dict[TopicPartition, tuple[int, ...]] = {}
     for one in node.objects("partitions"):
         partition = _partition(one)
         if partition in found:
-            raise unreadable(path, f"names {str(partition)!a} twice")
+            raise corrupt(path, f"names {str(partition)!a} twice")
         found[partition] = one.ids("replicas")
         one.get("log_dirs")  # written by the reassignment tool, omitted by brokers (KIP-113)
         one.close()
@@ -60,7 +63,7 @@ def parse_reassignments(path: str, data: bytes, notes: Notes | None = None) -> R
 
 
 def parse_preferred_election(path: str, data: bytes, notes: Notes | None = None) -> PartitionList:
-    """``/admin/preferred_replica_election``: partitions that their first replica should lead again.
+    """Parses ``/admin/preferred_replica_election``: the partitions that their preferred replica should lead again.
 
     Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """
@@ -75,16 +78,16 @@ def parse_preferred_election(path: str, data: bytes, notes: Notes | None = None)
 
 
 def parse_topic_deletions(path: str, data: bytes, notes: Notes | None = None) -> TopicNames:
-    """``/admin/delete_topics`` if it contains a list.
+    """Parses the list of topics in ``/admin/delete_topics``.
 
-    Brokers do not use such a list: since 0.8.1 a request is an empty node of the topic's name below this one, and the
-    node itself is empty. Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
+    Brokers ignore such a list. Since 0.8.1 this node is empty, and a request is an empty child with the topic's name.
+    Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """
     node = Fields.of(path, data, notes)
     node.version((1,))
     topics = node.get("topics")
     if not isinstance(topics, list) or not all(isinstance(topic, str) and topic for topic in topics):
-        raise node.broken("topics", "a list of topics")
+        raise node.invalid("topics", "a list of topics")
     node.close()
     return TopicNames(tuple(topics))
 

@@ -1,4 +1,4 @@
-"""``/brokers/ids/ID``: a live broker, in every format that brokers have written.
+"""Parses ``/brokers/ids/ID``, the registration of a live broker, in the formats of all Kafka releases.
 
 Sources: kafka.cluster.Broker of 0.7.2 and 0.8 to 1.1, kafka.zk.BrokerIdZNode since.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from offsetmgr.core.errors import CorruptData
-from offsetmgr.zookeeper.nodes.fields import Fields, Notes, decoded, unreadable
+from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt, decoded
 
 VERSIONS: Final = (1, 2, 3, 4, 5)
 
@@ -40,10 +40,10 @@ class RegisteredBroker:
 
     broker_id: int
     endpoints: tuple[BrokerEndpoint, ...]
-    """Kafka 0.7 and 0.8 have no listeners: their only address is returned as ``PLAINTEXT``."""
+    """Brokers of Kafka 0.7 and 0.8 have one address and no listeners; it appears here as ``PLAINTEXT``."""
     rack: str | None = None
     security: Mapping[str, str] = field(default_factory=dict)
-    """Listener -> security protocol; before 0.10.2 the listener's name is the protocol."""
+    """Listener -> security protocol. Empty before 0.10.2, where the listener's name is the protocol."""
     version: int | None = None
     """Version of the format; None for the text ``[CREATOR:]HOST:PORT`` of 0.7."""
     timestamp_ms: int | None = None
@@ -58,7 +58,10 @@ class RegisteredBroker:
 
 
 def parse_broker(path: str, broker_id: int, data: bytes, notes: Notes | None = None) -> RegisteredBroker:
-    """Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``."""
+    """Parses a broker's registration.
+
+    Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
+    """
     text = decoded(path, data)
     if of_0_7 := _OF_0_7.fullmatch(text):
         return RegisteredBroker(broker_id, (_endpoint(path, "PLAINTEXT", of_0_7["host"], of_0_7["port"]),))
@@ -68,7 +71,7 @@ def parse_broker(path: str, broker_id: int, data: bytes, notes: Notes | None = N
     listed = node.get("endpoints")
     if version == 1:  # 0.8: one address, no listeners
         if host is None or port is None:
-            raise unreadable(path, "has no 'host' and 'port'")
+            raise corrupt(path, "has no 'host' and 'port'")
         endpoints: tuple[BrokerEndpoint, ...] = (BrokerEndpoint("PLAINTEXT", host, port),)
     else:
         endpoints = _endpoints(node, listed)
@@ -89,7 +92,7 @@ def parse_broker(path: str, broker_id: int, data: bytes, notes: Notes | None = N
 
 def _endpoints(node: Fields, listed: Any) -> tuple[BrokerEndpoint, ...]:
     if not isinstance(listed, list) or not listed:
-        raise unreadable(node.path, "has no 'endpoints'")
+        raise corrupt(node.path, "has no 'endpoints'")
     found = []
     for text in listed:
         match = _ENDPOINT.fullmatch(text) if isinstance(text, str) else None
@@ -106,7 +109,7 @@ def _endpoint(path: str, listener: str, host: str, port: str) -> BrokerEndpoint:
 
 
 def _no_endpoint(path: str, text: object) -> CorruptData:
-    return unreadable(path, f"the endpoint {text!a:.100} is not LISTENER://HOST:PORT")
+    return corrupt(path, f"the endpoint {text!a:.100} is not LISTENER://HOST:PORT")
 
 
 def _features(node: Fields) -> Mapping[str, Mapping[str, int]]:
@@ -114,6 +117,6 @@ def _features(node: Fields) -> Mapping[str, Mapping[str, int]]:
     if found is None:
         return {}
     if not isinstance(found, dict):
-        raise node.broken("features", "an object")
+        raise node.invalid("features", "an object")
     features = Fields(node.path, found, None, "features.")
     return {name: features.integers(name) for name in found}

@@ -1,4 +1,4 @@
-"""The cluster as a whole: its id, its controller, its features, its blocks of producer ids.
+"""Parses the nodes that describe the cluster: its id, controller, features and producer id blocks.
 
 Sources: kafka.controller.KafkaController of 0.8 to 1.1, kafka.zk.ZkData since.
 """
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from offsetmgr.zookeeper.nodes.fields import MAX_LONG, Fields, Notes, decoded, listing, small_number, unreadable
+from offsetmgr.zookeeper.nodes.fields import MAX_LONG, Fields, Notes, corrupt, decoded, format_pairs, parse_number
 
 CONTROLLER_VERSIONS: Final = (1, 2)
 
@@ -21,13 +21,14 @@ _CLUSTER_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,22}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """``/controller``: the broker that is the controller (an ephemeral node of that broker)."""
+    """``/controller``: the broker that is the controller. The node is ephemeral and belongs to that broker's
+    session."""
 
     broker_id: int
     timestamp_ms: int | None = None
     """Election time, by the broker's clock; None before 0.8.1."""
     kraft_epoch: int | None = None
-    """Version 2: epoch of the KRaft controller that has taken over; None if none has."""
+    """The epoch of the KRaft controller that has taken over (version 2); None if there is none."""
 
     def __str__(self) -> str:
         kraft = "" if self.kraft_epoch is None else f" (KRaft epoch {self.kraft_epoch})"
@@ -42,13 +43,13 @@ class Features:
     versions: Mapping[str, Mapping[str, int]]
 
     def __str__(self) -> str:
-        features = " ".join(f"{name}({listing(labels)})" for name, labels in self.versions.items())
+        features = " ".join(f"{name}({format_pairs(labels)})" for name, labels in self.versions.items())
         return ("enabled " if self.enabled else "disabled ") + (features or "none")
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerIds:
-    """``/latest_producer_id_block``: the block of producer ids that was allocated last, and its broker."""
+    """``/latest_producer_id_block``: the last allocated block of producer ids, and the broker that got it."""
 
     broker: int
     first: int
@@ -59,12 +60,12 @@ class ProducerIds:
 
 
 def parse_controller(path: str, data: bytes, notes: Notes | None = None) -> Controller:
-    """JSON, or the bare broker id of the first 0.8 brokers.
+    """Parses ``/controller``: JSON, or only the broker id, as the first 0.8 brokers wrote it.
 
     Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """
     if _BARE_ID.fullmatch(decoded(path, data)):
-        return Controller(small_number(path, data, "a broker's id"))
+        return Controller(parse_number(path, data, "a broker's id"))
     node = Fields.of(path, data, notes)
     node.version(CONTROLLER_VERSIONS)
     kraft_epoch = node.optional_integer("kraftControllerEpoch", -1)
@@ -78,12 +79,13 @@ def parse_controller(path: str, data: bytes, notes: Notes | None = None) -> Cont
 
 
 def parse_controller_epoch(path: str, data: bytes) -> int:
-    """The number of controllers elected so far. Raises `CorruptData`, which names ``path``."""
-    return small_number(path, data, "the controller's epoch")
+    """Parses ``/controller_epoch``, the number of controller elections so far. Raises `CorruptData`, which names
+    ``path``."""
+    return parse_number(path, data, "the controller's epoch")
 
 
 def parse_cluster_id(path: str, data: bytes, notes: Notes | None = None) -> str:
-    """The id in ``/cluster/id`` (brokers since 0.10.1): 1 to 22 of ``[a-zA-Z0-9_-]``.
+    """Parses ``/cluster/id``, which brokers since 0.10.1 write: 1 to 22 characters of ``[a-zA-Z0-9_-]``.
 
     Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """
@@ -91,18 +93,20 @@ def parse_cluster_id(path: str, data: bytes, notes: Notes | None = None) -> str:
     node.version((1,))
     cluster_id = node.text("id")
     if not _CLUSTER_ID.fullmatch(cluster_id):
-        raise unreadable(path, f"its 'id' {cluster_id!a:.60} is no cluster id: 1 to 22 of [a-zA-Z0-9_-]")
+        raise corrupt(
+            path, f"its 'id' {cluster_id!a:.60} is not a cluster id (1 to 22 characters of a-z, A-Z, 0-9, _ and -)"
+        )
     node.close()
     return cluster_id
 
 
 def parse_features(path: str, data: bytes, notes: Notes | None = None) -> Features:
-    """Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``."""
+    """Parses ``/feature``. Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``."""
     node = Fields.of(path, data, notes)
     node.version((1, 2))
     status, listed = node.integer("status", 0, 1), node.get("features")
     if not isinstance(listed, dict):
-        raise node.broken("features", "an object")
+        raise node.invalid("features", "an object")
     versions = Fields(path, listed, None, "features.")
     features = Features(status == 1, {name: versions.integers(name) for name in listed})
     node.close()
@@ -110,7 +114,8 @@ def parse_features(path: str, data: bytes, notes: Notes | None = None) -> Featur
 
 
 def parse_producer_ids(path: str, data: bytes, notes: Notes | None = None) -> ProducerIds:
-    """Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``."""
+    """Parses ``/latest_producer_id_block``. Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name
+    ``path``."""
     node = Fields.of(path, data, notes)
     node.version((1,))
     block = ProducerIds(

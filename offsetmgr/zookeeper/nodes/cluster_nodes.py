@@ -1,8 +1,8 @@
-"""Reads whole directories of Kafka's in ZooKeeper: brokers, controller, configurations, requests of administrators.
+"""Reads a cluster's nodes in bulk: brokers, controller, configurations and controller requests.
 
-Each node is a value or an error, and a corrupt node never hides the others. Topics are in `topics`, a group's members
-and owners in `registry` and `ownership`, raw trees in `tree`. Reads only, in bulk. The result is not a snapshot: nodes
-that are created or deleted during the read may be included or not.
+Each result is a value or an error, so a corrupt node never hides the others. `offsetmgr.zookeeper.groups.topics` reads
+topics, `registry` and `ownership` in the same package read a group's members and owners, and `tree` reads raw nodes.
+The results are not snapshots: they may or may not include nodes that are created or deleted during the read.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ from offsetmgr.zookeeper.nodes.fields import Notes
 T = TypeVar("T")
 
 CONFIG_KINDS: Final = ("topics", "clients", "users", "brokers", "ips")
+"""The directories below ``/config``."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeEntry(Generic[T]):
-    """One node: its value, or the error that replaces it, with notes about oddities.
+    """The result of reading and parsing one node: its value or its error, with notes about unknown versions and fields.
 
-    ``node`` has its bytes and its stat; None if it could not be read at all. Without ``value`` and ``error`` the node
-    does not exist, or it is empty where that is allowed.
+    ``node`` holds the raw bytes and the stat; it is None if the node could not be read. If ``value`` and ``error`` are
+    both None, the node does not exist, or it is empty and may be.
     """
 
     path: str
@@ -51,7 +52,7 @@ class NodeEntry(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ClusterNodes:
-    """The nodes that exist once in a cluster. If a node does not exist, its entry has neither value nor error."""
+    """The nodes that exist once per cluster. The entry of a missing node has neither value nor error."""
 
     cluster_id: NodeEntry[str]
     controller: NodeEntry[Controller]
@@ -60,27 +61,27 @@ class ClusterNodes:
 
 @dataclass(frozen=True, slots=True)
 class ControllerRequests:
-    """Requests that the controller has not finished (``/admin``)."""
+    """The requests below ``/admin`` that the controller has not completed."""
 
     reassignments: NodeEntry[Reassignments]
     preferred_election: NodeEntry[PartitionList]
     deletions: tuple[str, ...] = field(default=())
     """Topics with a node below ``/admin/delete_topics``."""
     deletion_list: NodeEntry[TopicNames] = field(default=NodeEntry(paths.DELETE_TOPICS))
-    """Content of the node itself: empty since 0.8.1."""
+    """The content of ``/admin/delete_topics`` itself; empty since 0.8.1."""
 
 
 Parse = Callable[[bytes, Notes], T]
-"""A parser of `nodes` that is bound to its path."""
+"""A parser of this package that is bound to a path."""
 
 
-def read_entries(session: ZookeeperSession, wanted: Sequence[tuple[str, Parse[T]]]) -> list[NodeEntry[T]]:
-    """Reads the nodes at these paths, each with its parser. Raises what `ZookeeperSession.get_many` raises."""
-    found = session.get_many([path for path, _ in wanted])
-    return [entry(path, node, parse) for (path, parse), node in zip(wanted, found, strict=True)]
+def read_entries(session: ZookeeperSession, parsers: Sequence[tuple[str, Parse[T]]]) -> list[NodeEntry[T]]:
+    """Reads nodes; ``parsers`` are pairs of a path and its parser. Raises as `ZookeeperSession.get_many`."""
+    found = session.get_many([path for path, _ in parsers])
+    return [parse_entry(path, node, parse) for (path, parse), node in zip(parsers, found, strict=True)]
 
 
-def entry(path: str, node: NodeData | OffsetMgrError | None, parse: Parse[T]) -> NodeEntry[T]:
+def parse_entry(path: str, node: NodeData | OffsetMgrError | None, parse: Parse[T]) -> NodeEntry[T]:
     """Parses the result of reading ``path``."""
     if isinstance(node, OffsetMgrError):
         return NodeEntry(path, error=node)
@@ -95,21 +96,24 @@ def entry(path: str, node: NodeData | OffsetMgrError | None, parse: Parse[T]) ->
 
 
 def cluster_nodes(session: ZookeeperSession) -> ClusterNodes:
-    """Cluster id, controller and its epoch. Raises what reading raises as a whole."""
+    """Reads the cluster id, the controller and the controller epoch. Raises as `ZookeeperSession.get_many`."""
     found = session.get_many([paths.CLUSTER_ID, paths.CONTROLLER, paths.CONTROLLER_EPOCH])
 
-    def epoch(data: bytes, notes: Notes) -> int:  # noqa: ARG001 - nothing can be odd about it
+    def epoch(data: bytes, notes: Notes) -> int:  # noqa: ARG001 - a `Parse` takes notes
         return parse_controller_epoch(paths.CONTROLLER_EPOCH, data)
 
     return ClusterNodes(
-        entry(paths.CLUSTER_ID, found[0], partial(parse_cluster_id, paths.CLUSTER_ID)),
-        entry(paths.CONTROLLER, found[1], partial(parse_controller, paths.CONTROLLER)),
-        entry(paths.CONTROLLER_EPOCH, found[2], epoch),
+        parse_entry(paths.CLUSTER_ID, found[0], partial(parse_cluster_id, paths.CLUSTER_ID)),
+        parse_entry(paths.CONTROLLER, found[1], partial(parse_controller, paths.CONTROLLER)),
+        parse_entry(paths.CONTROLLER_EPOCH, found[2], epoch),
     )
 
 
 def brokers(session: ZookeeperSession) -> list[NodeEntry[RegisteredBroker]]:
-    """The live brokers by id, of all releases; nodes whose name is not an id come last, as errors."""
+    """Reads the live brokers of all Kafka releases, sorted by id.
+
+    Nodes whose name is not a broker id come last, as errors. Raises as `ZookeeperSession.get_many`.
+    """
     names = session.children(paths.BROKER_IDS) or []
     numbered = sorted((name for name in names if _is_id(name)), key=int)
     found = read_entries(
@@ -119,7 +123,9 @@ def brokers(session: ZookeeperSession) -> list[NodeEntry[RegisteredBroker]]:
             for name in numbered
         ],
     )
-    listed = [one for one in found if one.node is not None or one.error is not None]  # else it has gone meanwhile
+    listed = [
+        one for one in found if one.node is not None or one.error is not None
+    ]  # else deleted since the names were listed
     for name in sorted(set(names) - set(numbered)):
         path = f"{paths.BROKER_IDS}/{name}"
         listed.append(NodeEntry(path, error=CorruptData(f"ZooKeeper node {path}", "its name is not a broker's id")))
@@ -127,10 +133,10 @@ def brokers(session: ZookeeperSession) -> list[NodeEntry[RegisteredBroker]]:
 
 
 def configs(session: ZookeeperSession, kind: str) -> Iterator[tuple[str, NodeEntry[EntityConfig]]]:
-    """The overrides of one of `CONFIG_KINDS`, by entity: ``NAME``, and for users ``NAME/clients/ID`` too.
+    """Yields the configuration overrides of one of `CONFIG_KINDS` with their entities: ``NAME`` or ``NAME/clients/ID``.
 
-    Names are as in Kafka's paths (URL-encoded; ``<default>``). Raises what reading raises as a whole, and
-    `NotAuthorized` if the entities may not be listed.
+    Names are as in Kafka's paths: URL-encoded, or ``<default>``. Raises as `ZookeeperSession.get_many`, and
+    `NotAuthorized` if the session may not list the entities.
     """
     root = f"/config/{kind}"
     names = sorted(session.children(root) or [])
@@ -144,26 +150,26 @@ def configs(session: ZookeeperSession, kind: str) -> Iterator[tuple[str, NodeEnt
             else:
                 names += [f"{directory}/{client}" for client in below or ()]
     names.sort()
-    wanted = [(f"{root}/{name}", partial(parse_config, f"{root}/{name}")) for name in names]
-    for name, one in zip(names, read_entries(session, wanted), strict=True):
-        if one.node is not None and not one.node.data:  # created before any override was set
+    parsers = [(f"{root}/{name}", partial(parse_config, f"{root}/{name}")) for name in names]
+    for name, one in zip(names, read_entries(session, parsers), strict=True):
+        if one.node is not None and not one.node.data:  # Kafka creates the node before the first override
             yield name, NodeEntry(one.path, node=one.node)
         elif one.node is not None or one.error is not None:
             yield name, one
 
 
-def requests(session: ZookeeperSession) -> ControllerRequests:
-    """The open requests of administrators. Raises what reading raises as a whole."""
+def controller_requests(session: ZookeeperSession) -> ControllerRequests:
+    """Reads the requests that the controller has not completed. Raises as `ZookeeperSession.get_many`."""
     deletions = session.children(paths.DELETE_TOPICS)
     found = session.get_many([paths.REASSIGN_PARTITIONS, paths.PREFERRED_REPLICA_ELECTION, paths.DELETE_TOPICS])
     held = found[2]
     if isinstance(held, NodeData) and not held.data:
         listed: NodeEntry[TopicNames] = NodeEntry(paths.DELETE_TOPICS, node=held)
     else:
-        listed = entry(paths.DELETE_TOPICS, held, partial(parse_topic_deletions, paths.DELETE_TOPICS))
+        listed = parse_entry(paths.DELETE_TOPICS, held, partial(parse_topic_deletions, paths.DELETE_TOPICS))
     return ControllerRequests(
-        entry(paths.REASSIGN_PARTITIONS, found[0], partial(parse_reassignments, paths.REASSIGN_PARTITIONS)),
-        entry(
+        parse_entry(paths.REASSIGN_PARTITIONS, found[0], partial(parse_reassignments, paths.REASSIGN_PARTITIONS)),
+        parse_entry(
             paths.PREFERRED_REPLICA_ELECTION,
             found[1],
             partial(parse_preferred_election, paths.PREFERRED_REPLICA_ELECTION),

@@ -1,4 +1,4 @@
-"""Dynamic configuration: ``/config/topics|clients|users|brokers|ips`` and the change notifications.
+"""Parses dynamic configuration: ``/config/topics|clients|users|brokers|ips`` and the change notifications.
 
 Sources: kafka.admin.AdminUtils of 0.8.1 to 1.1, kafka.zk.ZkData and AdminZkClient since.
 """
@@ -10,60 +10,67 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from offsetmgr.zookeeper.nodes.fields import Fields, Notes, parsed, unreadable
+from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt, parsed
 
-HIDDEN: Final = "(hidden)"
+REDACTED: Final = "(hidden)"
 
-# Users have quotas and SCRAM credentials; brokers have passwords, keys and JAAS lines among their settings, also under
-# listener prefixes. Only settings that cannot be secret are shown.
+# A user's configuration holds quotas and SCRAM credentials. A broker's configuration may hold passwords, keys and JAAS
+# lines, also under listener prefixes. Only settings that cannot be secret are shown.
 _QUOTAS: Final = re.compile("(producer|consumer)_byte_rate|request_percentage|controller_mutation_rate")
 _SECRET: Final = re.compile("password|secret|credential|jaas|key|certificate|token", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class EntityConfig:
-    """The overrides of one topic, client, user, broker or address. May hold secrets; `shown` hides them."""
+    """The overrides of one topic, client, user, broker or IP address. They may be secret; `redacted` hides those."""
 
     values: Mapping[str, str]
 
-    def shown(self, kind: str) -> str:
-        """``name=value ...``; values that may be secret for an entity of this ``kind`` (``users``, ``brokers``) are
-        hidden."""
-        pairs = (f"{name}={HIDDEN if _is_secret(kind, name) else value}" for name, value in self.values.items())
+    def redacted(self, kind: str) -> str:
+        """Formats the overrides as ``name=value ...``, without the values that may be secret.
+
+        ``kind`` is the kind of the entity, one of ``CONFIG_KINDS`` in `cluster_nodes`.
+        """
+        pairs = (f"{name}={REDACTED if _is_secret(kind, name) else value}" for name, value in self.values.items())
         return " ".join(pairs) or "no overrides"
 
     def __repr__(self) -> str:
         return f"EntityConfig({', '.join(self.values)})"
 
     def __str__(self) -> str:
-        return self.shown("users")
+        return self.redacted("users")
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """``/config/changes/config_change_N``: asks brokers to read this entity's configuration again."""
+    """``/config/changes/config_change_N``: tells the brokers to read an entity's configuration again."""
 
     entity: str
-    """Below ``/config``: ``topics/NAME``, ``users/NAME/clients/ID``."""
+    """The entity's path below ``/config``: ``topics/NAME``, ``users/NAME/clients/ID``."""
 
     def __str__(self) -> str:
         return self.entity
 
 
 def parse_config(path: str, data: bytes, notes: Notes | None = None) -> EntityConfig:
-    """Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path`` and quote no value."""
+    """Parses the overrides of one entity.
+
+    Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path`` and quote no value.
+    """
     node = Fields.of(path, data, notes)
     node.version((1,))
     if "config" not in node:
-        raise unreadable(path, "has no 'config'")
+        raise corrupt(path, "has no 'config'")
     values = node.texts("config")
     node.close()
     return EntityConfig(values)
 
 
 def parse_config_change(path: str, data: bytes, notes: Notes | None = None) -> ConfigChange:
-    """A plain text is a topic (0.8.1, 0.8.2); version 1 names kind and entity (0.9), version 2 the path below
-    ``/config``.
+    """Parses a change notification.
+
+    Kafka 0.8.1 and 0.8.2 write the topic's name. Version 1 (Kafka 0.9) names the entity's kind and name, version 2 its
+    path below ``/config``.
 
     Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """

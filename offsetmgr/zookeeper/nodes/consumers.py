@@ -1,4 +1,4 @@
-"""Consumers' own registrations: ``/consumers/GROUP/ids`` and ``/owners``, of 0.7 and of 0.8 and later.
+"""Parses the nodes that old consumers create in ``/consumers/GROUP/ids`` and ``/owners``, of all Kafka releases.
 
 Sources: kafka.consumer.TopicCount and ZookeeperConsumerConnector of 0.7.2 and 0.8 to 1.1.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.errors import CorruptData
-from offsetmgr.zookeeper.nodes.fields import MAX_INT, Fields, Notes, decoded, listing, unreadable
+from offsetmgr.zookeeper.nodes.fields import MAX_INT, Fields, Notes, corrupt, decoded, format_pairs
 
 STATIC: Final = "static"
 WHITE_LIST: Final = "white_list"
@@ -32,14 +32,18 @@ class ConsumerRegistration:
     timestamp_ms: int | None
     """Registration time, by the consumer's clock; None in 0.7."""
     version: int | None = 1
-    """Version of the format; None for that of 0.7."""
+    """Version of the format; None for the format of 0.7."""
 
     def __str__(self) -> str:
-        return listing(self.subscription) if self.pattern == STATIC else f"{self.pattern} {listing(self.subscription)}"
+        return (
+            format_pairs(self.subscription)
+            if self.pattern == STATIC
+            else f"{self.pattern} {format_pairs(self.subscription)}"
+        )
 
 
 class OwnerThread(NamedTuple):
-    """``/consumers/GROUP/owners/TOPIC/PARTITION``: the consumer, and the number of its thread for the topic."""
+    """``/consumers/GROUP/owners/TOPIC/PARTITION``: the consumer thread that owns a partition."""
 
     member_id: str
     thread: int
@@ -49,8 +53,10 @@ class OwnerThread(NamedTuple):
 
 
 def parse_registration(path: str, data: bytes, notes: Notes | None = None) -> ConsumerRegistration:
-    """JSON of 0.8 and later; in 0.7 a map of topics, or ``*STREAMS*REGEX`` (white list), ``!STREAMS!REGEX`` (black
-    list).
+    """Parses a consumer's registration.
+
+    Kafka 0.8 and later write JSON with a version. Kafka 0.7 writes a map from topics to streams, or a pattern:
+    ``*STREAMS*REGEX`` (white list) or ``!STREAMS!REGEX`` (black list).
 
     Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """
@@ -74,23 +80,24 @@ def parse_registration(path: str, data: bytes, notes: Notes | None = None) -> Co
         version,
     )
     if notes is not None and registration.pattern not in (STATIC, WHITE_LIST, BLACK_LIST):
-        notes.append(f"unknown pattern {registration.pattern!a}, which consumers take for {STATIC}")
+        notes.append(f"unknown pattern {registration.pattern!a}, which consumers treat as {STATIC}")
     node.close()
     return registration
 
 
 def parse_owner(path: str, data: bytes) -> OwnerThread:
-    """Raises `CorruptData`, which names ``path``."""
+    """Parses an owner node. Raises `CorruptData`, which names ``path``."""
     match = _THREAD.fullmatch(data.decode("utf-8", "backslashreplace"))
     if match is None:
-        raise unreadable(path, f"holds {data[:60]!r} instead of CONSUMER-THREAD")
+        raise corrupt(path, f"contains {data[:60]!r} instead of CONSUMER-THREAD")
     return OwnerThread(match["member"], int(match["thread"]))
 
 
 def _object(path: str, data: bytes, notes: Notes | None) -> Fields:
-    """The object, also in the form of 0.8.0 and 0.8.1, which did not escape a regular expression's backslashes.
+    """Parses the node's JSON object, also if the backslashes of a regular expression are not escaped.
 
-    Such a node is parsed a second time with all backslashes escaped, as Kafka does since 1.0.1.
+    Kafka 0.8.0 and 0.8.1 did not escape them. Such a node is parsed a second time with all backslashes escaped, as
+    Kafka does since 1.0.1.
     """
     try:
         return Fields.of(path, data, notes)
@@ -110,4 +117,4 @@ def _streams(path: str, streams: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _no_subscription(path: str) -> CorruptData:
-    return unreadable(path, "its 'subscription' is not a map from topics to numbers of streams")
+    return corrupt(path, "its 'subscription' is not a map from topics to numbers of streams")

@@ -1,4 +1,4 @@
-"""Reads the fields of a JSON node one by one, with errors that name the node, and notes about unknown fields."""
+"""`Fields`: reads the fields of a node's JSON object, with errors that name the node and notes about unknown fields."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from offsetmgr.core.errors import CorruptData, UnknownVersion
 
 Notes: TypeAlias = list[str]
-"""A tolerant parser appends a line for each unknown version or field."""
+"""The notes of a tolerant parser, which appends a line for each unknown version or field."""
 
 MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1
@@ -19,65 +19,67 @@ _DIGITS: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 _PARTITION: Final = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 
 
-def unreadable(path: str, why: str) -> CorruptData:
+def corrupt(path: str, why: str) -> CorruptData:
     return CorruptData(f"ZooKeeper node {path}", why)
 
 
 def decoded(path: str, data: bytes) -> str:
-    """The node's text. Raises `CorruptData`."""
+    """Decodes the node's text. Raises `CorruptData`."""
     if not data:
-        raise unreadable(path, "is empty")
+        raise corrupt(path, "is empty")
     try:
         return data.decode()
     except UnicodeDecodeError as broken:
-        raise unreadable(path, "is not UTF-8") from broken
+        raise corrupt(path, "is not UTF-8") from broken
 
 
 def parsed(path: str, data: bytes) -> Any:
-    """The node's JSON value. Raises `CorruptData`; the error does not quote the text, which may be a secret."""
+    """Parses the node's JSON. Raises `CorruptData`, which does not quote the text because it may be a secret."""
     text = decoded(path, data)
     try:
         value = json.loads(text)
     except json.JSONDecodeError as broken:
         where = f"line {broken.lineno}, column {broken.colno}"
-        raise unreadable(path, f"is not JSON: {broken.msg} ({where})") from broken
+        raise corrupt(path, f"is not JSON: {broken.msg} ({where})") from broken
     except ValueError as broken:  # Python rejects numbers of more than 4300 digits
-        raise unreadable(path, "is JSON with a number that is too long") from broken
+        raise corrupt(path, "is JSON with a number that is too long") from broken
     except RecursionError as broken:
-        raise unreadable(path, "is JSON nested too deeply") from broken
+        raise corrupt(path, "is JSON nested too deeply") from broken
     if "\\u" in text:
         try:
             json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError as broken:  # no Java program writes that, and no output can encode it
-            raise unreadable(path, "is JSON with half a character (a lone surrogate)") from broken
+        except UnicodeEncodeError as broken:  # Java programs do not write it, and offsetmgr could not print it
+            raise corrupt(path, "is JSON with an incomplete character (a lone surrogate)") from broken
     return value
 
 
-def small_number(path: str, data: bytes, what: str, most: int = MAX_INT) -> int:
-    """A node that contains only digits. Raises `CorruptData`."""
+def parse_number(path: str, data: bytes, what: str, maximum: int = MAX_INT) -> int:
+    """Parses a node that contains only a decimal number; ``what`` names it in errors. Raises `CorruptData`."""
     text = decoded(path, data)
-    if not _DIGITS.fullmatch(text) or not 0 <= int(text) <= most:
-        raise unreadable(path, f"does not hold {what}, a decimal number up to {most}")
+    if not _DIGITS.fullmatch(text) or not 0 <= int(text) <= maximum:
+        raise corrupt(path, f"does not contain {what}, a decimal number up to {maximum}")
     return int(text)
 
 
 class Fields:
-    """One JSON object of a node. Callers read fields by name; `close` notes the fields that were not read."""
+    """A JSON object in a node. Callers read its fields by name; `close` adds notes about the fields that were not
+    read."""
 
-    def __init__(self, path: str, fields: Mapping[str, Any], notes: Notes | None, inside: str = "") -> None:
-        """``inside`` names the object if it is not the whole node, as in ``partitions[3].``."""
+    def __init__(self, path: str, fields: Mapping[str, Any], notes: Notes | None, prefix: str = "") -> None:
+        """``prefix`` is the position of an object inside the node's JSON, such as ``partitions[3].``, for errors and
+        notes."""
         self.path = path
         self._fields = fields
         self._notes = notes
-        self._inside = inside
-        self._known: set[str] = set()
+        self._prefix = prefix
+        self._read_names: set[str] = set()
 
     @classmethod
     def of(cls, path: str, data: bytes, notes: Notes | None) -> Fields:
-        """The object in a node. Raises `CorruptData`."""
+        """Parses the JSON object in a node. Raises `CorruptData`."""
         value = parsed(path, data)
         if not isinstance(value, dict):
-            raise unreadable(path, "is JSON, but not an object")
+            raise corrupt(path, "is JSON, but not an object")
         return cls(path, value, notes)
 
     def __contains__(self, name: str) -> bool:
@@ -88,94 +90,100 @@ class Fields:
         return tuple(self._fields)
 
     def close(self) -> None:
-        """Notes the unknown fields, if the parser is tolerant."""
+        """Adds a note for each field that was not read, if the parser is tolerant."""
         if self._notes is not None:
-            unknown = sorted(self._fields.keys() - self._known)
-            self._notes.extend(f"unknown field {self._inside + name!a}" for name in unknown)
+            unknown = sorted(self._fields.keys() - self._read_names)
+            self._notes.extend(f"unknown field {self._prefix + name!a}" for name in unknown)
 
-    def broken(self, name: str, should: str) -> CorruptData:
-        return unreadable(self.path, f"its {self._inside + name!a} is not {should}")
+    def invalid(self, name: str, expected: str) -> CorruptData:
+        return corrupt(self.path, f"its {self._prefix + name!a} is not {expected}")
 
     def get(self, name: str) -> Any:
         """A field's value; None if it is missing."""
-        self._known.add(name)
+        self._read_names.add(name)
         return self._fields.get(name)
 
     def version(self, known: tuple[int, ...]) -> int:
-        """The format's version. Raises `UnknownVersion` for others, and `CorruptData` if it is missing. A tolerant
-        parser adds a note instead and uses the newest known version."""
+        """Returns the format's version, which must be one of ``known``.
+
+        Raises `UnknownVersion` for other versions, and `CorruptData` if the version is missing. A tolerant parser adds
+        a note instead and uses the newest known version.
+        """
         version = self.optional_integer("version")
         if version in known:
             return version
         listed = str(known[0]) if len(known) == 1 else f"{known[0]} to {known[-1]}"
         if self._notes is None:
             if version is None:
-                raise unreadable(self.path, "has no 'version'")
+                raise corrupt(self.path, "has no 'version'")
             raise UnknownVersion(f"ZooKeeper node {self.path}", f"is of version {version}; known: {listed}")
         self._notes.append("no version" if version is None else f"unknown version {version} (known: {listed})")
         return known[-1]
 
-    def optional_integer(self, name: str, least: int = -(2**63), most: int = MAX_LONG) -> int | None:
-        """A number, which Kafka writes as a number or as a string of digits, depending on the field and the version."""
+    def optional_integer(self, name: str, minimum: int = -(2**63), maximum: int = MAX_LONG) -> int | None:
+        """Returns a number; None if the field is missing.
+
+        Depending on the field and the version, Kafka writes it as a JSON number or as a string of digits.
+        """
         found = self.get(name)
         if found is None:
             return None
         if isinstance(found, str) and _DIGITS.fullmatch(found):
             found = int(found)
         if type(found) is not int:
-            raise self.broken(name, "a number")
-        if not least <= found <= most:
-            raise self.broken(name, f"a number between {least} and {most}")
+            raise self.invalid(name, "a number")
+        if not minimum <= found <= maximum:
+            raise self.invalid(name, f"a number between {minimum} and {maximum}")
         return found
 
-    def integer(self, name: str, least: int = 0, most: int = MAX_INT) -> int:
-        found = self.optional_integer(name, least, most)
+    def integer(self, name: str, minimum: int = 0, maximum: int = MAX_INT) -> int:
+        found = self.optional_integer(name, minimum, maximum)
         if found is None:
-            raise unreadable(self.path, f"has no {self._inside + name!a}")
+            raise corrupt(self.path, f"has no {self._prefix + name!a}")
         return found
 
     def optional_text(self, name: str) -> str | None:
         found = self.get(name)
         if found is not None and not isinstance(found, str):
-            raise self.broken(name, "a text")
+            raise self.invalid(name, "a string")
         return found
 
     def text(self, name: str) -> str:
         found = self.optional_text(name)
         if found is None:
-            raise unreadable(self.path, f"has no {self._inside + name!a}")
+            raise corrupt(self.path, f"has no {self._prefix + name!a}")
         return found
 
     def texts(self, name: str) -> dict[str, str]:
-        """An object of strings; empty if it is missing."""
+        """Returns an object whose values are strings; empty if the field is missing."""
         found = self._object(name)
         if not all(isinstance(value, str) for value in found.values()):
-            raise self.broken(name, "an object of texts")
+            raise self.invalid(name, "an object of strings")
         return found
 
-    def integers(self, name: str, least: int = 0) -> dict[str, int]:
-        """An object of numbers; empty if it is missing."""
+    def integers(self, name: str, minimum: int = 0) -> dict[str, int]:
+        """Returns an object whose values are numbers; empty if the field is missing."""
         found = self._object(name)
-        if not all(type(value) is int and least <= value <= MAX_INT for value in found.values()):
-            raise self.broken(name, f"an object of numbers of {least} and more")
+        if not all(type(value) is int and minimum <= value <= MAX_INT for value in found.values()):
+            raise self.invalid(name, f"an object of numbers not below {minimum}")
         return found
 
     def ids(self, name: str) -> tuple[int, ...]:
-        """A list of brokers' ids. Raises `CorruptData`, also if it is missing."""
+        """Returns a list of broker ids. Raises `CorruptData`, also if the field is missing."""
         return self._ids(name, self.get(name))
 
     def ids_by_partition(self, name: str) -> dict[int, tuple[int, ...]]:
-        """Lists of brokers' ids by partition, in the partitions' order; empty if it is missing."""
+        """Returns lists of broker ids by partition, sorted by partition; empty if the field is missing."""
         found = self._object(name)
         if not all(_PARTITION.fullmatch(key) and int(key) <= MAX_INT for key in found):
-            raise self.broken(name, "an object by partition number")
+            raise self.invalid(name, "an object whose keys are partition numbers")
         return {int(key): self._ids(name, found[key]) for key in sorted(found, key=int)}
 
     def objects(self, name: str) -> list[Fields]:
-        """A list of objects. Raises `CorruptData`, also if it is missing."""
+        """Returns a list of objects. Raises `CorruptData`, also if the field is missing."""
         found = self.get(name)
         if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-            raise self.broken(name, "a list of objects")
+            raise self.invalid(name, "a list of objects")
         return [Fields(self.path, one, self._notes, f"{name}[{at}].") for at, one in enumerate(found)]
 
     def _object(self, name: str) -> dict[str, Any]:
@@ -183,15 +191,15 @@ class Fields:
         if found is None:
             return {}
         if not isinstance(found, dict):
-            raise self.broken(name, "an object")
+            raise self.invalid(name, "an object")
         return found
 
     def _ids(self, name: str, found: Any) -> tuple[int, ...]:
         if not isinstance(found, list) or not all(type(one) is int and 0 <= one <= MAX_INT for one in found):
-            raise self.broken(name, "a list of brokers' ids")
+            raise self.invalid(name, "a list of brokers' ids")
         return tuple(found)
 
 
-def listing(values: Mapping[str, object]) -> str:
-    """``a=1 b=2``, for display."""
+def format_pairs(values: Mapping[str, object]) -> str:
+    """Formats a mapping for display: ``a=1 b=2``."""
     return " ".join(f"{key}={value}" for key, value in values.items())

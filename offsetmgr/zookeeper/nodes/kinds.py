@@ -1,4 +1,4 @@
-"""Selects the parser for the data of any of Kafka's nodes by its path, for displaying trees. No I/O."""
+"""Decodes the data of any of Kafka's nodes for display; the node's path selects the parser. No I/O."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from offsetmgr.zookeeper.nodes import admin, brokers, cluster, configs, consumer
 from offsetmgr.zookeeper.nodes.fields import Notes
 from offsetmgr.zookeeper.nodes.offset_data import parse_decimal
 
-Read: TypeAlias = Callable[[str, re.Match[str], bytes, Notes], str]
-"""Takes the path, its match, the data and notes; returns the line that users see. Raises `CorruptData`."""
+Decoder: TypeAlias = Callable[[str, re.Match[str], bytes, Notes], str]
+"""Takes a path, its regular expression match, the data and notes; returns the line that users see. Raises
+`CorruptData`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,36 +22,37 @@ class NodeDescription:
     """The kind and the decoded content of one node."""
 
     kind: str
-    """``broker``, ``topic``, ``owner``...; ``other`` for nodes that are not Kafka's, and for plain directories."""
+    """``broker``, ``topic``, ``owner`` and so on; ``other`` for plain directories and for nodes of other software."""
     value: str | None = None
     """The line for users; None if the node is empty or cannot be decoded."""
     notes: tuple[str, ...] = ()
     error: OffsetMgrError | None = None
     secret: bool = False
-    """The raw data must not be shown: it contains, or may contain, credentials."""
+    """Whether the data may contain credentials; the raw data must then not be shown."""
 
 
-def shown(path: str, data: bytes) -> NodeDescription:
-    """Decodes the node at ``path`` (below the chroot). Raises nothing: errors are in the result."""
-    for pattern, kind, read in _kinds(path):
+def describe(path: str, data: bytes) -> NodeDescription:
+    """Decodes the data of the node at ``path``, which is relative to the chroot. Raises nothing: the result has the
+    error."""
+    for pattern, kind, decode in _patterns(path):
         if match := pattern.fullmatch(path):
-            return _shown(kind, read, path, match, data)
+            return _describe(kind, decode, path, match, data)
     return NodeDescription("other", _plain(data))
 
 
-def _shown(kind: str, read: Read, path: str, match: re.Match[str], data: bytes) -> NodeDescription:
+def _describe(kind: str, decode: Decoder, path: str, match: re.Match[str], data: bytes) -> NodeDescription:
     secret = kind in _SECRET
     if not data and kind in _MAY_BE_EMPTY:
         return NodeDescription(kind, secret=secret)
     notes: Notes = []
     try:
-        value = read(path, match, data, notes)
+        value = decode(path, match, data, notes)
     except OffsetMgrError as error:
         return NodeDescription(kind, None, tuple(notes), error, secret)
     return NodeDescription(kind, value, tuple(notes), None, secret)
 
 
-def _kinds(path: str) -> list[tuple[re.Pattern[str], str, Read]]:
+def _patterns(path: str) -> list[tuple[re.Pattern[str], str, Decoder]]:
     return _BY_ROOT.get(path.split("/", 2)[1], [])
 
 
@@ -58,15 +60,15 @@ def _plain(data: bytes) -> str | None:
     return data.decode("utf-8", "backslashreplace") or None
 
 
-def _text(parse: Callable[[str, bytes, Notes], object]) -> Read:
+def _text(parse: Callable[[str, bytes, Notes], object]) -> Decoder:
     return lambda path, _, data, notes: str(parse(path, data, notes))
 
 
-def _number(parse: Callable[[str, bytes], object]) -> Read:
+def _number(parse: Callable[[str, bytes], object]) -> Decoder:
     return lambda path, _, data, __: str(parse(path, data))
 
 
-def _as_is(path: str, match: re.Match[str], data: bytes, notes: Notes) -> str:  # noqa: ARG001 - it is a `Read`
+def _raw_text(path: str, match: re.Match[str], data: bytes, notes: Notes) -> str:  # noqa: ARG001 - a `Decoder` takes them
     return _plain(data) or ""
 
 
@@ -75,11 +77,11 @@ def _broker(path: str, match: re.Match[str], data: bytes, notes: Notes) -> str:
 
 
 def _config(path: str, match: re.Match[str], data: bytes, notes: Notes) -> str:
-    return configs.parse_config(path, data, notes).shown(match["kind"])
+    return configs.parse_config(path, data, notes).redacted(match["kind"])
 
 
-def _hidden(path: str, match: re.Match[str], data: bytes, notes: Notes) -> str:  # noqa: ARG001 - it is a `Read`
-    return configs.HIDDEN
+def _redacted(path: str, match: re.Match[str], data: bytes, notes: Notes) -> str:  # noqa: ARG001 - a `Decoder` takes them
+    return configs.REDACTED
 
 
 def _deletion(path: str, match: re.Match[str], data: bytes, notes: Notes) -> str:
@@ -88,7 +90,7 @@ def _deletion(path: str, match: re.Match[str], data: bytes, notes: Notes) -> str
     return _text(admin.parse_topic_deletions)(path, match, data, notes)
 
 
-_TABLE: Final[tuple[tuple[str, str, Read], ...]] = (
+_TABLE: Final[tuple[tuple[str, str, Decoder], ...]] = (
     ("/brokers/ids/(?P<id>[0-9]{1,10})", "broker", _broker),
     ("/brokers/topics/[^/]+", "topic", _text(topics.parse_topic)),
     ("/brokers/topics/[^/]+/partitions/[0-9]+/state", "partition state", _text(topics.parse_partition_state)),
@@ -107,17 +109,17 @@ _TABLE: Final[tuple[tuple[str, str, Read], ...]] = (
     ("/admin/reassign_partitions", "reassignment", _text(admin.parse_reassignments)),
     ("/admin/preferred_replica_election", "preferred election", _text(admin.parse_preferred_election)),
     ("/admin/delete_topics", "topic deletions", _deletion),
-    ("/admin/delete_topics/[^/]+", "topic deletion", _as_is),
+    ("/admin/delete_topics/[^/]+", "topic deletion", _raw_text),
     ("/isr_change_notification/[^/]+", "isr change", _text(topics.parse_isr_change)),
     ("/log_dir_event_notification/[^/]+", "log dir event", _text(topics.parse_log_dir_event)),
-    ("/delegation_token/tokens/[^/]+", "delegation token", _hidden),
+    ("/delegation_token/tokens/[^/]+", "delegation token", _redacted),
 )
 _SECRET: Final = frozenset({"secret config", "delegation token"})
 
-# A topic of 0.7 is a plain directory, and so is admin/delete_topics since 0.8.1. Brokers create the block of producer
-# ids and the configurations of users empty.
+# Topics of 0.7, and admin/delete_topics since 0.8.1, are plain directories. Brokers create the nodes of producer ids
+# and of users' configurations empty.
 _MAY_BE_EMPTY: Final = frozenset({"topic", "topic deletions", "topic deletion", "producer ids", "secret config"})
 
-_BY_ROOT: Final[dict[str, list[tuple[re.Pattern[str], str, Read]]]] = {}
-for _path, _kind, _read in _TABLE:
-    _BY_ROOT.setdefault(_path.split("/", 2)[1], []).append((re.compile(_path, re.DOTALL), _kind, _read))
+_BY_ROOT: Final[dict[str, list[tuple[re.Pattern[str], str, Decoder]]]] = {}
+for _path, _kind, _decode in _TABLE:
+    _BY_ROOT.setdefault(_path.split("/", 2)[1], []).append((re.compile(_path, re.DOTALL), _kind, _decode))

@@ -1,11 +1,11 @@
-"""The ids that old consumers generate."""
+"""Parses the consumer ids that old consumers generate."""
 
 from __future__ import annotations
 
 import re
 from typing import Final, NamedTuple
 
-# kafka.consumer.ZookeeperConsumerConnector: host, start in milliseconds, 8 hex digits of a random UUID.
+# kafka.consumer.ZookeeperConsumerConnector: host, start time in milliseconds, up to 8 hex digits of a random UUID.
 _GENERATED_ID: Final = re.compile(r"(?P<host>.+)-(?P<millis>[0-9]{10,16})-[0-9a-f]{1,8}")
 _HOST_AND_UUID: Final = re.compile(r"(?P<host>[^:]+):[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
@@ -18,7 +18,10 @@ class MemberOrigin(NamedTuple):
 
 
 def parse_member_id(group: str, member_id: str) -> MemberOrigin | None:
-    """Parses a generated consumer id, with or without the group in front of it; None for other ids."""
+    """Parses a generated consumer id; returns None for other ids.
+
+    An id that contains a UUID may omit the group in front of it.
+    """
     prefix = f"{group}_"
     own = member_id.removeprefix(prefix)
     if match := _HOST_AND_UUID.fullmatch(own):

@@ -1,7 +1,7 @@
 """Paths of Kafka's nodes in ZooKeeper (0.8 and later), and the names that can be part of such a path.
 
-Strings in, strings out; `nodes` and `layouts` define the nodes' content. Source: kafka.utils.ZkUtils of 0.8 to 1.1, and
-kafka.zk.ZkData after it.
+No I/O here. The other modules of this package and `offsetmgr.zookeeper.offsets.layouts` define the nodes' content.
+Source: kafka.utils.ZkUtils of 0.8 to 1.1, and kafka.zk.ZkData after it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ _NOT_IN_A_COMPONENT: Final = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0
 
 @lru_cache(maxsize=65_536)
 def check_group(group: str) -> str:
-    """Returns the group id, if a node can have it as a name. Raises `UsageError`: such a group cannot exist in
-    ZooKeeper."""
+    """Returns the group id if a node can have this name. Raises `UsageError` if the group cannot exist in ZooKeeper."""
     return _component("group", group)
 
 
 def can_be_group(group: str) -> bool:
-    """Whether a group of this name can exist in ZooKeeper; Kafka allows more names."""
+    """Whether a group of this name can exist in ZooKeeper, which allows fewer names than Kafka."""
     try:
         check_group(group)
     except UsageError:
@@ -46,20 +45,21 @@ def can_be_group(group: str) -> bool:
 
 @lru_cache(maxsize=65_536)
 def check_topic(topic: str) -> str:
-    """Returns the topic, if a node can have it as a name. Raises `UsageError`.
+    """Returns the topic if a node can have this name. Raises `UsageError` otherwise.
 
-    Accepts more than brokers do today: nodes of topics from older versions must still be read and deleted.
+    This function accepts more names than current brokers do, because offsetmgr must still read and delete the nodes of
+    topics from older versions.
     """
     return _component("topic", topic)
 
 
 def check_partition(partition: int) -> int:
-    """Returns the partition, if it is valid. Raises `UsageError`."""
+    """Returns the partition if it is valid in Kafka 0.8 and later. Raises `UsageError` otherwise."""
     if isinstance(partition, BrokerPartition):
         raise UsageError(
             f"partition {partition}",
             "is one of Kafka 0.7, whose offsets are byte positions: later versions count messages",
-            "see --partition-map of offsetmgr migrate plan",
+            "use --partition-map of offsetmgr migrate plan",
         )
     if partition < 0:
         raise UsageError(f"partition {partition}", "is negative")
@@ -71,12 +71,12 @@ def group(group: str) -> str:
 
 
 def ids(group: str) -> str:
-    """Parent of the registrations of the group's live consumers."""
+    """The parent of the registrations of the group's live consumers."""
     return f"{CONSUMERS}/{check_group(group)}/ids"
 
 
 def member(group: str, member_id: str) -> str:
-    """Registration of one live consumer (ephemeral)."""
+    """The registration of one live consumer, an ephemeral node."""
     return f"{ids(group)}/{_component('consumer id', member_id)}"
 
 
@@ -89,7 +89,7 @@ def owners_of_topic(group: str, topic: str) -> str:
 
 
 def owner(group: str, topic: str, partition: int) -> str:
-    """The consumer thread that owns the partition (ephemeral)."""
+    """The owner of a partition, an ephemeral node."""
     return f"{owners_of_topic(group, topic)}/{check_partition(partition)}"
 
 
@@ -106,15 +106,18 @@ def offset(group: str, topic: str, partition: int) -> str:
 
 
 def offset_of_broker(group: str, topic: str, partition: int) -> str:
-    """Like `offset`, in Kafka 0.7. Also raises `UsageError` if the partition is not a `BrokerPartition`."""
+    """As `offset`, in Kafka 0.7. Also raises `UsageError` if the partition is not a `BrokerPartition`."""
     if not isinstance(partition, BrokerPartition):
-        raise UsageError(f"partition {partition}", "is not one of Kafka 0.7: they are BROKER-PARTITION, as in 0-3")
+        raise UsageError(
+            f"partition {partition}", "is not a partition of Kafka 0.7, which is BROKER-PARTITION, for example 0-3"
+        )
     return f"{offsets_of_topic(group, topic)}/{partition}"
 
 
 @lru_cache(maxsize=4096)
-def above(directory: str) -> tuple[str, ...]:
-    """A directory and all of its ancestors, outermost first; cached, because each partition of a topic needs it."""
+def with_ancestors(directory: str) -> tuple[str, ...]:
+    """The paths of a directory and all its ancestors, outermost first; cached, because every partition of a topic needs
+    it."""
     parts = directory.split("/")
     return tuple("/".join(parts[:n]) for n in range(2, len(parts) + 1))
 
@@ -124,12 +127,12 @@ def broker(broker_id: int) -> str:
 
 
 def topic(topic: str) -> str:
-    """The topic's replica assignment."""
+    """The node with the topic's replica assignment."""
     return f"{BROKER_TOPICS}/{check_topic(topic)}"
 
 
 def partition_state(topic_name: str, partition: int) -> str:
-    """Leader, in-sync replicas and epochs of one partition."""
+    """The node with the leader, in-sync replicas and epochs of one partition."""
     return f"{topic(topic_name)}/partitions/{check_partition(partition)}/state"
 
 
@@ -137,10 +140,10 @@ def _component(kind: str, name: str) -> str:
     if not name:
         raise UsageError(f"{kind} ''", "an empty name cannot exist in ZooKeeper")
     if name in (".", ".."):
-        raise UsageError(f"{kind} {name!r}", "cannot exist in ZooKeeper: it means a directory")
+        raise UsageError(f"{kind} {name!r}", "cannot exist in ZooKeeper, where this name is a relative path")
     if found := _NOT_IN_A_COMPONENT.search(name):
         raise UsageError(
             f"{kind} {name!r}",
-            f"cannot exist in ZooKeeper, whose paths cannot hold {found.group()!r} inside a name",
+            f"cannot exist in ZooKeeper, whose node names cannot contain {found.group()!r}",
         )
     return name

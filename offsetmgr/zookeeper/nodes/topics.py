@@ -1,4 +1,4 @@
-"""Topics and their partitions: ``/brokers/topics`` and the notifications that brokers exchange about them.
+"""Parses the nodes of topics and partitions in ``/brokers/topics``, and the brokers' notifications about them.
 
 The controller writes these nodes; all of them except those of 0.7 are persistent. Sources: kafka.utils.ZkUtils of 0.8
 to 1.1, kafka.zk.ZkData since; kafka.server.KafkaZooKeeper of 0.7.2.
@@ -12,26 +12,26 @@ from typing import Final
 
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.nodes.admin import PartitionList
-from offsetmgr.zookeeper.nodes.fields import Fields, Notes, small_number, unreadable
+from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt, parse_number
 
 TOPIC_VERSIONS: Final = (1, 2, 3)
 LEADER_DURING_DELETE: Final = -2
-"""kafka.api.LeaderAndIsr: written while the partition's topic is being deleted."""
+"""The leader in a partition's state while its topic is being deleted (kafka.api.LeaderAndIsr)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicAssignment:
-    """``/brokers/topics/TOPIC``: the brokers assigned to each partition.
+    """``/brokers/topics/TOPIC``: the assigned replicas of each partition, the preferred leader first.
 
-    These are the assigned replicas, the preferred leader first; the partition's state lists the replicas in sync.
+    The partition's state lists the replicas in sync.
     """
 
     replicas: Mapping[int, tuple[int, ...]]
     adding: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    """Replicas that a reassignment under way adds (version 2 and later, KIP-455)."""
+    """Replicas that a running reassignment adds (version 2 and later, KIP-455)."""
     removing: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     topic_id: str | None = None
-    """Version 3 and later (KIP-516)."""
+    """None before version 3 (KIP-516)."""
 
     def __str__(self) -> str:
         parts = [f"{len(self.replicas)} partition{'' if len(self.replicas) == 1 else 's'}:"]
@@ -47,15 +47,15 @@ class PartitionState:
     """``/brokers/topics/TOPIC/partitions/N/state``: the leader of a partition, and its replicas in sync."""
 
     leader: int | None
-    """None if there is none."""
+    """None if the partition has no leader."""
     leader_epoch: int
-    """The number of leader elections so far."""
+    """Increases with each leader election."""
     isr: tuple[int, ...]
     controller_epoch: int
-    """Epoch of the controller that wrote the state."""
+    """The epoch of the controller that wrote the state."""
     being_deleted: bool = False
     recovering: bool = False
-    """The leader was elected uncleanly and has not recovered yet (KIP-704)."""
+    """Whether the leader was elected uncleanly and has not recovered yet (KIP-704)."""
 
     def __str__(self) -> str:
         leader = "no leader" if self.leader is None else f"leader {self.leader}"
@@ -75,11 +75,11 @@ class LogDirEvent:
 
 
 def parse_topic(path: str, data: bytes, notes: Notes | None = None) -> TopicAssignment:
-    """Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``."""
+    """Parses a topic's node. Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``."""
     node = Fields.of(path, data, notes)
     node.version(TOPIC_VERSIONS)
     if "partitions" not in node:
-        raise unreadable(path, "has no 'partitions'")
+        raise corrupt(path, "has no 'partitions'")
     assignment = TopicAssignment(
         node.ids_by_partition("partitions"),
         _present(node.ids_by_partition("adding_replicas")),
@@ -91,7 +91,7 @@ def parse_topic(path: str, data: bytes, notes: Notes | None = None) -> TopicAssi
 
 
 def parse_partition_state(path: str, data: bytes, notes: Notes | None = None) -> PartitionState:
-    """Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``."""
+    """Parses a partition's state. Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``."""
     node = Fields.of(path, data, notes)
     node.version((1,))
     leader = node.integer("leader", LEADER_DURING_DELETE)
@@ -108,15 +108,15 @@ def parse_partition_state(path: str, data: bytes, notes: Notes | None = None) ->
 
 
 def parse_partition_count(path: str, data: bytes) -> int:
-    """``/brokers/topics/TOPIC/BROKER`` of 0.7: number of the topic's partitions on this broker.
+    """Parses ``/brokers/topics/TOPIC/BROKER`` of 0.7: the number of the topic's partitions on this broker.
 
     Raises `CorruptData`, which names ``path``.
     """
-    return small_number(path, data, "a number of partitions")
+    return parse_number(path, data, "a number of partitions")
 
 
 def parse_isr_change(path: str, data: bytes, notes: Notes | None = None) -> PartitionList:
-    """``/isr_change_notification/isr_change_N``: partitions whose in-sync replicas changed.
+    """Parses ``/isr_change_notification/isr_change_N``: the partitions whose in-sync replicas changed.
 
     Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """
@@ -131,7 +131,8 @@ def parse_isr_change(path: str, data: bytes, notes: Notes | None = None) -> Part
 
 
 def parse_log_dir_event(path: str, data: bytes, notes: Notes | None = None) -> LogDirEvent:
-    """Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``."""
+    """Parses a log directory event. Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name
+    ``path``."""
     node = Fields.of(path, data, notes)
     node.version((1,))
     event = LogDirEvent(node.integer("broker"), node.integer("event"))

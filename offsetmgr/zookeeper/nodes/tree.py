@@ -1,4 +1,4 @@
-"""Raw trees of ZooKeeper's nodes, each with its kind and decoded content. Reads only."""
+"""Reads a node and all its descendants, each with its kind and decoded content. Writes nothing."""
 
 from __future__ import annotations
 
@@ -9,39 +9,43 @@ from typing import Final
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.nodes.kinds import NodeDescription, shown
+from offsetmgr.zookeeper.nodes.kinds import NodeDescription, describe
 
 NODES_AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class TreeNode:
-    """One node. ``node`` is None if it is unreadable; ``error`` is then the reason. ``children`` is None if they cannot
-    be listed; ``children_error`` is then the reason."""
+    """One node, with the number of its children.
+
+    If the node cannot be read, ``node`` is None and ``error`` is the reason. If its children cannot be listed,
+    ``children`` is None and ``children_error`` is the reason.
+    """
 
     path: str
     node: NodeData | None
     children: int | None
-    shown: NodeDescription
+    description: NodeDescription
     error: OffsetMgrError | None = None
     children_error: OffsetMgrError | None = None
 
 
 def walk(session: ZookeeperSession, path: str, depth: int | None = None) -> Iterator[TreeNode]:
-    """Yields the node at ``path`` and all below it (at most ``depth`` levels), each before its children, these by name.
+    """Yields the node at ``path`` and its descendants down to ``depth`` levels, each before its children.
 
-    Reads hundreds of nodes per request and holds little more than these in memory. Yields nothing if the node does not
-    exist; nodes deleted meanwhile are left out. Raises if the session fails as a whole.
+    Children are sorted by name, numbers by value. The walk reads hundreds of nodes per request and keeps little more
+    than these in memory. It yields nothing if the node does not exist, and omits nodes that are deleted during the
+    walk. Raises if the session fails.
     """
-    return _Walk(session).below([path], depth)
+    return _TreeReader(session).read([path], depth)
 
 
-class _Walk:
+class _TreeReader:
     def __init__(self, session: ZookeeperSession) -> None:
         self._session = session
 
-    def below(self, paths: list[str], depth: int | None) -> Iterator[TreeNode]:
-        """These nodes, each followed by its own tree, in the order of ``paths``."""
+    def read(self, paths: list[str], depth: int | None) -> Iterator[TreeNode]:
+        """Yields these nodes in the order of ``paths``, each followed by its descendants."""
         for start in range(0, len(paths), NODES_AT_ONCE):
             chunk = paths[start : start + NODES_AT_ONCE]
             found = self._session.get_many(chunk)
@@ -50,9 +54,9 @@ class _Walk:
             if depth is None or depth > 0:
                 for path, names in zip(chunk, listed, strict=True):
                     if isinstance(names, list):
-                        deeper += [_child(path, name) for name in sorted(names, key=_order)]
-            # One stream for the children of the whole chunk, so that small directories are read together.
-            rest = self.below(deeper, None if depth is None else depth - 1) if deeper else iter(())
+                        deeper += [_child(path, name) for name in sorted(names, key=_sort_key)]
+            # Reads the children of the whole chunk as one stream, so that small directories share requests.
+            rest = self.read(deeper, None if depth is None else depth - 1) if deeper else iter(())
             waiting = next(rest, None)
             for path, node, names in zip(chunk, found, listed, strict=True):
                 if node is not None:
@@ -68,7 +72,7 @@ def _tree_node(path: str, node: NodeData | OffsetMgrError, names: list[str] | Of
     children_error = names if isinstance(names, OffsetMgrError) else None
     if isinstance(node, OffsetMgrError):
         return TreeNode(path, None, children, NodeDescription("other"), node, children_error)
-    what = shown(path, node.data)
+    what = describe(path, node.data)
     return TreeNode(path, node, children, what, what.error, children_error)
 
 
@@ -76,7 +80,7 @@ def _child(path: str, name: str) -> str:
     return f"/{name}" if path == "/" else f"{path}/{name}"
 
 
-def _order(name: str) -> tuple[bool, int, str]:
-    """Numbers by value, before names."""
+def _sort_key(name: str) -> tuple[bool, int, str]:
+    """Sorts numbers by value, and in front of other names."""
     number = name.isascii() and name.isdigit() and len(name) <= 18
     return (not number, int(name) if number else 0, name)

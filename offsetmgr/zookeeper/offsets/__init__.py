@@ -1,1 +1,1 @@
-"""Committed offsets in ZooKeeper: the directory layouts, scans, edits and watches."""
+"""Committed offsets in ZooKeeper: directory layouts, scans, edits and watches."""

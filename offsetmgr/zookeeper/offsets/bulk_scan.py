@@ -1,11 +1,13 @@
-"""Scans of many groups, optimized for the common case: a group whose nodes below its offsets' root are topics with
-partitions that hold decimals.
+"""`BulkScan`: reads the offsets of many groups, optimized for groups whose nodes are all regular.
 
-A scan sends three rounds of requests, each for the names in the last response: topics, partitions, offsets. Several
-batches of groups are in progress at once, each in a different round, so that the server reads for the younger ones
-while the responses of the oldest are decoded. Groups are alike: most have topics and partitions that another group has
-too, so their requests and decoded results are cached. Everything else (a missing group, an unreadable node, a name that
-is not a partition, data that is not decimal) is left to the store.
+A group is regular if the nodes below its offsets' root are topics, their children partitions, and the data decimal
+offsets. The store reads all other groups: those with a missing or unreadable node, a name that is not a partition, or
+data that is not decimal.
+
+A scan sends three rounds of requests for each batch of groups: for topics, partitions and offsets. Each round needs the
+names in the previous response. Several batches are in progress at once, each in a different round, so the server reads
+for the newer ones while the client decodes the responses of the oldest. Most groups share topics and partitions with
+other groups, so the scan caches their requests and decoded names.
 """
 
 from __future__ import annotations
@@ -22,210 +24,215 @@ from offsetmgr.zookeeper.client import jute
 from offsetmgr.zookeeper.client.bulk_requests import BulkGet, BulkList
 from offsetmgr.zookeeper.client.jute import NodeData, Op, ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.nodes.offset_data import SURE_DIGITS
+from offsetmgr.zookeeper.nodes.offset_data import SAFE_DIGITS
 from offsetmgr.zookeeper.offsets.layouts import Layout
 
 GROUPS_AT_ONCE: Final = 50
-"""Number of groups in one batch."""
+"""The number of groups in one batch."""
 
-_NODES_A_REQUEST: Final = 500
-_LONGEST_PATH: Final = 1000
-"""Bytes; that many such paths fit a request."""
+_NODES_PER_REQUEST: Final = 500
+_MAX_PATH_BYTES: Final = 1000
+"""``_NODES_PER_REQUEST`` paths of this length fit a request."""
 
-_NODES_KEPT: Final = 100_000
+_MAX_CACHED_NODES: Final = 100_000
 
 Offsets: TypeAlias = dict[TopicPartition, Committed]
-Found: TypeAlias = tuple[str, Offsets | None]
-"""A group and all its offsets; None if the group is not a common one."""
+GroupOffsets: TypeAlias = tuple[str, Offsets | None]
+"""A group and all its offsets; None instead of the offsets if the group is not regular."""
 
 
 class BulkScan:
-    """One scan. ``layout`` must be one that stores decimals."""
+    """One scan. ``layout`` must store decimal offsets."""
 
     def __init__(self, session: ZookeeperSession, layout: Layout) -> None:
         self.as_of = session.zxid
-        """A zxid that is not newer than anything the scan reads."""
+        """The session's zxid before the scan: the scan shows this change and all earlier ones."""
         self._session = session
         self._layout = layout
         self._names: dict[bytes, list[bytes]] = {}
-        self._directories: dict[tuple[bytes, bytes], _Directory | None] = {}
-        self._kept = 0
+        self._directories: dict[tuple[bytes, bytes], _TopicDirectory | None] = {}
+        self._cached_nodes = 0
 
-    def scan(self, groups: Iterable[str]) -> Iterator[list[Found]]:
-        """Yields a batch of groups at a time, in their order.
+    def scan(self, groups: Iterable[str]) -> Iterator[list[GroupOffsets]]:
+        """Yields the results of one batch of groups at a time, in the order of ``groups``.
 
-        Raises if the session fails; it does not check that the chroot exists.
+        Raises if the session fails. Does not check that the chroot exists.
         """
         remaining = iter(groups)
-        running: deque[Iterator[list[Found] | None]] = deque()
+        running: deque[Iterator[list[GroupOffsets] | None]] = deque()
         while True:
             if batch := list(islice(remaining, GROUPS_AT_ONCE)):
                 running.append(self._batch(batch))
             if not running:
                 return
             found = None
-            # The newest batch first: the server is then busy while the oldest one's responses are decoded.
+            # Advances the newest batch first, so that the server is busy while the client decodes the oldest one's
+            # responses.
             for one in reversed(running):
                 found = next(one)
             if found is not None:
                 running.popleft()
                 yield found
 
-    def _batch(self, names: list[str]) -> Iterator[list[Found] | None]:
-        """Yields None after each round of requests, and finally the result."""
+    def _batch(self, names: list[str]) -> Iterator[list[GroupOffsets] | None]:
+        """Yields None after it has sent each round of requests, and finally the result."""
         groups = [self._group(name) for name in names]
-        asked = [group for group in groups if group.offsets is not None]
-        answers = self._begin_lists([group.root for group in asked])
+        readable = [group for group in groups if group.offsets is not None]
+        responses = self._send_lists([group.root for group in readable])
         yield None
-        topics: list[tuple[_Group, bytes, bytes]] = []
-        for group, vector in zip(asked, answers(), strict=True):
+        topics: list[tuple[_GroupScan, bytes, bytes]] = []
+        for group, vector in zip(readable, responses(), strict=True):
             if isinstance(vector, bytes):
                 topics += [(group, topic, group.root + b"/" + topic) for topic in self._names_in(vector)]
             else:
                 group.offsets = None
-        answers = self._begin_lists([path for _, _, path in topics])
+        responses = self._send_lists([path for _, _, path in topics])
         yield None
-        parts: list[_Part] = []
-        for (group, topic, path), vector in zip(topics, answers(), strict=True):
+        chunks: list[_ReadChunk] = []
+        for (group, topic, path), vector in zip(topics, responses(), strict=True):
             directory = (
-                self._directory(topic, vector) if isinstance(vector, bytes) and len(path) <= _LONGEST_PATH else None
+                self._directory(topic, vector) if isinstance(vector, bytes) and len(path) <= _MAX_PATH_BYTES else None
             )
             if directory is None:
                 group.offsets = None
             else:
-                parts += self._parts(group, directory, path)
-        nodes = self._begin_gets(parts)
+                chunks += self._chunks(group, directory, path)
+        nodes = self._send_gets(chunks)
         yield None
-        _take_in(parts, nodes())
+        _add_offsets(chunks, nodes())
         yield [(group.name, group.offsets) for group in groups]
 
-    def _group(self, name: str) -> _Group:
+    def _group(self, name: str) -> _GroupScan:
         try:
             root = (self._session.chroot + self._layout.offsets_root(name)).encode()
-        except OffsetMgrError:  # the store reports the reason
-            return _Group(name, b"", None)
-        return _Group(name, root, {} if len(root) <= _LONGEST_PATH else None)
+        except OffsetMgrError:  # not regular: the store reports the reason
+            return _GroupScan(name, b"", None)
+        return _GroupScan(name, root, {} if len(root) <= _MAX_PATH_BYTES else None)
 
-    # --- shared between groups -----------------------------------------------------------------------
+    # --- caches, shared by all groups ----------------------------------------------------------------
 
     def _names_in(self, vector: bytes) -> list[bytes]:
         found = self._names.get(vector)
         if found is None:
             found = [name.encode() for name in jute.names_in(vector)]
-            self._keep(len(found))
+            self._count_cached(len(found))
             self._names[vector] = found
         return found
 
-    def _directory(self, topic: bytes, vector: bytes) -> _Directory | None:
-        """The partitions of a topic; None if a name is not a partition."""
+    def _directory(self, topic: bytes, vector: bytes) -> _TopicDirectory | None:
+        """The partitions of a topic; None if a child's name is not a partition."""
         key = topic, vector
         if key in self._directories:
             return self._directories[key]
         names = jute.names_in(vector)
         name = topic.decode()
         partitions = [found for one in names if (found := self._layout.partition(name, one)) is not None]
-        directory = _Directory(names, partitions) if len(partitions) == len(names) else None
-        self._keep(len(names))
+        directory = _TopicDirectory(names, partitions) if len(partitions) == len(names) else None
+        self._count_cached(len(names))
         self._directories[key] = directory
         return directory
 
-    def _parts(self, group: _Group, directory: _Directory, path: bytes) -> list[_Part]:
-        """The reads of a directory's nodes, in parts that fit a request."""
-        if len(path) not in directory.pieces:
-            self._keep(len(directory.partitions))
-        return [_Part(group, partitions, path.join(pieces)) for partitions, pieces in directory.reads(len(path))]
+    def _chunks(self, group: _GroupScan, directory: _TopicDirectory, path: bytes) -> list[_ReadChunk]:
+        """The reads of a topic directory's nodes, in chunks that fit a request."""
+        if len(path) not in directory.templates:
+            self._count_cached(len(directory.partitions))
+        return [
+            _ReadChunk(group, partitions, path.join(templates)) for partitions, templates in directory.reads(len(path))
+        ]
 
-    def _keep(self, nodes: int) -> None:
-        self._kept += nodes
-        if self._kept > _NODES_KEPT:
-            self._names, self._directories, self._kept = {}, {}, nodes
+    def _count_cached(self, nodes: int) -> None:
+        self._cached_nodes += nodes
+        if self._cached_nodes > _MAX_CACHED_NODES:
+            self._names, self._directories, self._cached_nodes = {}, {}, nodes
 
     # --- requests ------------------------------------------------------------------------------------
 
-    def _begin_lists(self, paths: list[bytes]) -> Callable[[], list[bytes | int]]:
+    def _send_lists(self, paths: list[bytes]) -> Callable[[], list[bytes | int]]:
         requests: list[BulkList] = []
-        for at in range(0, len(paths), _NODES_A_REQUEST):
-            some = [jute.ustring(path) for path in paths[at : at + _NODES_A_REQUEST]]
-            requests.append(BulkList([jute.reads(Op.CHILDREN, some)], len(some)))
-        answers = self._session.begin_reads(requests)
-        return lambda: list(chain.from_iterable(answers()))
+        for at in range(0, len(paths), _NODES_PER_REQUEST):
+            some = [jute.ustring(path) for path in paths[at : at + _NODES_PER_REQUEST]]
+            requests.append(BulkList([jute.read_operations(Op.CHILDREN, some)], len(some)))
+        responses = self._session.begin_reads(requests)
+        return lambda: list(chain.from_iterable(responses()))
 
-    def _begin_gets(self, parts: list[_Part]) -> Callable[[], list[list[NodeData | int]]]:
+    def _send_gets(self, chunks: list[_ReadChunk]) -> Callable[[], list[list[NodeData | int]]]:
         requests: list[BulkGet] = []
         operations: list[bytes] = []
         count = 0
-        for part in parts:
-            if count + len(part.partitions) > _NODES_A_REQUEST:
+        for chunk in chunks:
+            if count + len(chunk.partitions) > _NODES_PER_REQUEST:
                 requests.append(BulkGet(operations, count))
                 operations, count = [], 0
-            operations.append(part.operations)
-            count += len(part.partitions)
+            operations.append(chunk.operations)
+            count += len(chunk.partitions)
         if operations:
             requests.append(BulkGet(operations, count))
         return self._session.begin_reads(requests)
 
 
 @dataclass(slots=True)
-class _Group:
+class _GroupScan:
+    """A group in progress; ``offsets`` is None if the group is not regular."""
+
     name: str
     root: bytes
     offsets: Offsets | None
 
 
-class _Directory:
-    """The partitions of a topic, shared by all groups with the same ones."""
+class _TopicDirectory:
+    """The partitions of a topic. All groups with the same partitions share one object."""
 
     def __init__(self, names: list[str], partitions: list[TopicPartition]) -> None:
         self._names = names
         self.partitions = partitions
-        self.pieces: dict[int, list[tuple[list[TopicPartition], list[bytes]]]] = {}
-        """By the length of the directory's path: for each part its partitions, and the byte strings that the path joins
-        to operations."""
+        self.templates: dict[int, list[tuple[list[TopicPartition], list[bytes]]]] = {}
+        """Length of the directory's path -> the partitions of each chunk, and the template of their operations (see
+        `jute.read_operations_below`)."""
 
     def reads(self, length: int) -> list[tuple[list[TopicPartition], list[bytes]]]:
-        found = self.pieces.get(length)
+        found = self.templates.get(length)
         if found is None:
             raw = [name.encode() for name in self._names]
-            size = _NODES_A_REQUEST
-            found = self.pieces[length] = [
-                (self.partitions[at : at + size], jute.reads_below(Op.GET, length, raw[at : at + size]))
+            size = _NODES_PER_REQUEST
+            found = self.templates[length] = [
+                (self.partitions[at : at + size], jute.read_operations_below(Op.GET, length, raw[at : at + size]))
                 for at in range(0, len(raw), size)
             ]
         return found
 
 
 @dataclass(slots=True)
-class _Part:
-    """Some nodes of one directory, and the operations that read them."""
+class _ReadChunk:
+    """Some nodes of one topic directory, and the encoded operations that read them."""
 
-    group: _Group
+    group: _GroupScan
     partitions: list[TopicPartition]
     operations: bytes
 
 
-def _take_in(parts: list[_Part], answers: list[list[NodeData | int]]) -> None:
-    """Adds each part's nodes to its group's offsets."""
-    new, nodes = tuple.__new__, chain.from_iterable(answers)
-    for part in parts:
-        found = list(islice(nodes, len(part.partitions)))
-        offsets = part.group.offsets
-        if offsets is None:  # another part of the group was not a common one
+def _add_offsets(chunks: list[_ReadChunk], responses: list[list[NodeData | int]]) -> None:
+    """Adds the offsets in each chunk's nodes to its group."""
+    new, nodes = tuple.__new__, chain.from_iterable(responses)
+    for chunk in chunks:
+        found = list(islice(nodes, len(chunk.partitions)))
+        offsets = chunk.group.offsets
+        if offsets is None:  # another chunk showed that the group is not regular
             continue
         try:
-            data, _, _, times, versions, _ = zip(*found, strict=True)  # all at once, if all nodes exist
+            data, _, _, times, versions, _ = zip(*found, strict=True)  # raises TypeError if a node is an error code
         except TypeError:
-            _take_in_singly(part, found, offsets)
+            _add_offsets_singly(chunk, found, offsets)
             continue
-        if not all(map(bytes.isdigit, data)) or max(map(len, data)) > SURE_DIGITS:
-            part.group.offsets = None
+        if not all(map(bytes.isdigit, data)) or max(map(len, data)) > SAFE_DIGITS:
+            chunk.group.offsets = None
             continue
         values = zip(map(int, data), repeat(""), repeat(None), times, versions, strict=False)
-        offsets.update(zip(part.partitions, map(new, repeat(Committed), values), strict=True))
+        offsets.update(zip(chunk.partitions, map(new, repeat(Committed), values), strict=True))
 
 
-def _take_in_singly(part: _Part, found: list[NodeData | int], offsets: Offsets) -> None:
-    for partition, node in zip(part.partitions, found, strict=True):
-        if isinstance(node, NodeData) and node.data.isdigit() and len(node.data) <= SURE_DIGITS:
+def _add_offsets_singly(chunk: _ReadChunk, found: list[NodeData | int], offsets: Offsets) -> None:
+    for partition, node in zip(chunk.partitions, found, strict=True):
+        if isinstance(node, NodeData) and node.data.isdigit() and len(node.data) <= SAFE_DIGITS:
             offsets[partition] = Committed(int(node.data), "", None, node.mtime_ms, node.version)
-        elif node != ZookeeperError.NO_NODE:  # deleted since its parent was listed
-            part.group.offsets = None
+        elif node != ZookeeperError.NO_NODE:  # NO_NODE: deleted since its parent was listed
+            chunk.group.offsets = None

@@ -1,7 +1,7 @@
-"""Layouts of a group's committed offsets: the nodes' paths, and the meaning of their bytes.
+"""`Layout`: the paths and the data format of a group's committed offsets, for Kafka 0.7 and for 0.8 and later.
 
-No I/O here. `offsetmgr.stores.zookeeper` reads and writes the nodes. The layout of Storm's spouts, which differs, is in
-`storm_layout`.
+No I/O here. `offsetmgr.stores.zookeeper` reads and writes the nodes. `storm_layout` defines the layout of Storm's
+spouts.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from offsetmgr.zookeeper.nodes.offset_data import check_offset, parse_decimal
 from offsetmgr.zookeeper.offsets.storm_layout import StormLayout
 
 OTHER_LAYOUT_HINTS: Final = {
-    "0.8": "offsets named BROKER-PARTITION are of layout 0.7; otherwise ask for the partitions by name",
-    "0.7": "there it is BROKER-PARTITION (up to 65534-32767); offsets named by a number alone are of layout 0.8",
-    "storm": "there it is partition_N; is root= the spouts' zkRoot, with their ids directly under it?",
+    "0.8": "nodes named BROKER-PARTITION belong to layout 0.7; otherwise name the partitions in the call",
+    "0.7": "partitions of this layout are BROKER-PARTITION (up to 65534-32767); nodes named N belong to layout 0.8",
+    "storm": "nodes of this layout are partition_N; check that root= is the spouts' zkRoot, the parent of their ids",
 }
-"""The possible meaning of a name that is no partition, by layout."""
+"""Hints for a node name that is not a partition in a layout, by layout."""
 
 LAYOUTS: Final = ("0.8", "0.7", "storm")
 
@@ -33,75 +33,81 @@ _NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}")
 
 
 class Layout(Protocol):
-    """Offsets as a tree: groups, under each its offsets' root, under that topics with one node per partition.
+    """A tree of offsets: below each group its offsets' root, below that the topics, with one node for each partition.
 
-    If ``loose`` is true, partitions' nodes may also lie directly under the root, and name their topic themselves.
+    In a layout with ``topic_in_data`` a partition's node may also be a direct child of the offsets' root, and its data
+    then names the topic. Such a node is a *loose node*.
     """
 
     @property
     def name(self) -> str:
-        """The name in the store's URI: ``layout=NAME``."""
+        """The layout's name in a store URI: ``layout=NAME``."""
         ...
 
     @property
     def query(self) -> str:
-        """The layout as in a store's URI, after the ``?``."""
+        """The layout's parameters in a store URI, without the ``?``."""
         ...
 
     @property
     def partitions(self) -> PartitionKinds:
-        """The kind of partitions that this layout can hold."""
+        """The kind of partitions that this layout can store."""
         ...
 
     @property
-    def loose(self) -> bool: ...
+    def topic_in_data(self) -> bool: ...
 
     @property
-    def registry(self) -> bool:
-        """Whether the group's consumers register themselves in ZooKeeper, in ``/consumers/GROUP/ids``."""
+    def has_registry(self) -> bool:
+        """Whether the groups' consumers register in ``/consumers/GROUP/ids``."""
         ...
 
     @property
     def groups_root(self) -> str:
-        """The node whose children are named after the groups."""
+        """The node whose children are the groups."""
         ...
 
     def group_root(self, group: str) -> str:
-        """The node under which all of a group lies. Raises `UsageError` for an impossible group id."""
+        """The node that contains everything of a group. Raises `UsageError` for an impossible group id."""
         ...
 
     def offsets_root(self, group: str) -> str:
-        """The offsets' root; its children are named after the topics. Raises `UsageError` for an impossible group
-        id."""
+        """The node whose children are the topics of a group. Raises `UsageError` for an impossible group id."""
         ...
 
     def path(self, group: str, partition: TopicPartition) -> str:
-        """The node that holds the partition's offset. Raises `UsageError` for impossible names."""
+        """The node with the partition's offset. Raises `UsageError` for impossible names."""
         ...
 
     def topic_directory(self, group: str, topic: str) -> str | None:
-        """If this node exists, it overrides `path`: the topic's nodes lie under it, with the same names. None if the
-        layout leaves no choice."""
+        """The optional directory of a topic; None if the layout has no such directory.
+
+        If it exists, the topic's nodes are in it, with the same names, instead of at `path`.
+        """
         ...
 
     def partition(self, topic: str, node: str) -> TopicPartition | None:
-        """The partition of a topic's child; None if its name is not a partition in this layout.
+        """The partition that a node's name stands for; None if the name is not a partition in this layout.
 
-        ``topic`` is empty for a loose node, and so is the topic of the result.
+        For a loose node, ``topic`` and the topic of the result are empty.
         """
         ...
 
     def encode(self, partition: TopicPartition, offset: int, held: bytes | None) -> bytes:
-        """A node's data for an offset; ``held`` is its present data. Raises `UsageError` for an invalid offset."""
+        """Encodes an offset as a node's data; ``held`` is its present data. Raises `UsageError` for an invalid
+        offset."""
         ...
 
     def decode(self, path: str, data: bytes, partition: TopicPartition) -> tuple[TopicPartition, int]:
-        """A node's partition and offset. The partition's topic may differ from that of ``partition``, or complete it if
-        the node's name left it open. Raises `CorruptData` naming the node."""
+        """Decodes a node's partition and offset; ``partition`` is the partition from the node's name.
+
+        The topic of the result can differ from that of ``partition``, because the data of a loose node names it. Raises
+        `CorruptData`, which names the node.
+        """
         ...
 
     def topic(self, data: bytes) -> str:
-        """The topic that a loose node names; empty if it cannot be determined."""
+        """The topic that the data of a loose node names; empty if it cannot be decoded."""
         ...
 
 
@@ -114,8 +120,8 @@ class ConsumersLayout:
     name = "0.8"
     query = "layout=0.8"
     partitions = PartitionKinds.NUMBERED
-    loose = False
-    registry = True
+    topic_in_data = False
+    has_registry = True
     groups_root = paths.CONSUMERS
 
     def group_root(self, group: str) -> str:
@@ -163,11 +169,12 @@ class BrokersLayout(ConsumersLayout):
 
 
 def layout_named(name: str, root: str = "") -> Layout:
-    """The layout of that name; ``root`` is Storm's ``zkRoot``. Raises `UsageError` for an unknown name, a bad root."""
+    """Returns the layout with that name; ``root`` is Storm's ``zkRoot``. Raises `UsageError` for an invalid name or
+    root."""
     if name == "storm":
         return StormLayout(root)
     if root:
-        raise UsageError(f"layout {name!r}", "has no root of its own", "root= belongs to layout=storm")
+        raise UsageError(f"layout {name!r}", "takes no root", "root= belongs to layout=storm")
     if name == BrokersLayout.name:
         return BrokersLayout()
     if name == ConsumersLayout.name:

@@ -1,9 +1,9 @@
-"""The nodes in which Storm's Kafka spouts store their offsets. No I/O.
+"""`StormLayout`: the nodes in which Storm's Kafka spouts store their offsets. No I/O.
 
-``zkRoot/ID/partition_N`` holds a JSON object; a spout that reads topics by a pattern adds the topic:
-``zkRoot/ID/TOPIC/partition_N``. The spout's id serves as the group. A topology reads back ``topology.id`` (it ignores a
-node without it) and ``offset``, the offset of the next message. Source: PartitionManager.commit and Partition.getId of
-storm-kafka 0.9 to 1.2.
+``zkRoot/ID/partition_N`` holds a JSON object. A spout that reads topics by a pattern adds the topic to the path:
+``zkRoot/ID/TOPIC/partition_N``. offsetmgr uses the spout's id as the group. A topology reads back two fields:
+``offset``, the offset of the next message, and ``topology.id``. It ignores a node without the latter. Source:
+PartitionManager.commit and Partition.getId of storm-kafka 0.9 to 1.2.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.offset_data import MAX_OFFSET, check_offset
 
 _NODE: Final = re.compile("partition_(0|[1-9][0-9]{0,9})")
-_NOBODY: Final = {"id": "offsetmgr", "name": "offsetmgr"}
-"""The writer's identity in a node that no topology has written yet."""
+_OFFSETMGR_TOPOLOGY: Final = {"id": "offsetmgr", "name": "offsetmgr"}
+"""The field ``topology`` of a node that no topology has written yet."""
 
 
 class StormLayout:
-    """See the module. If a topic's directory exists, its nodes lie there; otherwise they are loose."""
+    """The layout ``zkRoot/ID/[TOPIC/]partition_N``. If a topic's directory does not exist, its nodes are loose
+    nodes."""
 
     name = "storm"
     partitions = PartitionKinds.NUMBERED
-    loose = True
-    registry = False
+    topic_in_data = True
+    has_registry = False
 
     def __init__(self, root: str) -> None:
         """``root`` is the spout's ``zkRoot``, with its leading slash. Raises `UsageError`."""
         if not root.startswith("/") or any(part in ("", ".", "..") for part in root.split("/")[1:]):
             raise UsageError(
                 f"layout storm with root {root!r}",
-                "needs the zkRoot of the spout, an absolute path",
-                "as in zookeeper://h:2181?layout=storm&root=/kafkastorm",
+                "needs the spout's zkRoot, an absolute path",
+                "for example: zookeeper://h:2181?layout=storm&root=/kafkastorm",
             )
         self.groups_root = root
         self.query = f"layout=storm&root={root}"
@@ -54,7 +55,7 @@ class StormLayout:
         return f"{self.group_root(group)}/partition_{paths.check_partition(partition.partition)}"
 
     def topic_directory(self, group: str, topic: str) -> str | None:
-        # A topic of this very name could not be distinguished from a partition's node.
+        # A directory of this name could not be distinguished from a partition's node.
         return None if _NODE.fullmatch(topic) else f"{self.group_root(group)}/{paths.check_topic(topic)}"
 
     def partition(self, topic: str, node: str) -> TopicPartition | None:
@@ -62,9 +63,9 @@ class StormLayout:
         return None if found is None else TopicPartition(topic, int(found[1]))
 
     def encode(self, partition: TopicPartition, offset: int, held: bytes | None) -> bytes:
-        """The node with the new offset; all other fields that a topology wrote are kept."""
+        """Replaces the offset in the node's data and keeps all other fields that a topology wrote."""
         check_offset(offset)
-        node = _object("", held) if held is not None else {"topology": _NOBODY, "offset": 0}
+        node = _object("", held) if held is not None else {"topology": _OFFSETMGR_TOPOLOGY, "offset": 0}
         node["offset"] = offset
         if held is None:
             node |= {"partition": int(partition.partition), "broker": {"host": "", "port": 0}}
@@ -75,7 +76,7 @@ class StormLayout:
         node = _object(path, data)
         offset, topic, number = node.get("offset"), node.get("topic"), node.get("partition")
         if type(offset) is not int or not 0 <= offset <= MAX_OFFSET:
-            raise _unreadable(path, f"its 'offset' is {_shown(offset)}, which is no committed offset")
+            raise _unreadable(path, f"its 'offset' is {_shown(offset)}, which is not a committed offset")
         if not isinstance(topic, str) or not topic:
             raise _unreadable(path, f"its 'topic' is {_shown(topic)}, so the partition of its offset is unknown")
         if number is not None and (type(number) is not int or number != partition.partition):
@@ -93,7 +94,7 @@ def _object(path: str, data: bytes) -> dict[str, Any]:
     try:
         node = json.loads(data)
     except (ValueError, RecursionError):
-        raise _unreadable(path, "is not JSON" if data else "is empty instead of holding an offset") from None
+        raise _unreadable(path, "is not JSON" if data else "is empty and contains no offset") from None
     if not isinstance(node, dict):
         raise _unreadable(path, "is JSON, but not an object")
     return node

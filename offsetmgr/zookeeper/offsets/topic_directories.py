@@ -1,4 +1,4 @@
-"""Topics' directories in a layout that leaves a choice: whether partitions lie in a directory of their topic or not."""
+"""Finds the optional topic directories of a layout: if one exists, the nodes of the topic's partitions are in it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from offsetmgr.zookeeper.offsets.layouts import Layout
 def existing_topic_directories(
     session: ZookeeperSession, layout: Layout, topics: Iterable[tuple[str, str]]
 ) -> set[str]:
-    """The existing ones of these topics' directories (given with their groups), in a layout that leaves a choice.
-    Impossible names are left out; raises if a directory cannot be read."""
+    """Returns those topic directories that exist; ``topics`` are pairs of a group and a topic.
+
+    Omits impossible names. Raises the error of a directory that cannot be read.
+    """
     wanted: dict[str, None] = {}
     for group, topic in topics:
         with contextlib.suppress(UsageError):  # `Layout.path` reports it for the partition
@@ -31,6 +33,6 @@ def existing_topic_directories(
 
 
 def in_directory(path: str, partition: TopicPartition) -> str:
-    """The path of a partition's node under its topic's directory."""
+    """The path of a partition's node in its topic's directory; ``path`` is the path without that directory."""
     directory, _, name = path.rpartition("/")
     return f"{directory}/{partition.topic}/{name}"

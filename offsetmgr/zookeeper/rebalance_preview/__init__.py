@@ -1,6 +1,7 @@
-"""Previews a rebalance: a snapshot of a group, possible changes, and the assignment that its members would compute.
+"""Previews a rebalance: the assignment that the members of a group would compute after a change.
 
-``group_snapshot``, ``changes``, ``predict`` and ``scenario_file`` are pure; ``live_group`` reads a snapshot from
-ZooKeeper. A prediction contains only the assignment that every member computes
-(`offsetmgr.zookeeper.groups.assignors`); it ignores claims, retries and timing.
+`live_group` reads a snapshot of a group from ZooKeeper, and `snapshot_file` saves and loads it. `changes` applies a
+change to a snapshot, and `predict` computes the new assignment. All modules except `live_group` are pure. A prediction
+ignores claims, retries and timing: it contains only the assignment that every member computes with
+`offsetmgr.zookeeper.groups.assignors`.
 """

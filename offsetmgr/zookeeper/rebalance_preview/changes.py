@@ -1,6 +1,6 @@
-"""Possible changes of a group: each returns another snapshot of it. Pure.
+"""Applies hypothetical changes to a group: each function returns a changed snapshot. Pure.
 
-All raise `UsageError` if the change makes no sense in the snapshot.
+All functions raise `UsageError` if the change is impossible for the snapshot.
 """
 
 from __future__ import annotations
@@ -13,40 +13,39 @@ from offsetmgr.core.errors import UsageError
 from offsetmgr.core.model import BrokerPartition
 from offsetmgr.zookeeper.groups.subscription import Subscription
 from offsetmgr.zookeeper.nodes.member_id import parse_member_id
-from offsetmgr.zookeeper.rebalance_preview.group_snapshot import MOST_STREAMS, GroupSnapshot
+from offsetmgr.zookeeper.rebalance_preview.group_snapshot import MAX_STREAMS, GroupSnapshot
 
-MOST_PARTITIONS: Final = 200_000
-"""Maximum number of partitions of all topics in a snapshot in which one has grown: as many as a ZooKeeper cluster was
-ever meant to have."""
+MAX_PARTITIONS: Final = 200_000
+"""Maximum number of partitions of all topics after a change, which is Kafka's limit for a cluster with ZooKeeper."""
 
 
 def member_joins(snapshot: GroupSnapshot, member_id: str, subscription: Subscription) -> GroupSnapshot:
     if member_id in snapshot.members:
-        raise UsageError(f"member {member_id}", "is in the group already")
+        raise UsageError(f"member {member_id}", "is already in the group")
     return replace(snapshot, members={**snapshot.members, member_id: subscription})
 
 
 def member_leaves(snapshot: GroupSnapshot, name: str) -> GroupSnapshot:
-    """``name`` is in the form that `member_named` accepts."""
+    """``name`` is a member as for `member_named`."""
     leaving = member_named(snapshot, name)
     return replace(snapshot, members={one: held for one, held in snapshot.members.items() if one != leaving})
 
 
 def topic_grows(snapshot: GroupSnapshot, topic: str, count: int, broker: int | None = None) -> GroupSnapshot:
-    """The topic is extended to, or created with, ``count`` partitions; in Kafka 0.7, ``count`` on ``broker``."""
+    """Extends a topic to ``count`` partitions, or creates it with them; in Kafka 0.7, to ``count`` on ``broker``."""
     held = dict(snapshot.topics.get(topic, {}))
     others = sum(len(partitions) for name, partitions in snapshot.topics.items() if name != topic)
-    if others + count > MOST_PARTITIONS:  # before they are created: a typo must not exhaust the machine's memory
+    if others + count > MAX_PARTITIONS:  # checked first, so that a typo does not exhaust the memory
         raise UsageError(
             f"topic {topic}",
-            f"would have {count:,} partitions, and all topics {others + count:,}: at most {MOST_PARTITIONS:,} "
+            f"would have {count:,} partitions, and all topics {others + count:,}: at most {MAX_PARTITIONS:,} "
             "can be simulated",
-            "is that number meant?",
+            "check the number",
         )
     if snapshot.of_kafka_0_7 and broker is None:
         raise UsageError(f"topic {topic}", "partitions of Kafka 0.7 belong to a broker", "as in TOPIC=BROKER:COUNT")
     if held and not snapshot.of_kafka_0_7 and broker is not None:
-        raise UsageError(f"topic {topic}", "its partitions belong to no broker", "as in TOPIC=COUNT")
+        raise UsageError(f"topic {topic}", "its partitions do not belong to a broker", "as in TOPIC=COUNT")
     try:
         wanted = [n if broker is None else BrokerPartition(broker, n) for n in range(count)]
     except ValueError as error:
@@ -55,8 +54,8 @@ def topic_grows(snapshot: GroupSnapshot, topic: str, count: int, broker: int | N
     if gone := sorted(set(here) - set(wanted)):
         raise UsageError(
             f"topic {topic}",
-            f"has {len(here)} partitions{'' if broker is None else f' on broker {broker}'}, and none can be taken away "
-            f"(of {count}, partition {gone[0]} would be gone)",
+            f"has {len(here)} partitions{'' if broker is None else f' on broker {broker}'}, and a topic cannot lose "
+            f"partitions (of {count}, partition {gone[0]} would be deleted)",
         )
     held |= {one: () if broker is None else (broker,) for one in wanted if one not in held}
     return replace(snapshot, topics={**snapshot.topics, topic: held})
@@ -64,12 +63,12 @@ def topic_grows(snapshot: GroupSnapshot, topic: str, count: int, broker: int | N
 
 def topic_is_deleted(snapshot: GroupSnapshot, topic: str) -> GroupSnapshot:
     if topic not in snapshot.topics:
-        raise UsageError(f"topic {topic}", "is not one of the group's")
+        raise UsageError(f"topic {topic}", "is not consumed by the group")
     return replace(snapshot, topics={name: held for name, held in snapshot.topics.items() if name != topic})
 
 
 def broker_leaves(snapshot: GroupSnapshot, broker: int) -> GroupSnapshot:
-    """In Kafka 0.7 its partitions disappear; later, the next replica in sync becomes their leader."""
+    """Stops a broker. In Kafka 0.7 its partitions disappear; later, the next replica in sync becomes their leader."""
     known = {one for held in snapshot.topics.values() for brokers in held.values() for one in brokers}
     if broker not in (known if snapshot.brokers is None else snapshot.brokers):
         raise UsageError(f"broker {broker}", "is not among the live brokers")
@@ -85,14 +84,14 @@ def broker_leaves(snapshot: GroupSnapshot, broker: int) -> GroupSnapshot:
 
 
 def broker_joins(snapshot: GroupSnapshot, broker: int) -> GroupSnapshot:
-    """It has no partitions yet, and no leader moves to it."""
+    """Starts a new broker. It has no partitions, and leads none."""
     if snapshot.brokers is not None and broker in snapshot.brokers:
-        raise UsageError(f"broker {broker}", "is alive already")
+        raise UsageError(f"broker {broker}", "is already alive")
     return replace(snapshot, brokers=None if snapshot.brokers is None else snapshot.brokers | {broker})
 
 
 def member_named(snapshot: GroupSnapshot, name: str) -> str:
-    """The one member of that id (with or without the group's name in front), or else on that host."""
+    """Returns the member with that id, with or without the group's name in front, or the only member on that host."""
     for exact in (name, f"{snapshot.group}_{name}"):
         if exact in snapshot.members:
             return exact
@@ -103,21 +102,20 @@ def member_named(snapshot: GroupSnapshot, name: str) -> str:
     ]
     if len(found) == 1:
         return found[0]
-    why = f"is on a host of several: {', '.join(found)}" if found else f"is not in group {snapshot.group}"
+    why = f"is a host with several members: {', '.join(found)}" if found else f"is not in group {snapshot.group}"
     raise UsageError(f"member {name}", why, f"members: {', '.join(sorted(snapshot.members)) or 'none'}")
 
 
-def usual_subscription(snapshot: GroupSnapshot) -> Subscription:
-    """The topics to which all members subscribe, regardless of their numbers of streams; it has the most frequent
-    number."""
+def most_common_subscription(snapshot: GroupSnapshot) -> Subscription:
+    """Returns the most frequent subscription of the members, which may differ only in their numbers of streams."""
     readable = [one for one in snapshot.members.values() if one is not None]
     if not readable:
         raise UsageError(
-            f"group {snapshot.group}", "has no member whose subscription a new one could take", "add --topic"
+            f"group {snapshot.group}", "has no member whose subscription a new member could copy", "add --topic"
         )
     if len({(one.kind, frozenset(one.streams)) for one in readable}) > 1:
         raise UsageError(
-            f"group {snapshot.group}", "its members subscribed to different topics", "add --like MEMBER, or --topic"
+            f"group {snapshot.group}", "its members subscribe to different topics", "add --like MEMBER, or --topic"
         )
     counted = Counter(tuple(sorted(one.streams.items())) for one in readable)
     usual = max(counted, key=lambda streams: (counted[streams], streams))
@@ -125,11 +123,11 @@ def usual_subscription(snapshot: GroupSnapshot) -> Subscription:
 
 
 def with_streams(subscription: Subscription, count: int) -> Subscription:
-    """The same topics, with ``count`` streams of each."""
+    """Returns a subscription to the same topics, with ``count`` streams of each."""
     if count < 1:
-        raise UsageError(f"{count} streams", "a member needs one stream or more")
-    if count > MOST_STREAMS:
+        raise UsageError(f"{count} streams", "a member needs at least one stream")
+    if count > MAX_STREAMS:
         raise UsageError(
-            f"{count:,} streams", f"at most {MOST_STREAMS:,} of all members can be simulated", "is that number meant?"
+            f"{count:,} streams", f"at most {MAX_STREAMS:,} of all members can be simulated", "check the number"
         )
     return Subscription(subscription.kind, dict.fromkeys(subscription.streams, count))

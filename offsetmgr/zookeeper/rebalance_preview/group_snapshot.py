@@ -1,5 +1,4 @@
-"""`GroupSnapshot`: everything that the members of a group read before they divide its partitions, as one value.
-Pure."""
+"""`GroupSnapshot`: the input of a group's assignment, and the present owners, as one value. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +11,8 @@ from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.zookeeper.groups.assignors import ThreadId
 from offsetmgr.zookeeper.groups.subscription import Subscription
 
-MOST_STREAMS: Final = 100_000
-"""Maximum of all members and topics together. More is a typo, or a corrupt registration."""
+MAX_STREAMS: Final = 100_000
+"""Maximum number of streams of all members and topics. More are a typo or a corrupt registration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +21,13 @@ class GroupSnapshot:
 
     group: str
     members: Mapping[str, Subscription | None]
-    """Live member -> its subscription; None if its registration cannot be read."""
+    """Live member -> its subscription, or None if its registration cannot be read."""
     topics: Mapping[str, Mapping[int, tuple[int, ...]]]
-    """Topic -> partition -> its brokers in sync, the leader first, then in the order of election; empty if unknown.
-    Topics that no member selects may be left out."""
+    """Topic -> partition -> its in-sync replicas in the order in which they become leader; empty if unknown.
+
+    Topics that no member selects may be missing."""
     owners: Mapping[TopicPartition, ThreadId | None] | None
-    """The present owner of each partition; None for an unreadable owner. The whole mapping is None if unknown."""
+    """The present owner of each partition, or None for an unreadable owner. None if all owners are unknown."""
     brokers: frozenset[int] | None
     """The live brokers; None if unknown."""
 
@@ -38,7 +38,7 @@ class GroupSnapshot:
 
     @property
     def leaders(self) -> dict[TopicPartition, int]:
-        """The broker of each partition, if known."""
+        """The leader of each partition whose leader is known."""
         return {
             TopicPartition(topic, partition): brokers[0]
             for topic, partitions in self.topics.items()
@@ -52,11 +52,10 @@ class GroupSnapshot:
         return any(isinstance(one, BrokerPartition) for partitions in self.topics.values() for one in partitions)
 
     def streams(self, *, internal: bool = False) -> dict[str, dict[str, int]]:
-        """Member -> topic -> number of streams, patterns resolved; ``internal``: patterns also select Kafka's own
-        topics.
+        """Returns the numbers of streams by member and topic, with patterns resolved to topics.
 
-        Raises `AssignmentRefused` for an unreadable registration and for more than `MOST_STREAMS`, `InvalidPattern`,
-        `UnsupportedOperation`.
+        With ``internal`` patterns also select Kafka's internal topics. Raises `AssignmentRefused` for an unreadable
+        registration and for more than `MAX_STREAMS`, and `InvalidPattern` or `UnsupportedOperation` for a pattern.
         """
         found: dict[str, dict[str, int]] = {}
         total = 0
@@ -65,15 +64,15 @@ class GroupSnapshot:
                 raise AssignmentRefused(
                     f"member {member}",
                     "its registration cannot be read, so no member of its group can rebalance",
-                    f"restart that member; what happens without it: --simulate --leave {member}",
+                    f"restart that member; to preview the group without it: --simulate --leave {member}",
                 )
             found[member] = subscription.topics(self.topics, exclude_internal=not internal)
             own = sum(found[member].values())
             total += own
-            if total > MOST_STREAMS:
+            if total > MAX_STREAMS:
                 raise AssignmentRefused(
                     f"member {member}",
-                    f"has {own:,} streams, and the members so far {total:,}: at most {MOST_STREAMS:,} can be divided",
-                    "is that number meant?",
+                    f"has {own:,} streams, and the members so far {total:,}: at most {MAX_STREAMS:,} can be assigned",
+                    "check the number",
                 )
         return found

@@ -1,6 +1,6 @@
 """Reads a group's snapshot from ZooKeeper.
 
-It combines several reads: while the group rebalances, owners and members may not match yet.
+The result combines several reads. During a rebalance, its owners and members may not match.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from offsetmgr.zookeeper.nodes.consumers import BLACK_LIST, STATIC, WHITE_LIST
 from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupSnapshot
 
 
-def read_group(session: ZookeeperSession, group: str, also: Iterable[str] = ()) -> GroupSnapshot:
-    """Returns the group with the topics that a member selects or owns a partition of, and those in ``also``.
+def read_group(session: ZookeeperSession, group: str, extra_topics: Iterable[str] = ()) -> GroupSnapshot:
+    """Reads a group, with the topics that its members select or own partitions of, and ``extra_topics``.
 
-    Raises `GroupNotFound`, the first error of a topic that a member consumes, and what reading raises.
+    Raises `GroupNotFound`, the first error of a topic in the result, and the errors of the session.
     """
     if session.get(paths.group(group)) is None:
         raise GroupNotFound(f"group {group!r}", f"does not exist in ZooKeeper at {session.connect}")
     live = {one.member_id: _subscription(one) for one in members(session, group)}
     owned = owners(session, group)
     existing = topic_names(session)
-    wanted = {*also, *(one.topic for one in owned)}
+    wanted = {*extra_topics, *(one.topic for one in owned)}
     for subscription in live.values():
         try:
             wanted.update({} if subscription is None else subscription.topics(existing, exclude_internal=False))
@@ -49,8 +49,10 @@ def read_group(session: ZookeeperSession, group: str, also: Iterable[str] = ()) 
 
 
 def _subscription(member: RegistryMember) -> Subscription | None:
-    """None if the registration is unreadable. A registration of an unknown version may be sufficient, and Kafka ignores
-    the version."""
+    """The member's subscription; None if the registration is unreadable.
+
+    The readable part of an unknown version is used, because Kafka ignores the version.
+    """
     if member.error is not None and not member.subscription:
         return None
     by_pattern = member.subscription and member.pattern in (WHITE_LIST, BLACK_LIST)

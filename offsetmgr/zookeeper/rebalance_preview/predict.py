@@ -1,4 +1,4 @@
-"""Predicts the assignment that the members of a group would compute, and its differences. Pure."""
+"""Predicts the assignment that the members of a group would compute, and the partitions that would move. Pure."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from offsetmgr.zookeeper.groups.assignors import (
     RoundRobinAssignor,
     ThreadId,
     assignor_named,
-    hashed_alike,
     moves,
+    partitions_with_equal_hash,
 )
 from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupSnapshot
 
 Owners = Mapping[TopicPartition, ThreadId | None]
 UNREADABLE: Final = ThreadId("", -1)
-"""Represents an unreadable owner: it equals no thread of any member."""
+"""Stands for an unreadable owner. It differs from the threads of all members."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The assignments before and after, each a thread for each partition."""
+    """The assignments before and after a change."""
 
     strategy: str
     before: Mapping[TopicPartition, ThreadId]
-    """The present owners (`UNREADABLE` for an unreadable one); if they are unknown, the assignment that the members
-    would have computed before the changes."""
+    """The present owners, `UNREADABLE` for an unreadable one. If they are unknown, the assignment that the members
+    compute before the change."""
     after: Mapping[TopicPartition, ThreadId]
-    seen: bool
-    """Whether ``before`` was observed and not computed."""
-    doubts: tuple[str, ...] = ()
-    """Reasons why the real group may divide differently."""
+    observed: bool
+    """Whether ``before`` contains the present owners, not a computed assignment."""
+    caveats: tuple[str, ...] = ()
+    """Reasons why the members may compute another assignment."""
 
     @property
     def moves(self) -> Moves:
@@ -46,30 +46,32 @@ class Prediction:
 
 
 def assignment(snapshot: GroupSnapshot, strategy: str, *, internal: bool = False) -> dict[TopicPartition, ThreadId]:
-    """The assignment that the members compute. Raises what `GroupSnapshot.streams` and `Assignor.assign` raise."""
+    """Computes the group's assignment. Raises as `GroupSnapshot.streams` and `Assignor.assign`."""
     return assignor_named(strategy, snapshot.leaders).assign(snapshot.streams(internal=internal), snapshot.partitions)
 
 
 def predict(before: GroupSnapshot, after: GroupSnapshot, strategy: str, *, internal: bool = False) -> Prediction:
     """Predicts the effect of a change from ``before`` to ``after``. Raises as `assignment` does.
 
-    As in Kafka, members that see no broker at all change nothing.
+    As in Kafka, members do not rebalance while no broker is alive.
     """
-    seen = before.owners is not None
+    observed = before.owners is not None
     owned = (
         {partition: thread or UNREADABLE for partition, thread in before.owners.items()}
         if before.owners is not None
         else assignment(before, strategy, internal=internal)
     )
-    doubts = _doubts(after, strategy, internal=internal)
+    caveats = _caveats(after, strategy, internal=internal)
     if after.brokers is not None and not after.brokers:
-        still = {partition: thread for partition, thread in owned.items() if thread.member_id in after.members}
-        return Prediction(strategy, owned, still, seen, (*doubts, "no broker is alive: members change nothing"))
-    return Prediction(strategy, owned, assignment(after, strategy, internal=internal), seen, doubts)
+        remaining = {partition: thread for partition, thread in owned.items() if thread.member_id in after.members}
+        return Prediction(
+            strategy, owned, remaining, observed, (*caveats, "no broker is alive: the members do not rebalance")
+        )
+    return Prediction(strategy, owned, assignment(after, strategy, internal=internal), observed, caveats)
 
 
 def matching_strategies(snapshot: GroupSnapshot, *, internal: bool = False) -> list[str]:
-    """The strategies whose result equals the present owners; empty if owners are unknown or nothing matches."""
+    """Returns the strategies that would assign exactly the present owners; none if the owners are unknown."""
     candidates = [ClusteredAssignor.name] if snapshot.of_kafka_0_7 else [RangeAssignor.name, RoundRobinAssignor.name]
     if not snapshot.owners:
         return []
@@ -80,37 +82,39 @@ def matching_strategies(snapshot: GroupSnapshot, *, internal: bool = False) -> l
     ]
 
 
-def usual_strategy(snapshot: GroupSnapshot) -> str:
-    """Kafka's default: 0.7 had only one strategy."""
+def default_strategy(snapshot: GroupSnapshot) -> str:
+    """Returns Kafka's default strategy; Kafka 0.7 has only one."""
     return ClusteredAssignor.name if snapshot.of_kafka_0_7 else RangeAssignor.name
 
 
-def _doubts(snapshot: GroupSnapshot, strategy: str, *, internal: bool) -> tuple[str, ...]:
+def _caveats(snapshot: GroupSnapshot, strategy: str, *, internal: bool) -> tuple[str, ...]:
     streams = snapshot.streams(internal=internal)
     consumed = {topic for topics in streams.values() for topic in topics}
-    doubts = [f"no partitions of topic {topic} are known" for topic in sorted(consumed - snapshot.topics.keys())]
+    caveats = [f"the partitions of topic {topic} are unknown" for topic in sorted(consumed - snapshot.topics.keys())]
     if strategy in (RoundRobinAssignor.name, EqualRoundRobinAssignor.name):
         partitions = {topic: held for topic, held in snapshot.partitions.items() if topic in consumed}
-        alike = sorted({one.topic for tied in hashed_alike(partitions) for one in tied})
-        if alike:
-            doubts.append(f"topics {' and '.join(alike)} hash alike: real members may swap their partitions")
+        tied_topics = sorted({one.topic for tied in partitions_with_equal_hash(partitions) for one in tied})
+        if tied_topics:
+            caveats.append(
+                f"topics {' and '.join(tied_topics)} have partitions with equal hashes: members may swap them"
+            )
     if strategy == RoundRobinAssignor.name:
-        doubts += _refused_by_older_members(streams, snapshot.partitions)
-    return tuple(doubts)
+        caveats += _refused_by_older_members(streams, snapshot.partitions)
+    return tuple(caveats)
 
 
 def _refused_by_older_members(streams: dict[str, dict[str, int]], partitions: dict[str, list[int]]) -> list[str]:
     try:
         EqualRoundRobinAssignor().assign(streams, partitions)
     except UnequalSubscriptions as unequal:
-        return [f"members before Kafka 0.10.2 refuse these subscriptions: {', '.join(unequal.members)} differ"]
+        return [f"members before Kafka 0.10.2 reject these subscriptions: {', '.join(unequal.members)} differ"]
     except AssignmentRefused:
         return []  # reported for the strategy itself
     return []
 
 
-def as_ranges(partitions: Iterable[TopicPartition]) -> str:
-    """Partitions in short form: ``bills:0 orders:0-3,7``; those of Kafka 0.7 are listed individually."""
+def partition_ranges(partitions: Iterable[TopicPartition]) -> str:
+    """Formats partitions as ranges: ``bills:0 orders:0-3,7``. Those of Kafka 0.7 are listed individually."""
     by_topic: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         by_topic.setdefault(topic, []).append(number)

@@ -1,7 +1,7 @@
 """The partition assignment strategies of the old consumer. Pure: no I/O, no clock.
 
-Every member computes the whole assignment from the nodes in ZooKeeper and claims its own part, so two members that
-compute differently never agree. Each strategy therefore matches Kafka's code exactly, and its result depends on the
+Every member computes the whole assignment from the nodes in ZooKeeper and claims its own part. Members with different
+results would never agree, so each strategy returns exactly the result of Kafka's code. The result depends on the
 content of the mappings, never on their order.
 
 ``assignor_named`` returns a strategy by its name in ``partition.assignment.strategy``.
@@ -23,9 +23,13 @@ from offsetmgr.zookeeper.groups.assignors.base import (
     moves,
     threads_of,
 )
-from offsetmgr.zookeeper.groups.assignors.clustered import ClusteredAssignor
-from offsetmgr.zookeeper.groups.assignors.range import RangeAssignor
-from offsetmgr.zookeeper.groups.assignors.roundrobin import EqualRoundRobinAssignor, RoundRobinAssignor, hashed_alike
+from offsetmgr.zookeeper.groups.assignors.clustered_assignor import ClusteredAssignor
+from offsetmgr.zookeeper.groups.assignors.range_assignor import RangeAssignor
+from offsetmgr.zookeeper.groups.assignors.round_robin_assignor import (
+    EqualRoundRobinAssignor,
+    RoundRobinAssignor,
+    partitions_with_equal_hash,
+)
 
 STRATEGIES: Final = (
     RangeAssignor.name,
@@ -36,7 +40,7 @@ STRATEGIES: Final = (
 
 
 def assignor_named(name: str, brokers: Mapping[TopicPartition, int] | None = None) -> Assignor:
-    """Returns the strategy of that name; only ``clustered`` needs ``brokers`` (the broker of each partition).
+    """Returns the strategy with that name. Only ``clustered`` needs ``brokers``, the broker of each partition.
 
     Raises `UsageError` for an unknown name (Kafka silently uses range), and for ``clustered`` without ``brokers``.
     """
@@ -48,7 +52,7 @@ def assignor_named(name: str, brokers: Mapping[TopicPartition, int] | None = Non
         return EqualRoundRobinAssignor()
     if name == ClusteredAssignor.name:
         if brokers is None:
-            raise UsageError(f"strategy {name}", "needs to know which broker has each partition")
+            raise UsageError(f"strategy {name}", "needs the broker of each partition, which is unknown here")
         return ClusteredAssignor(brokers)
     raise UsageError(f"strategy {name!r}", "is unknown", f"strategies: {', '.join(STRATEGIES)}")
 
@@ -65,7 +69,7 @@ __all__ = [
     "StreamsOfMembers",
     "ThreadId",
     "assignor_named",
-    "hashed_alike",
     "moves",
+    "partitions_with_equal_hash",
     "threads_of",
 ]

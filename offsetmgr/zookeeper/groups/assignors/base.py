@@ -1,5 +1,4 @@
-"""Shared parts of the strategies: a thread's name and order, the threads of a topic, and the difference of two
-assignments.
+"""`Assignor` and the shared parts of the strategies: thread ids, the threads of a topic, differences of assignments.
 
 Source: kafka.consumer.ConsumerThreadId, TopicCount, ZkUtils.getConsumersPerTopic of 0.10.2.
 """
@@ -14,7 +13,7 @@ from offsetmgr.core.errors import AssignmentRefused
 from offsetmgr.core.model import TopicPartition
 
 StreamsOfMembers: TypeAlias = Mapping[str, Mapping[str, int]]
-"""Member id -> topic -> number of streams; patterns have been resolved to topics."""
+"""Member id -> topic -> number of streams. Patterns have been resolved to topics."""
 PartitionsOfTopics: TypeAlias = Mapping[str, Sequence[int]]
 """Topic -> the numbers of its partitions, in any order."""
 
@@ -45,24 +44,23 @@ class ThreadId(NamedTuple):
 
 
 class Assignor(Protocol):
-    """A strategy (``partition.assignment.strategy``)."""
+    """A partition assignment strategy (``partition.assignment.strategy``)."""
 
     @property
     def name(self) -> str: ...
 
     def assign(self, streams: StreamsOfMembers, partitions: PartitionsOfTopics) -> dict[TopicPartition, ThreadId]:
-        """Returns the owner of every partition of each consumed topic, sorted by partition.
+        """Assigns every partition of each consumed topic to a thread; the result is sorted by partition.
 
-        A topic that is not in ``partitions`` has no owners; a topic without consumers is left out. Raises
-        `AssignmentRefused`.
+        It omits topics that are not in ``partitions``, and topics without consumers. Raises `AssignmentRefused`.
         """
         ...
 
 
 def threads_of(streams: StreamsOfMembers) -> dict[str, list[ThreadId]]:
-    """Topic -> the threads that consume it, in their order.
+    """Returns the sorted threads that consume each topic.
 
-    Raises `AssignmentRefused` for a topic without a stream: Kafka asserts that there is one, so no member that reads
+    Raises `AssignmentRefused` for a subscription with no streams. Kafka asserts at least one, so no member that reads
     such a registration can rebalance.
     """
     found: dict[str, list[ThreadId]] = {}
@@ -70,7 +68,7 @@ def threads_of(streams: StreamsOfMembers) -> dict[str, list[ThreadId]]:
         for topic, count in topics.items():
             if count < 1:
                 raise AssignmentRefused(
-                    f"member {member_id}", f"has {count} streams of {topic}", "a member needs one stream or more"
+                    f"member {member_id}", f"has {count} streams of {topic}", "a member needs at least one stream"
                 )
             found.setdefault(topic, []).extend(ThreadId(member_id, thread) for thread in range(count))
     return {topic: sorted(threads, key=str) for topic, threads in found.items()}
@@ -78,23 +76,23 @@ def threads_of(streams: StreamsOfMembers) -> dict[str, list[ThreadId]]:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Counts the partitions that change owner between two assignments."""
+    """The numbers of partitions that keep or change their owner between two assignments."""
 
     kept: int
     """Partitions that stay with the same thread."""
     rethreaded: int
-    """Partitions that move to another thread of the same member: fetched messages are dropped, offsets stay in one
-    process."""
+    """Partitions that move to another thread of the same member. It discards fetched messages; its process keeps the
+    offsets."""
     moved: int
     """Partitions that move to another member."""
     gained: int
     """Partitions that had no owner."""
     lost: int
-    """Partitions that have no owner any more."""
+    """Partitions that no longer have an owner."""
 
     @property
     def changed(self) -> int:
-        """Partitions whose owner differs, including those with an owner only before or only after."""
+        """Partitions whose owner differs, including those that gain or lose one."""
         return self.rethreaded + self.moved + self.gained + self.lost
 
 

@@ -1,11 +1,11 @@
-"""`ClusteredAssignor`, the strategy of that name: the order of Kafka 0.7, which keeps a broker's partitions together.
+"""`ClusteredAssignor`: the strategy of Kafka 0.7, which keeps the partitions of a broker together.
 
-In 0.7 a partition was named ``<broker>-<number>``. These names were sorted as text before runs of them were assigned as
-in range, so a thread connects to few brokers. Ten or more partitions of a broker are in text order: ``0-1, 0-10, 0-2``.
-Source: kafka.utils.ZkUtils.getPartitionsForTopics and ZookeeperConsumerConnector.rebalance of 0.7.
+In 0.7 a partition's name is ``<broker>-<number>``. The consumer sorts these names as text (``0-1, 0-10, 0-2``) and then
+assigns runs of them as the range strategy does, so that a thread connects to few brokers. Source:
+kafka.utils.ZkUtils.getPartitionsForTopics and ZookeeperConsumerConnector.rebalance of 0.7.
 
-Since 0.8 brokers number a topic's partitions independently of brokers, and the Java consumer no longer supports this
-order. It is useful only in groups of Python members, which must see the same leaders to agree.
+Since 0.8 partition numbers do not contain the broker, and the Java consumer no longer supports this strategy. It is
+useful only in groups of Python members. They must see the same leaders to agree.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Final
 
 from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.zookeeper.groups.assignors.base import PartitionsOfTopics, StreamsOfMembers, ThreadId, threads_of
-from offsetmgr.zookeeper.groups.assignors.range import dealt_in_runs
+from offsetmgr.zookeeper.groups.assignors.range_assignor import assign_in_runs
 
 _AFTER_ALL_BROKERS: Final = ":"  # the character after "9"
 
 
 class ClusteredAssignor:
-    """``brokers`` maps a partition to its broker (its leader); partitions without an entry come last.
+    """``brokers`` maps a partition to its leader. Partitions without an entry come last.
 
     Partitions of Kafka 0.7 (`BrokerPartition`) contain their broker.
     """
@@ -37,7 +37,7 @@ class ClusteredAssignor:
         found: dict[TopicPartition, ThreadId] = {}
         for topic in sorted(threads):
             ordered = sorted((TopicPartition(topic, one) for one in partitions.get(topic, ())), key=self._name)
-            found.update(sorted(dealt_in_runs(ordered, threads[topic])))
+            found.update(sorted(assign_in_runs(ordered, threads[topic])))
         return found
 
     def _name(self, partition: TopicPartition) -> str:

@@ -1,8 +1,8 @@
-"""A group snapshot as a JSON file, to look at it elsewhere or later; and what can be had of ``zk members``. Pure.
+"""Encodes a group snapshot as a JSON file, and decodes it or the output of ``zk members --format json``. Pure.
 
 Version 1: ``{"format": "offsetmgr-group", "version": 1, "group", "taken_at_ms", "brokers": [id] | null, "members": {id:
 {"pattern", "subscription"} | null}, "topics": {topic: {partition: [broker]}}, "owners": {topic: {partition:
-"member-thread" | null}} | null}``. Partitions are texts, in Kafka 0.7 ``BROKER-PARTITION``.
+"member-thread" | null}} | null}``. Partitions are strings, in Kafka 0.7 ``BROKER-PARTITION``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ V = TypeVar("V")
 
 
 def encode(snapshot: GroupSnapshot, taken_at_ms: int) -> bytes:
-    """The file's bytes; ``taken_at_ms`` is the time of the snapshot."""
+    """Encodes a snapshot file; ``taken_at_ms`` is the time of the snapshot (ms since 1970)."""
     owners: dict[str, dict[str, str | None]] | None = None
     if snapshot.owners is not None:
         owners = {}
@@ -52,15 +52,16 @@ def encode(snapshot: GroupSnapshot, taken_at_ms: int) -> bytes:
 
 
 def decode(name: str, data: bytes, group: str | None = None) -> GroupSnapshot:
-    """Decodes a snapshot file, or the output of ``zk members --format json`` (members only).
+    """Decodes a snapshot file, or the output of ``zk members --format json``, which contains only members.
 
-    ``name`` identifies the file in errors; ``group`` selects one if the file contains several. Raises `MalformedData`,
-    `UnknownVersion`, and `UsageError` if the group is not in the file or not the only one.
+    ``name`` identifies the file in errors. ``group`` selects a group if the file contains several. Raises
+    `MalformedData`, `UnknownVersion`, and `UsageError` if the file does not contain the group, or contains several and
+    ``group`` is None.
     """
-    return _File(name).snapshot(data, group)
+    return _SnapshotFile(name).snapshot(data, group)
 
 
-class _File:
+class _SnapshotFile:
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -72,12 +73,12 @@ class _File:
         if isinstance(document, list):
             return self._listed_members(document, group)
         if not isinstance(document, dict) or document.get("format") != FORMAT:
-            self._malformed("is neither a group that zk rebalance saved, nor what zk members --format json prints")
+            self._malformed("is neither a group saved by zk rebalance nor the output of zk members --format json")
         if document.get("version") != VERSION:
             raise UnknownVersion(f"file {self._name}", f"is of version {document.get('version')!r}; known: {VERSION}")
         found = document.get("group")
         if not isinstance(found, str):
-            self._malformed("its 'group' is not a text")
+            self._malformed("its 'group' is not a string")
         if group is not None and found != group:
             raise UsageError(f"group {group}", f"is not the one in {self._name}, which is {found}")
         return GroupSnapshot(
@@ -90,7 +91,7 @@ class _File:
 
     def _listed_members(self, rows: list[Any], group: str | None) -> GroupSnapshot:
         if not all(isinstance(row, dict) and {"group", "member_id", "subscription"} <= row.keys() for row in rows):
-            self._malformed("is a list, but not of members as zk members --format json prints them")
+            self._malformed("is a list, but not the output of zk members --format json")
         groups = sorted({str(row["group"]) for row in rows})
         if group is None and len(groups) != 1:
             raise UsageError(f"file {self._name}", f"has {len(groups)} groups", "name one: --group NAME")
@@ -120,7 +121,7 @@ class _File:
             self._malformed(f"{what} has no 'subscription' of topics and numbers")
         kind = held.get("pattern", STATIC)
         if not isinstance(kind, str):
-            self._malformed(f"{what} has a 'pattern' that is not a text")
+            self._malformed(f"{what} has a 'pattern' that is not a string")
         return Subscription(kind, streams)
 
     def _partitions(self, what: str, held: Any) -> dict[int, tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""Round-robin: the partitions of all topics in the order of their hashes, assigned to the threads in turn.
+"""Round-robin strategies: assign the partitions of all topics, sorted by hash, to the threads in turn.
 
 Source: kafka.consumer.RoundRobinAssignor of 0.10.2 to 1.1, and of 0.8.2 to 0.10.1, which rejected groups whose members
 do not all consume the same topics (removed by KAFKA-2434).
@@ -17,12 +17,12 @@ from offsetmgr.zookeeper.groups.assignors.base import PartitionsOfTopics, Stream
 
 
 class RoundRobinAssignor:
-    """The turn goes from thread to thread over all topics. A thread that does not consume a partition's topic is
-    skipped and loses its turn.
+    """Round-robin of 0.10.2 and later. A thread that does not consume a partition's topic loses its turn.
 
-    Partitions are sorted by ``String.hashCode`` of ``[topic,partition]``. Partitions of several topics can have the
-    same hash (those of ``Aa`` and ``BB`` do). Kafka leaves them in the order of a hash table that depends on the order
-    in which ZooKeeper listed the members, which this code cannot know. It sorts them by name; see `hashed_alike`.
+    It sorts partitions by ``String.hashCode`` of ``[topic,partition]``. Partitions of different topics can have the
+    same hash, for example those of ``Aa`` and ``BB``. Kafka then uses the order of a hash table, which depends on the
+    order in which ZooKeeper lists the members. This code cannot know that order and sorts such partitions by name; see
+    `partitions_with_equal_hash`.
     """
 
     name: Final = "roundrobin"
@@ -30,20 +30,22 @@ class RoundRobinAssignor:
     def assign(self, streams: StreamsOfMembers, partitions: PartitionsOfTopics) -> dict[TopicPartition, ThreadId]:
         """See `Assignor.assign`."""
         consuming = {topic: frozenset(threads) for topic, threads in threads_of(streams).items()}
-        everyone = sorted(frozenset[ThreadId]().union(*consuming.values()), key=str)
+        all_threads = sorted(frozenset[ThreadId]().union(*consuming.values()), key=str)
         found: dict[TopicPartition, ThreadId] = {}
         turn = 0
-        for partition in _in_order_of_hashes(consuming, partitions):
-            while everyone[turn % len(everyone)] not in consuming[partition.topic]:
+        for partition in _sorted_by_hash(consuming, partitions):
+            while all_threads[turn % len(all_threads)] not in consuming[partition.topic]:
                 turn += 1
-            found[partition] = everyone[turn % len(everyone)]
+            found[partition] = all_threads[turn % len(all_threads)]
             turn += 1
         return dict(sorted(found.items()))
 
 
 class EqualRoundRobinAssignor:
-    """Round-robin of members of 0.8.2 to 0.10.1: the same assignment, but only if every member has the same topics,
-    with the same number of streams of each."""
+    """Round-robin of 0.8.2 to 0.10.1: the same assignment, but only for equal subscriptions.
+
+    All members must consume the same topics, with the same number of streams of each.
+    """
 
     name: Final = "roundrobin-0.8.2"
 
@@ -53,8 +55,9 @@ class EqualRoundRobinAssignor:
         return RoundRobinAssignor().assign(streams, partitions)
 
 
-def hashed_alike(topics: PartitionsOfTopics) -> list[tuple[TopicPartition, ...]]:
-    """Sets of partitions of several topics whose relative order Kafka does not define; usually none."""
+def partitions_with_equal_hash(topics: PartitionsOfTopics) -> list[tuple[TopicPartition, ...]]:
+    """Returns sets of partitions of different topics with the same hash, whose order Kafka does not define; usually
+    none."""
     by_hash: defaultdict[int, list[TopicPartition]] = defaultdict(list)
     for topic, numbers in topics.items():
         for number in numbers:
@@ -62,9 +65,9 @@ def hashed_alike(topics: PartitionsOfTopics) -> list[tuple[TopicPartition, ...]]
     return sorted(tuple(sorted(alike)) for alike in by_hash.values() if len({one.topic for one in alike}) > 1)
 
 
-def _in_order_of_hashes(topics: dict[str, frozenset[ThreadId]], partitions: PartitionsOfTopics) -> list[TopicPartition]:
-    named = (TopicPartition(topic, number) for topic in topics for number in partitions.get(topic, ()))
-    return sorted(named, key=lambda one: (_hash(one), one))
+def _sorted_by_hash(topics: dict[str, frozenset[ThreadId]], partitions: PartitionsOfTopics) -> list[TopicPartition]:
+    all_partitions = (TopicPartition(topic, number) for topic in topics for number in partitions.get(topic, ()))
+    return sorted(all_partitions, key=lambda one: (_hash(one), one))
 
 
 def _hash(partition: TopicPartition) -> int:
@@ -74,14 +77,14 @@ def _hash(partition: TopicPartition) -> int:
 def _check_equal(streams: StreamsOfMembers) -> None:
     threads_of(streams)
     consuming = {member: topics for member, topics in sorted(streams.items()) if topics}
-    usual = _most_common_topics(consuming)
-    differences = {member: what for member, topics in consuming.items() if (what := _difference(topics, usual))}
+    common_topics = _most_common_topics(consuming)
+    differences = {member: what for member, topics in consuming.items() if (what := _difference(topics, common_topics))}
     if differences:
-        told = "; ".join(f"{member} {what}" for member, what in differences.items())
+        differing = "; ".join(f"{member} {what}" for member, what in differences.items())
         raise UnequalSubscriptions(
             "strategy roundrobin-0.8.2",
-            f"needs equal subscriptions, but {told}",
-            "members of 0.10.2 and later take unequal ones: --strategy roundrobin",
+            f"needs equal subscriptions, but {differing}",
+            "members of 0.10.2 and later accept unequal ones: --strategy roundrobin",
             members=tuple(differences),
         )
 
@@ -91,11 +94,11 @@ def _most_common_topics(streams: StreamsOfMembers) -> frozenset[str]:
     return max(counted, key=lambda topics: (counted[topics], sorted(topics)), default=frozenset())
 
 
-def _difference(topics: Mapping[str, int], usual: frozenset[str]) -> str:
+def _difference(topics: Mapping[str, int], common_topics: frozenset[str]) -> str:
     """Describes how a subscription differs from those of the others; empty if it does not."""
-    if lacking := sorted(usual - topics.keys()):
-        return f"lacks {', '.join(lacking)}"
-    if more := sorted(topics.keys() - usual):
+    if missing := sorted(common_topics - topics.keys()):
+        return f"lacks {', '.join(missing)}"
+    if more := sorted(topics.keys() - common_topics):
         return f"also has {', '.join(more)}"
     if len(set(topics.values())) > 1:
         return "has " + ", ".join(f"{count} streams of {topic}" for topic, count in sorted(topics.items()))

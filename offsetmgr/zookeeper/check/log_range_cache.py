@@ -1,0 +1,47 @@
+"""`LogRangeCache`: fetches the log range of each partition once, and again if an offset is outside of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TypeAlias
+
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.zookeeper.check.facts import ClusterFacts, GroupFacts, Ranges
+from offsetmgr.zookeeper.check.offset_rules import partitions_with_log
+
+FetchLogRanges: TypeAlias = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, LogRange | OffsetMgrError]]
+"""Fetches log ranges, as `offsetmgr.kafka.cluster.base.Cluster.log_ranges` does."""
+
+
+class LogRangeCache:
+    """The cached log ranges of a run.
+
+    Logs grow, so an offset beyond a cached range may be valid. The cache therefore fetches such a range again, after
+    the offset was read.
+    """
+
+    def __init__(self, fetch: FetchLogRanges) -> None:
+        self._fetch = fetch
+        self._cached: dict[TopicPartition, LogRange | OffsetMgrError] = {}
+
+    def ranges_for(self, groups: Iterable[GroupFacts], cluster: ClusterFacts) -> Ranges:
+        """Returns the ranges, or errors, of the partitions in which these groups have offsets.
+
+        The result may also contain other partitions. If the cluster fails, its error is the result.
+        """
+        missing: set[TopicPartition] = set()
+        outdated: set[TopicPartition] = set()
+        for facts in groups:
+            for tp in partitions_with_log(facts, cluster):
+                found = self._cached.get(tp)
+                if found is None:
+                    missing.add(tp)
+                elif isinstance(found, LogRange) and not found.start <= facts.offsets[tp].offset <= found.end:
+                    outdated.add(tp)
+        if needed := sorted(missing | outdated):
+            try:
+                self._cached.update(self._fetch(needed))
+            except OffsetMgrError as error:
+                self._cached.update(dict.fromkeys(needed, error))
+        return self._cached

@@ -1,0 +1,116 @@
+"""`ZookeeperCheck`: reads and checks a stream of groups, and checks groups with transient findings a second time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+from offsetmgr.core.clock import Clock
+from offsetmgr.zookeeper.check.findings import TRANSIENT, Finding, confirmed
+from offsetmgr.zookeeper.check.group_reader import GroupReader, read_cluster
+from offsetmgr.zookeeper.check.group_rules import check_cluster, check_group
+from offsetmgr.zookeeper.check.log_range_cache import FetchLogRanges, LogRangeCache
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.nodes import paths
+
+GROUPS_AT_ONCE: Final = 250
+MAX_WAITING_FINDINGS: Final = 10_000
+"""Maximum number of findings that wait for the second check. At this number the second check runs at once."""
+
+
+class CheckReport(NamedTuple):
+    """The findings for one group."""
+
+    group: str
+    findings: Sequence[Finding]
+
+
+class ZookeeperCheck:
+    """One check of many groups. The constructor reads the cluster's topics and raises as `read_cluster`.
+
+    If ``fetch_log_ranges`` or ``unused_since_ms`` is None, the check skips the rules that need them. The second check
+    runs ``recheck_after_s`` seconds after the first; 0 disables it. ``on_recheck`` receives the number of groups to
+    check again, before the wait. Memory use depends on the batch size and the waiting findings, not on the number of
+    groups.
+    """
+
+    def __init__(
+        self,
+        session: ZookeeperSession,
+        known_groups: Iterable[str],
+        clock: Clock,
+        *,
+        fetch_log_ranges: FetchLogRanges | None = None,
+        unused_since_ms: int | None = None,
+        recheck_after_s: float = 0.0,
+        on_recheck: Callable[[int], None] | None = None,
+    ) -> None:
+        self._session = session
+        self._known = frozenset(known_groups)
+        self._clock = clock
+        self._ranges = None if fetch_log_ranges is None else LogRangeCache(fetch_log_ranges)
+        self._unused_since_ms = unused_since_ms
+        self._recheck_after_s = recheck_after_s
+        self._on_recheck = on_recheck
+        self._cluster = read_cluster(session)
+
+    @property
+    def cluster_findings(self) -> list[Finding]:
+        """The findings that concern all groups."""
+        return check_cluster(self._cluster)
+
+    def skipped_rules(self) -> list[str]:
+        """The rules that this check skips, each with the reason, for the report."""
+        reasons: list[str] = []
+        if self._cluster.topics is None:
+            why = f"there is no {paths.BROKER_TOPICS} here"
+            reasons.append(f"owners of all partitions, and whether topics exist ({why})")
+        if self._ranges is None:
+            reasons.append("offsets outside of the logs' ranges (no --bootstrap-server)")
+        if self._unused_since_ms is None:
+            reasons.append("unused groups (no --unused-since)")
+        if not self._recheck_after_s:
+            reasons.append("whether findings are transient: no second check (--settle 0)")
+        return reasons
+
+    def run(self, groups: Iterable[str]) -> Iterator[CheckReport]:
+        """Yields the findings of each group; groups that are checked twice come later.
+
+        Raises if the session fails. An unreadable node is a finding.
+        """
+        remaining = iter(groups)
+        waiting: list[CheckReport] = []
+        while batch := list(islice(remaining, GROUPS_AT_ONCE)):
+            for checked in self._check(batch):
+                if self._recheck_after_s and any(finding.code in TRANSIENT for finding in checked.findings):
+                    waiting.append(checked)
+                else:
+                    yield checked
+            if sum(len(checked.findings) for checked in waiting) >= MAX_WAITING_FINDINGS:
+                yield from self._recheck(waiting)
+                waiting = []
+        if waiting:
+            yield from self._recheck(waiting)
+
+    def _check(self, groups: Sequence[str]) -> Iterator[CheckReport]:
+        reader = GroupReader(self._session, self._cluster, self._known)
+        found = list(reader.read(groups))
+        ranges = None if self._ranges is None else self._ranges.ranges_for(found, self._cluster)
+        for facts in found:
+            yield CheckReport(facts.group, check_group(facts, self._cluster, ranges, self._unused_since_ms))
+
+    def _recheck(self, waiting: Sequence[CheckReport]) -> Iterator[CheckReport]:
+        """Waits, checks the groups again, and yields the findings that both checks confirm.
+
+        Reads the topics again, because one may have been created or deleted.
+        """
+        if self._on_recheck is not None:
+            self._on_recheck(len(waiting))
+        self._clock.sleep(self._recheck_after_s)
+        self._session.sync()
+        self._cluster = read_cluster(self._session)
+        for at in range(0, len(waiting), GROUPS_AT_ONCE):
+            batch = waiting[at : at + GROUPS_AT_ONCE]
+            for first, second in zip(batch, self._check([checked.group for checked in batch]), strict=True):
+                yield CheckReport(second.group, confirmed(first.findings, second.findings))

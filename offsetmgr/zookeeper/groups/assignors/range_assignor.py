@@ -1,0 +1,42 @@
+"""`RangeAssignor`: for each topic separately, each thread gets a run of consecutive partitions.
+
+Source: kafka.consumer.RangeAssignor of 0.8.2 to 1.1; before that the same code was in ZookeeperConsumerConnector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.zookeeper.groups.assignors.base import PartitionsOfTopics, StreamsOfMembers, ThreadId, threads_of
+
+Item = TypeVar("Item")
+
+
+class RangeAssignor:
+    """The default strategy. It sorts partitions by number and threads by their text.
+
+    If the division leaves a remainder, the first threads get one partition more.
+    """
+
+    name: Final = "range"
+
+    def assign(self, streams: StreamsOfMembers, partitions: PartitionsOfTopics) -> dict[TopicPartition, ThreadId]:
+        """See `Assignor.assign`."""
+        threads = threads_of(streams)
+        return {
+            TopicPartition(topic, partition): thread
+            for topic in sorted(threads)
+            for partition, thread in assign_in_runs(sorted(partitions.get(topic, ())), threads[topic])
+        }
+
+
+def assign_in_runs(items: Sequence[Item], threads: Sequence[ThreadId]) -> list[tuple[Item, ThreadId]]:
+    """Assigns runs of equal length to the threads; the first ``len(items) % len(threads)`` runs are longer by one."""
+    length, longer = divmod(len(items), len(threads))
+    assigned: list[tuple[Item, ThreadId]] = []
+    for position, thread in enumerate(threads):
+        start = len(assigned)
+        assigned += ((item, thread) for item in items[start : start + length + (position < longer)])
+    return assigned
