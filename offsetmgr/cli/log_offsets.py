@@ -31,7 +31,7 @@ from offsetmgr.core.plurals import count_of
 if TYPE_CHECKING:
     from offsetmgr.core.model import TopicPartition
     from offsetmgr.core.offset_store import GroupOffsets
-    from offsetmgr.groups.disk_layout import Sources
+    from offsetmgr.groups.disk_layout import TopicDirectories
     from offsetmgr.groups.disk_recovery import Expiry
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.segments.committed_offsets import SavedGroup
@@ -131,7 +131,7 @@ def offsets(
     1. Offsets of transactions without an end are left out.
     """
     from offsetmgr.cli.scenario import parse_datetime
-    from offsetmgr.groups.disk_layout import find
+    from offsetmgr.groups.disk_layout import find_topic_directories
     from offsetmgr.groups.disk_recovery import Expiry
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.segments.parallel import processors
@@ -158,7 +158,7 @@ def offsets(
     expiry = None
     if expired_at is not None:
         expiry = Expiry(parse_datetime(expired_at, "--expired-at"), (retention_minutes or _RETENTION) * _MINUTE_MS)
-    sources = find(dirs, offsets_topic)
+    sources = find_topic_directories(dirs, offsets_topic)
     saved = _SavedOffsets(sources, group or [], TopicSelection.parse(topic or []), processes or processors(), expiry)
     failed = 0
     if target is None:
@@ -167,11 +167,11 @@ def offsets(
         _write_file(target, saved, overwrite=overwrite)
     else:
         from offsetmgr.cli.edit_command import Edit, checked_crossing
-        from offsetmgr.groups.disk_layout import SavedLogs
-        from offsetmgr.groups.edits import propose_import
+        from offsetmgr.groups.disk_layout import DiskLogs
+        from offsetmgr.groups.edits import plan_import
 
         store = connect.store(to)
-        crossing = checked_crossing("log offsets", SavedLogs(sources), store, translate)
+        crossing = checked_crossing("log offsets", DiskLogs(sources), store, translate)
         edit = Edit(
             "log offsets",
             connect,
@@ -181,7 +181,7 @@ def offsets(
             before_image,
         )
         wanted = saved.offsets(errors=False)
-        failed = edit.run(propose_import(store, wanted, allow_rewind=allow_rewind, crossing=crossing))
+        failed = edit.run(plan_import(store, wanted, allow_rewind=allow_rewind, crossing=crossing))
     if saved.finish(target) or failed:
         raise typer.Exit(FAILED)
 
@@ -202,7 +202,7 @@ def _refuse_unfit(target: StoreUri | None, of_files: dict[str, bool], of_stores:
 def _write_file(target: StoreUri, saved: _SavedOffsets, *, overwrite: bool) -> None:
     """Writes a snapshot, as ``offsets export`` does. It includes errors if its format supports them."""
     from offsetmgr.core.version import __version__
-    from offsetmgr.groups.disk_layout import SavedLogs, cluster_id
+    from offsetmgr.groups.disk_layout import DiskLogs, cluster_id
     from offsetmgr.segments.broker_lock import require_unused_parent
     from offsetmgr.snapshots.base import SnapshotHeader
     from offsetmgr.snapshots.registry import by_name, format_name
@@ -213,7 +213,7 @@ def _write_file(target: StoreUri, saved: _SavedOffsets, *, overwrite: bool) -> N
     group = target.options.get("group")
     source = ",".join(str(path.absolute()) for path in saved.sources.log_dirs)
     header = SnapshotHeader.new(f"log:{source}", "kafka", cluster_id(saved.sources), f"offsetmgr {__version__}")
-    header = with_origin(header, SavedLogs(saved.sources).log_origin(), {})
+    header = with_origin(header, DiskLogs(saved.sources).log_origin(), {})
     keeps = by_name(name, group).carries.errors
     try:
         with require_unused_parent(Path(target.address), "name another file with --to"):
@@ -250,7 +250,12 @@ class _SavedOffsets:
     """The offsets read, with the messages about them. A `Listener`."""
 
     def __init__(
-        self, sources: Sources, groups: list[str], topics: TopicSelection, processes: int, expiry: Expiry | None
+        self,
+        sources: TopicDirectories,
+        groups: list[str],
+        topics: TopicSelection,
+        processes: int,
+        expiry: Expiry | None,
     ) -> None:
         self.sources = sources
         self._where = ", ".join(map(str, sources.log_dirs))

@@ -10,14 +10,14 @@ from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import GroupDescription, GroupMember, TopicPartition
 
 if TYPE_CHECKING:
-    from offsetmgr.groups.describe import Directory
+    from offsetmgr.groups.describe import DescribeGroups
     from offsetmgr.kafka.cluster.base import Cluster
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 Descriptions = Mapping[str, GroupDescription | OffsetMgrError]
 
 
-def registry_directory(session: ZookeeperSession) -> Directory:
+def registry_directory(session: ZookeeperSession) -> DescribeGroups:
     """Members of old consumers, from ``/consumers/G/ids`` and ``/consumers/G/owners``.
 
     ZooKeeper stores no state of a group: with members it is STABLE, without EMPTY, or DEAD if it has no node.
@@ -61,7 +61,7 @@ def registry_directory(session: ZookeeperSession) -> Directory:
     return describe
 
 
-def cluster_directory(cluster: Cluster) -> Directory:
+def cluster_directory(cluster: Cluster) -> DescribeGroups:
     """Members according to the groups' coordinators."""
     return cluster.describe_groups
 
@@ -71,7 +71,7 @@ def no_directory(groups: Iterable[str]) -> Descriptions:
     return {group: GroupDescription(group, "DEAD") for group in groups}
 
 
-def both(first: Directory, second: Directory) -> Directory:
+def both(first: DescribeGroups, second: DescribeGroups) -> DescribeGroups:
     """Members known to either; the first one's state, unless only the second has members."""
 
     def describe(groups: Iterable[str]) -> Descriptions:
@@ -82,7 +82,7 @@ def both(first: Directory, second: Directory) -> Directory:
     return describe
 
 
-def beside(coordinator: Directory, cluster: Cluster, session: ZookeeperSession) -> Directory:
+def beside(coordinator: DescribeGroups, cluster: Cluster, session: ZookeeperSession) -> DescribeGroups:
     """Members known to the coordinator, and old consumers registered in ZooKeeper: with dual commit they commit to the
     same group without being its members. A ZooKeeper of another cluster is ignored."""
     with_registry = both(coordinator, registry_directory(session))

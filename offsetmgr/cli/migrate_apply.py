@@ -64,7 +64,7 @@ def apply_command(
     logs = sides.logs()
     if plan.header.cluster_id is not None and logs is None:
         note("logs are not asked again: the plan was checked against a cluster that only --bootstrap-server names")
-    if state.apply.opened and not state.undo.touched:
+    if state.apply.opened and not state.undo.may_have_written:
         note(f"an earlier run completed {view.counted(len(state.apply.done), 'group')}; this one continues")
     if plan.summary.writes:
         confirm(f"write {view.counted(plan.summary.writes, 'offset')} to {plan.header.target.uri}?", yes=yes)

@@ -98,38 +98,38 @@ def mirror_command(
     if options.topics:
         topic_matches = TopicMatches(options.selection.within(source.capabilities.partitions))
         for found in source.scan(names):
-            topic_matches.see_group(found)
+            topic_matches.record_group(found)
         topic_matches.require_all(source.uri)
     refresh_s = _show_plan(sides, header, translate)
     note(f"mirrors {view.counted(len(names), 'group')}, forward only: {source.uri} -> {target.uri}; Ctrl-C ends it")
     confirm(f"keep {target.uri} following, until stopped?", yes=yes)
     with (
         stopping("the mirror ends after this round") as stop,
-        sides.feed(options, interval) as feed,
-        sides.old_groups() as old_groups,
+        sides.notifier(options, interval) as notifier,
+        sides.legacy_groups() as legacy_groups,
     ):
         shown = view.MirrorLine()
         mirror = Mirror(
             source,
             target,
             options,
-            feed,
+            notifier,
             SystemClock(),
             stop,
             shown.show,
             interval / 1000 if once else 10.0,
             settle / 1000,
-            None if trust_zookeeper_only else old_groups,
+            None if trust_zookeeper_only else legacy_groups,
             window,
             refresh_s,
             planner.crossing,
         )
         status = mirror.run(once=once)
     shown.show(status, last=True)
-    bad = [mirrored for mirrored in mirror.groups.values() if not mirrored.good]
+    bad = [mirrored for mirrored in mirror.groups.values() if not mirrored.succeeded]
     if bad or format is not OutputFormat.TABLE:
         write_rows(view.MIRROR_COLUMNS, view.mirror_rows(bad or mirror.groups.values()), format)
-    if mirror.cut:
+    if mirror.interrupted:
         raise Interrupted("not all was copied")
     if bad:
         raise typer.Exit(1)

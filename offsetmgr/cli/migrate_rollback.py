@@ -123,9 +123,9 @@ def _late_deletion(store: OffsetStore) -> str:
 def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore) -> int:
     """Compares offsets that the journal does not record as written with the plan's before-images and prints
     differences. Returns their number."""
-    from offsetmgr.migration.rollback import differences, not_settled
+    from offsetmgr.migration.rollback import differences, unrecorded_writes
 
-    others = sum(1 for _ in not_settled(plan, state))
+    others = sum(1 for _ in unrecorded_writes(plan, state))
     if not others:
         return 0
     begun = len(state.apply.intents)

@@ -24,7 +24,7 @@ from offsetmgr.core.log_origin import Translate
 
 if TYPE_CHECKING:
     from offsetmgr.core.offset_store import OffsetStore
-    from offsetmgr.groups.describe import Directory
+    from offsetmgr.groups.describe import DescribeGroups
     from offsetmgr.kafka.cluster.base import Cluster
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
@@ -279,7 +279,7 @@ class ConnectFlags:
             raise UsageError(what, "needs ZooKeeper, and none is named", "add --zookeeper HOST:PORT/CHROOT")
         return self._open.enter_context(ZookeeperSession(address, self.resolved.connection))
 
-    def directory(self, uri: str | None = None, *, edits: bool = False) -> Directory:
+    def directory(self, uri: str | None = None, *, edits: bool = False) -> DescribeGroups:
         """The source of live members of a store's groups: of the selected store, or of ``uri``.
 
         For a command that ``edits`` it waits for the group locks of killed runs.
@@ -288,7 +288,7 @@ class ConnectFlags:
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
         uri = uri or self.uri
-        found: list[Directory] = []
+        found: list[DescribeGroups] = []
         if (bootstrap := bootstrap_of(uri, self.resolved.connection)) is not None:
             coordinators = cluster_directory(self.cluster_at(bootstrap, self.resolved.connection))
             if edits:
@@ -302,7 +302,7 @@ class ConnectFlags:
             return no_directory
         return found[0] if len(found) == 1 else both(found[0], found[1])
 
-    def edited_directory(self, uri: str | None = None) -> Directory:
+    def edited_directory(self, uri: str | None = None) -> DescribeGroups:
         """Like `directory`, for a command that edits. For a Kafka store, a known ZooKeeper (--zookeeper,
         OFFSETMGR_ZOOKEEPER, the context) is asked as well, since its old consumers may commit to both."""
         from offsetmgr.cli.members_source import beside

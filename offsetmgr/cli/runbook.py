@@ -204,12 +204,12 @@ def _show_report(report: PhaseReport, output: OutputFormat) -> None:
     elif output is OutputFormat.JSON:
         print(json.dumps(text.report_json(report), indent=2))
     else:
-        members = (("member", m.member, m.ok, m.confidence.value, m.why, m.settle) for m in report.members)
+        members = (("member", m.member, m.ok, m.confidence.value, m.why, m.remedy) for m in report.members)
         rows = [
             *members,
-            *(("partition", str(p.partition), p.ok, p.confidence.value, p.why, p.settle) for p in report.partitions),
+            *(("partition", str(p.partition), p.ok, p.confidence.value, p.why, p.remedy) for p in report.partitions),
         ]
-        names = ("kind", "name", "ok", "known", "evidence", "settle")
+        names = ("kind", "name", "ok", "known", "evidence", "remedy")
         write_rows([Column(name) for name in names], rows, output)
 
 
@@ -293,7 +293,7 @@ def bounce(
     try:
         if execute:
             with stopping("after this look or command; the same command line resumes") as stop:
-                result = bouncing.bounce(_view(connect), spec, state, tell=note, stop=stop)
+                result = bouncing.bounce(_view(connect), spec, state, progress=note, stop=stop)
         else:
             result = bounce_plan.plan_bounce(_view(connect), spec, state)
     except GateClosed as closed:

@@ -104,7 +104,7 @@ def _chosen(session: ZookeeperSession, texts: list[str]) -> tuple[list[TopicPart
 
     selection = TopicSelection.parse(texts)
     names = topic_names(session)
-    wanted = [name for name in names if selection.matches_some_of(name)]
+    wanted = [name for name in names if selection.matches_topic(name)]
     state = read_state(session, wanted)
     there: dict[str, int] = {}
     partitions: list[TopicPartition] = []

@@ -10,7 +10,7 @@ from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.cluster.base import Logs
-from offsetmgr.migration.batches import READ_GROUPS, batched
+from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched
 from offsetmgr.migration.journaled_writer import Executor, GroupWrite, Report
 from offsetmgr.migration.log_range_cache import LogRangeCache
 from offsetmgr.migration.plan import GroupPlan, PlanStep, StoreEndpoint
@@ -46,7 +46,7 @@ def apply(
     that cluster is unreachable.
     """
     check_endpoint("target", plan.header.target, executor.store)
-    if state.undo.touched:
+    if state.undo.may_have_written:
         raise JournalError(f"plan {plan.path}", "it was rolled back", "make a new plan")
     if state.finalized_at is not None:
         raise JournalError(f"plan {plan.path}", "it was finalized", "make a new plan")
@@ -63,7 +63,7 @@ def apply(
     recreated = _recreated(plan, executor.store)
     logs = open_logs() if plan.header.cluster_id is not None else None
     todo = _without_recreated(tasks(), recreated) if recreated else tasks()
-    report = executor.run(todo if logs is None else _within_their_logs(todo, _same_cluster(plan, logs)))
+    report = executor.run(todo if logs is None else _within_log_ranges(todo, _same_cluster(plan, logs)))
     report.skipped = skipped
     return report
 
@@ -100,12 +100,12 @@ def _without_recreated(tasks: Iterator[GroupWrite], recreated: Mapping[str, str]
         yield replace(task, refused={**task.refused, **refused}) if refused else task
 
 
-def _within_their_logs(tasks: Iterator[GroupWrite], logs: Logs) -> Iterator[GroupWrite]:
+def _within_log_ranges(tasks: Iterator[GroupWrite], logs: Logs) -> Iterator[GroupWrite]:
     """Yields the tasks without offsets outside their log. Each partition is requested once in a run, because groups
     share topics."""
     known = LogRangeCache(logs)
-    for batch in batched(tasks, READ_GROUPS):
-        known.learn({step.tp for task in batch for step in task.steps})
+    for batch in batched(tasks, READ_BATCH_GROUPS):
+        known.load({step.tp for task in batch for step in task.steps})
         for task in batch:
             outside = [s for s in task.steps if s.after is not None and not known.holds(s.tp, s.after.offset)]
             yield replace(task, refused={**task.refused, **_refusals(outside, known)}) if outside else task
@@ -118,11 +118,11 @@ def _refusals(steps: Iterable[PlanStep], known: LogRangeCache) -> dict[TopicPart
 
 def _task(group: GroupPlan, state: MigrationState) -> GroupWrite | None:
     steps = group.writes()
-    maybe: frozenset[TopicPartition] = frozenset()
+    in_doubt: frozenset[TopicPartition] = frozenset()
     if group.group in state.apply.intents:
-        so_far = state.partitions(state.apply, group.group)
-        steps = [step for step in steps if step.tp not in so_far.written and step.tp not in so_far.left]
-        maybe = so_far.in_doubt
+        applied = state.partitions(state.apply, group.group)
+        steps = [step for step in steps if step.tp not in applied.written and step.tp not in applied.unchanged]
+        in_doubt = applied.in_doubt
     if not steps:
         return None
-    return GroupWrite(group.group, group.target_group, tuple(steps), group.guard, maybe, keep_newer=True)
+    return GroupWrite(group.group, group.target_group, tuple(steps), group.guard, in_doubt, keep_newer=True)

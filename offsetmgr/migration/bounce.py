@@ -38,7 +38,7 @@ from offsetmgr.migration.restart_command import (
 )
 
 
-def _silent(_: str) -> None:
+def _no_progress(_: str) -> None:
     """Ignores progress."""
 
 
@@ -48,7 +48,7 @@ def bounce(
     state_path: Path,
     *,
     run: CommandRunner = run_in_shell,
-    tell: Callable[[str], None] = _silent,
+    progress: Callable[[str], None] = _no_progress,
     stop: Callable[[], bool] = lambda: False,
 ) -> BounceResult:
     """Executes or resumes the bounce; ``state_path`` has its progress. The output of commands goes to the file next to
@@ -61,15 +61,15 @@ def bounce(
     log = state_path.with_suffix(".log")
     with exclusive(log):
         state = resume(state_path, spec.group, spec.to)
-        work = _Work(view, spec, state_path, log, run, tell, stop)
+        bounce_run = _BounceRun(view, spec, state_path, log, run, progress, stop)
         if state is None or state.opened_ms is None:
-            tell(f"gate before the first step: may group {spec.group} go to {spec.to.value}?")
-            state = work.begin(() if state is None else state.copies)
-        return work.carry_on(state)
+            progress(f"gate before the first step: may group {spec.group} go to {spec.to.value}?")
+            state = bounce_run.start(() if state is None else state.copies)
+        return bounce_run.run_steps(state)
 
 
 @dataclass(slots=True)
-class _Work:
+class _BounceRun:
     """One run of `bounce` with the objects that its steps use."""
 
     view: GroupView
@@ -77,18 +77,18 @@ class _Work:
     state_path: Path
     log: Path
     run: CommandRunner
-    tell: Callable[[str], None]
+    progress: Callable[[str], None]
     stop: Callable[[], bool]
 
-    def begin(self, copied: Iterable[OffsetCopy]) -> BounceState:
+    def start(self, copied: Iterable[OffsetCopy]) -> BounceState:
         """Passes the gate before the first step, with the copy that a change back to ZooKeeper needs."""
         start = _find_start(self.view, self.spec)
         state = _new_state(self.spec, start)
         state.copies.extend(copied)
         for step in state.steps:  # before any restart, not at the third member
             _command(self.spec, step)
-        if start.change.to is CommitMode.ZOOKEEPER and self._copy(state, start.watch):
-            again = behind(_find_start(self.view, self.spec).watch)
+        if start.change.to is CommitMode.ZOOKEEPER and self._copy(state, start.history):
+            again = behind(_find_start(self.view, self.spec).history)
             if again:
                 named = ", ".join(str(tp) for tp in sorted(again)[:3])
                 raise GateRefused(
@@ -100,13 +100,13 @@ class _Work:
         save(state, self.state_path)
         return state
 
-    def carry_on(self, state: BounceState) -> BounceResult:
+    def run_steps(self, state: BounceState) -> BounceResult:
         for number, step in enumerate(state.steps, 1):
             if step.status in (StepStatus.PASSED, StepStatus.GONE):
                 continue
             if self.stop():
                 return self._result(BounceOutcome.STOPPED, state, why=f"asked to stop before step {number}")
-            self.tell(f"step {number} of {len(state.steps)}: {step.member}")
+            self.progress(f"step {number} of {len(state.steps)}: {step.member}")
             if failed := self._restart(state, step) or self._pass_gate(state, step):
                 return failed
         return self._finish(state)
@@ -117,7 +117,7 @@ class _Work:
         """Runs the step's command unless it has run; returns None if the step may go on to its gate."""
         if step.status is StepStatus.RETURNED:
             return None
-        self._await_orphan(step)
+        self._await_earlier_command(step)
         registered = self.view.observe(self.spec.group, tolerant=True).members
         member = registered.get(step.member)
         if step.status is StepStatus.PENDING:
@@ -128,19 +128,19 @@ class _Work:
                 return self._result(BounceOutcome.STOPPED, state, why=f"asked to stop before {step.member}")
             if member is None:
                 step.status = StepStatus.GONE
-                self.tell(f"  {step.member} has left by itself; the gate at the end judges its successor")
+                self.progress(f"  {step.member} has left by itself; the gate at the end judges its successor")
                 save(state, self.state_path)
                 return None
             step.before = {m.id: m.czxid for m in registered.values()}
         elif member is None or member.czxid != step.before.get(step.member):
-            self.tell(f"  its command was cut short, but {step.member} is gone: on to the gate")
+            self.progress(f"  its command was cut short, but {step.member} is gone: on to the gate")
             step.status = StepStatus.RETURNED
             save(state, self.state_path)
             return None
         step.command = _command(self.spec, step)
         step.status, step.started_ms = StepStatus.RUNNING, self.view.clock.now_ms()
         save(state, self.state_path)
-        self.tell(f"  $ {step.command}")
+        self.progress(f"  $ {step.command}")
 
         def started(pid: int) -> None:
             step.pid = pid
@@ -163,15 +163,15 @@ class _Work:
     def _await_return(self, step: RestartStep) -> Mapping[str, RegisteredMember]:
         """Waits for a member that is not registered: after an expired session it registers the same id again."""
         quick = replace(self.spec.window, seconds=self.spec.restart_seconds)
-        self.tell(f"  {step.member} is not registered: waiting up to {quick.seconds:g} s for it to come back")
-        watch = self._look(quick, lambda w: w.latest is not None and step.member in w.latest.members)
-        return {} if watch.latest is None else watch.latest.members
+        self.progress(f"  {step.member} is not registered: waiting up to {quick.seconds:g} s for it to come back")
+        history = self._watch_until(quick, lambda w: w.latest is not None and step.member in w.latest.members)
+        return {} if history.latest is None else history.latest.members
 
-    def _await_orphan(self, step: RestartStep) -> None:
+    def _await_earlier_command(self, step: RestartStep) -> None:
         """Waits for a command that outlived its bounce, so that no member is restarted twice."""
         deadline = self.view.clock.monotonic() + self.spec.command_seconds
         if step.pid is not None and still_running(step.pid):
-            self.tell(f"  the command of an earlier run is still at it (process {step.pid}): waiting for it")
+            self.progress(f"  the command of an earlier run is still at it (process {step.pid}): waiting for it")
         while step.pid is not None and still_running(step.pid) and self.view.clock.monotonic() < deadline:
             self.view.clock.sleep(self.spec.window.poll_seconds)
         step.pid = None
@@ -182,12 +182,12 @@ class _Work:
             return None
         spec = self.spec
         quick = replace(spec.window, seconds=spec.restart_seconds)
-        watch = self._look(quick, lambda w: bool(_successors(w, step)))
+        history = self._watch_until(quick, lambda w: bool(_successors(w, step)))
         if self.stop():
             return self._stopped_at_gate(state, step)
-        if not _successors(watch, step):
-            assert watch.latest is not None  # a history begins with an observation
-            still = watch.latest.members.get(step.member)
+        if not _successors(history, step):
+            assert history.latest is not None  # a history begins with an observation
+            still = history.latest.members.get(step.member)
             there = still is not None and still.czxid == step.before.get(step.member)
             return self._result(
                 BounceOutcome.FAILED,
@@ -199,7 +199,7 @@ class _Work:
                 ),
                 hint=f"see {self.log} and the member's own log; start it with the phase's settings, then resume",
             )
-        self.tell(f"  restarted as {', '.join(_successors(watch, step))}; watching its commits")
+        self.progress(f"  restarted as {', '.join(_successors(history, step))}; watching its commits")
         later = state.change == CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL)
         rules = replace(spec.rules, catch_up_later=later)
         report = self._gate(spec.to, state.baseline, rules, step)
@@ -216,40 +216,40 @@ class _Work:
         step.successors = [m.member for m in report.members]
         step.status, step.passed_ms = StepStatus.PASSED, report.ended_ms
         save(state, self.state_path)
-        self.tell(f"  gate passed: {'; '.join(f'{m.confidence.value}: {m.why}' for m in report.members)}")
+        self.progress(f"  gate passed: {'; '.join(f'{m.confidence.value}: {m.why}' for m in report.members)}")
         return None
 
     def _gate(
         self, phase: CommitMode, baseline: Observation | None, rules: EvidenceThresholds, step: RestartStep | None
     ) -> PhaseReport:
-        watch = self._watch(phase, baseline, rules, step)
-        return assess_phase(watch, phase, baseline=baseline, rules=rules, only=_scope(watch, step))
+        history = self._watch_gate(phase, baseline, rules, step)
+        return assess_phase(history, phase, baseline=baseline, rules=rules, only=_scope(history, step))
 
-    def _watch(
+    def _watch_gate(
         self, phase: CommitMode, baseline: Observation | None, rules: EvidenceThresholds, step: RestartStep | None
     ) -> GroupHistory:
         """Watches until the gate can be decided: everything is settled, or a member is in the wrong phase."""
 
-        def enough(watch: GroupHistory) -> bool:
-            report = assess_phase(watch, phase, baseline=baseline, rules=rules, only=_scope(watch, step))
-            return report.settled or report.hopeless
+        def enough(history: GroupHistory) -> bool:
+            report = assess_phase(history, phase, baseline=baseline, rules=rules, only=_scope(history, step))
+            return report.final or report.cannot_pass
 
-        return self._look(self.spec.window, enough)
+        return self._watch_until(self.spec.window, enough)
 
-    def _look(self, window: ObservationWindow, enough: Callable[[GroupHistory], bool]) -> GroupHistory:
+    def _watch_until(self, window: ObservationWindow, enough: Callable[[GroupHistory], bool]) -> GroupHistory:
         return watch_group(self.view, self.spec.group, window, enough=enough, stop=self.stop, tolerant=True)
 
     # --- the end -------------------------------------------------------------------------------------
 
     def _finish(self, state: BounceState) -> BounceResult:
         spec = self.spec
-        self.tell(f"gate of the whole group: is everybody in phase {spec.to.value}?")
+        self.progress(f"gate of the whole group: is everybody in phase {spec.to.value}?")
         way_back = state.change == CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL)
         rules = replace(spec.rules, catch_up_later=True) if way_back else spec.rules
-        watch = self._watch(spec.to, state.baseline, rules, None)
-        report = assess_phase(watch, spec.to, baseline=state.baseline, rules=rules)
+        history = self._watch_gate(spec.to, state.baseline, rules, None)
+        report = assess_phase(history, spec.to, baseline=state.baseline, rules=rules)
         # All members are dual now: a ZooKeeper offset below Kafka's without traffic stays there unless it is copied.
-        if way_back and report.passed and self._copy(state, watch):
+        if way_back and report.passed and self._copy(state, history):
             report = self._gate(spec.to, state.baseline, spec.rules, None)
         if not report.passed:
             if self.stop():
@@ -266,11 +266,11 @@ class _Work:
         save(state, self.state_path)
         return self._result(BounceOutcome.DONE, state, report)
 
-    def _copy(self, state: BounceState, watch: GroupHistory) -> list[OffsetCopy]:
-        changes = behind(watch)
+    def _copy(self, state: BounceState, history: GroupHistory) -> list[OffsetCopy]:
+        changes = behind(history)
         if not changes:
             return []
-        self.tell(f"copying Kafka's offsets of {count_of(len(changes), 'partition')} without traffic to ZooKeeper")
+        self.progress(f"copying Kafka's offsets of {count_of(len(changes), 'partition')} without traffic to ZooKeeper")
 
         def record(copies: list[OffsetCopy]) -> None:
             state.copies.extend(copies)
@@ -298,17 +298,17 @@ class _Work:
         )
 
 
-def _scope(watch: GroupHistory, step: RestartStep | None) -> list[str] | None:
+def _scope(history: GroupHistory, step: RestartStep | None) -> list[str] | None:
     """Returns the members that a gate checks: the restarted member's successors, or (None) all."""
-    return None if step is None else _successors(watch, step)
+    return None if step is None else _successors(history, step)
 
 
-def _successors(watch: GroupHistory, step: RestartStep) -> list[str]:
+def _successors(history: GroupHistory, step: RestartStep) -> list[str]:
     """Returns the members that have registered since the step's command, once the member itself has left."""
-    seen = watch.latest
-    if seen is None:
+    observation = history.latest
+    if observation is None:
         return []
-    old = seen.members.get(step.member)
+    old = observation.members.get(step.member)
     if old is not None and old.czxid == step.before.get(step.member):
         return []
-    return sorted(m.id for m in seen.members.values() if step.before.get(m.id) != m.czxid)
+    return sorted(m.id for m in observation.members.values() if step.before.get(m.id) != m.czxid)

@@ -89,7 +89,7 @@ def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path | None = Non
         if spec.to is CommitMode.ZOOKEEPER:
             copies = tuple(
                 OffsetCopy(tp.topic, tp.partition, None, c.after.offset)
-                for tp, c in sorted(behind(start.watch).items())
+                for tp, c in sorted(behind(start.history).items())
                 if c.after is not None
             )
     for step in state.steps:
@@ -111,10 +111,10 @@ def _find_start(view: GroupView, spec: BounceSpec) -> BounceStart:
 
 def _new_state(spec: BounceSpec, start: BounceStart) -> BounceState:
     """Returns one step for each live member of the baseline; the others have been restarted since."""
-    baseline = spec.baseline or start.seen
+    baseline = spec.baseline or start.observation
     steps = [
         RestartStep(m.id, spec.hosts.get(m.id, m.host or "") or None, m.czxid)
-        for m in sorted(start.seen.members.values(), key=lambda m: m.id)
+        for m in sorted(start.observation.members.values(), key=lambda m: m.id)
         if m.id in baseline.members
     ]
     return BounceState(spec.group, start.change, baseline, steps)

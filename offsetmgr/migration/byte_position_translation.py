@@ -32,7 +32,7 @@ class Translator:
     cluster: Cluster | None
     _starts: dict[TopicPartition, ResolvedStart | str] = field(default_factory=dict)
 
-    def learn(self, partitions: Iterable[TopicPartition]) -> None:
+    def load_starts(self, partitions: Iterable[TopicPartition]) -> None:
         """Requests the starting points of these partitions of 0.7 that are not known yet, in bulk."""
         ranges: dict[TopicPartition, MappedStart] = {}
         times: dict[int, set[TopicPartition]] = {}
@@ -53,12 +53,12 @@ class Translator:
         wanted = there | {tp for tps in times.values() for tp in tps if tp.partition < counts.get(tp.topic, 0)}
         logs = self.cluster.log_ranges(wanted) if wanted else {}
         for tp, start in ranges.items():
-            self._starts[tp] = _edge(start, logs.get(tp))
+            self._starts[tp] = _start_at_edge(start, logs.get(tp))
         for at, tps in times.items():
             known = [tp for tp in tps if tp in wanted]
             found = self.cluster.offsets_for_time(known, at) if known else {}
             for tp in tps:
-                self._starts[tp] = _at(at, found.get(tp), logs.get(tp))
+                self._starts[tp] = _start_at_time(at, found.get(tp), logs.get(tp))
 
     def translate(self, old: TopicPartition, position: int) -> TranslatedOffset | None:
         """Returns where a group at this byte position continues; None if the map does not have the partition."""
@@ -81,14 +81,16 @@ class Translator:
         )
 
 
-def _edge(start: MappedStart, log: LogRange | OffsetMgrError | None) -> ResolvedStart | str:
+def _start_at_edge(start: MappedStart, log: LogRange | OffsetMgrError | None) -> ResolvedStart | str:
     if not isinstance(log, LogRange):
         return _no_log(log)
     offset = log.start if start is MappedStart.EARLIEST else log.end
     return ResolvedStart(offset, f"{start}: offset {offset} when the plan was made")
 
 
-def _at(at: int, found: int | OffsetMgrError | None, log: LogRange | OffsetMgrError | None) -> ResolvedStart | str:
+def _start_at_time(
+    at: int, found: int | OffsetMgrError | None, log: LogRange | OffsetMgrError | None
+) -> ResolvedStart | str:
     if not isinstance(log, LogRange):
         return _no_log(log)
     if isinstance(found, OffsetMgrError):

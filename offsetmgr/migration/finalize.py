@@ -15,12 +15,12 @@ from offsetmgr.core.errors import GateRefused, JournalError
 from offsetmgr.core.model import Committed
 from offsetmgr.core.offset_store import Guard
 from offsetmgr.core.plurals import count_of
-from offsetmgr.migration.batches import READ_GROUPS, batched
+from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched
 from offsetmgr.migration.journal import Journal
 from offsetmgr.migration.journaled_writer import Executor, GroupWrite, Report
 from offsetmgr.migration.plan import Action, GroupPlan, PlanStep
 from offsetmgr.migration.progress import MigrationState
-from offsetmgr.migration.verify import MigrationVerifier, Status, VerifyEvidence, VerifyVerdict
+from offsetmgr.migration.verify import MigrationVerifier, PartitionResult, Status, VerifyEvidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,27 +64,27 @@ def check_gates(verifier: MigrationVerifier, gate: FinalizeGate, accept: Collect
 
     ``accept`` are statuses that the caller accepts. Raises `GateRefused` with the first obstacles.
     """
-    failed: list[VerifyVerdict] = []
+    failed: list[PartitionResult] = []
     wrong: Counter[Status] = Counter()
     verified = left_out = 0
-    for verdict in verifier.verdicts():
-        if verdict.status.ok:
+    for result in verifier.results():
+        if result.status.ok:
             verified += 1
-        elif verdict.status in accept:
+        elif result.status in accept:
             left_out += 1
         else:
-            wrong[verdict.status] += 1
-            failed += [verdict] if len(failed) < 3 else []
+            wrong[result.status] += 1
+            failed += [result] if len(failed) < 3 else []
     total = verified + left_out + wrong.total()
     if failed:
         named = "; ".join(f"{v.group} {v.tp or ''} {v.status}: {v.detail}" for v in failed)
         why = f"{wrong.total()} of {total} partitions do not verify ({named})"
-        raise GateRefused("finalize", why, _way_on(set(wrong)))
+        raise GateRefused("finalize", why, _hint(set(wrong)))
     if not total:
         raise GateRefused("finalize", "there is nothing to verify, so nothing is proved")
     # Nothing of a group without a plan was migrated, so its members do not matter here.
     planned = (group for group in verifier.plan.groups() if not group.error)
-    gates = tuple(found for batch in batched(planned, READ_GROUPS) for found in gate(batch))
+    gates = tuple(found for batch in batched(planned, READ_BATCH_GROUPS) for found in gate(batch))
     if closed := [found for found in gates if not found.passed]:
         named = "; ".join(f"{found.group}: {found.detail}" for found in closed[:3])
         hints = {found.hint for found in closed}
@@ -97,7 +97,7 @@ def check_gates(verifier: MigrationVerifier, gate: FinalizeGate, accept: Collect
     return FinalizeReport(verified, left_out, gates)
 
 
-def _way_on(wrong: set[Status]) -> str:
+def _hint(wrong: set[Status]) -> str:
     """Returns what can be done about these statuses."""
     if wrong <= {Status.REFUSED}:
         return "--accept-refused leaves out what the plan refused"
@@ -124,7 +124,7 @@ def finalize(
     applied completely or was rolled back.
     """
     name = f"plan {verifier.plan.path}"
-    if state.undo.touched:
+    if state.undo.may_have_written:
         raise JournalError(name, "it was rolled back", "make a new plan")
     if not state.apply.complete:
         raise JournalError(name, "it was not applied to its end", f"run: offsetmgr migrate apply {verifier.plan.path}")
@@ -156,8 +156,8 @@ def _removals(
         else:
             steps = _removable(plan, verifier, kept)
             if steps:
-                words = ("the offset read just before", "removed")
-                yield GroupWrite(plan.group, plan.group, steps, Guard.LOCK, words=words)
+                terms = ("the offset read just before", "removed")
+                yield GroupWrite(plan.group, plan.group, steps, Guard.LOCK, terms=terms)
 
 
 def _removable(plan: GroupPlan, verifier: MigrationVerifier, kept: list[str]) -> tuple[PlanStep, ...]:
@@ -176,14 +176,14 @@ def _removable(plan: GroupPlan, verifier: MigrationVerifier, kept: list[str]) ->
         here = target.offsets.get(step.tp)
         if step.origin is not None and step.source is not None and held.offset != step.source.offset:
             kept.append(f"{plan.group} {tp}: the source moved on after the plan ({held.offset})")
-        elif here is None or here.offset < _enough(step, held):
+        elif here is None or here.offset < _required_offset(step, held):
             kept.append(f"{plan.group} {tp}: the source is ahead of the target ({held.offset})")
         else:
             steps.append(PlanStep(tp, Action.REWIND, None, held.value(), None))
     return tuple(steps)
 
 
-def _enough(step: PlanStep, held: Committed) -> int:
+def _required_offset(step: PlanStep, held: Committed) -> int:
     """Returns the offset that the target must have before the source's may be deleted. A byte position does not tell;
     the plan does."""
     return step.after.offset if step.origin is not None and step.after is not None else held.offset

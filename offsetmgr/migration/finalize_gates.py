@@ -53,41 +53,43 @@ class OldConsumerGate:
 
     def _gate(self, plan: GroupPlan) -> GroupGate:
         name = plan.group if self.target is CommitMode.KAFKA else plan.target_group
-        watch = watch_group(self.view, name, self.window, enough=self._enough)
-        seen = watch.latest
-        assert seen is not None  # a window has at least one observation
-        if seen.unreadable:
-            return GroupGate(name, False, VerifyEvidence.UNKNOWN, f"ZooKeeper node {seen.unreadable[0]} cannot be read")
+        history = watch_group(self.view, name, self.window, enough=self._decided)
+        observation = history.latest
+        assert observation is not None  # a window has at least one observation
+        if observation.unreadable:
+            return GroupGate(
+                name, False, VerifyEvidence.UNKNOWN, f"ZooKeeper node {observation.unreadable[0]} cannot be read"
+            )
         if self.target is CommitMode.ZOOKEEPER and (modern := self._members_in_kafka(plan.group)) is not None:
             return modern
-        if not seen.members:
+        if not observation.members:
             return GroupGate(name, True, VerifyEvidence.SEEN, "no old consumer is registered in ZooKeeper")
         if plan.group != plan.target_group:
-            members = ", ".join(sorted(seen.members))
+            members = ", ".join(sorted(observation.members))
             why = f"the group was renamed, and old consumers are still registered as {name}: {members}"
             return GroupGate(name, False, VerifyEvidence.SEEN, why)
-        reports = [assess_phase(watch, phase, rules=self.rules) for phase in self._phases]
+        reports = [assess_phase(history, phase, rules=self.rules) for phase in self._phases]
         passed = next((report for report in reports if report.passed), None)
         if passed is not None:
             count = len(passed.members)
             members = "the only member commits" if count == 1 else f"all {count} members commit"
             return GroupGate(name, True, _weakest(passed), f"{members} as phase {passed.phase.value} does")
-        return closed_gate(name, watch, reports, self.rules, "--delete-source" if self.exclusive else "")
+        return closed_gate(name, history, reports, self.rules, "--delete-source" if self.exclusive else "")
 
     def _members_in_kafka(self, group: str) -> GroupGate | None:
         """Returns the closed gate of a group with members at Kafka's coordinator; None if it has none."""
-        gate = _described(group, self.view.cluster.describe_groups([group])[group])
+        gate = _assess_members(group, self.view.cluster.describe_groups([group])[group])
         return None if gate.passed else gate
 
     @property
     def _phases(self) -> tuple[CommitMode, ...]:
         return (self.target,) if self.exclusive else (self.target, CommitMode.DUAL)
 
-    def _enough(self, watch: GroupHistory) -> bool:
-        if watch.latest is None or not watch.latest.members:
+    def _decided(self, history: GroupHistory) -> bool:
+        if history.latest is None or not history.latest.members:
             return True
-        reports = [assess_phase(watch, phase, rules=self.rules) for phase in self._phases]
-        return any(report.passed for report in reports) or all(report.settled for report in reports)
+        reports = [assess_phase(history, phase, rules=self.rules) for phase in self._phases]
+        return any(report.passed for report in reports) or all(report.final for report in reports)
 
 
 def _weakest(report: PhaseReport) -> VerifyEvidence:
@@ -99,22 +101,26 @@ def _weakest(report: PhaseReport) -> VerifyEvidence:
 
 
 def closed_gate(
-    name: str, watch: GroupHistory, reports: Sequence[PhaseReport], rules: EvidenceThresholds, asked_by: str = ""
+    name: str,
+    history: GroupHistory,
+    reports: Sequence[PhaseReport],
+    rules: EvidenceThresholds,
+    restricting_option: str = "",
 ) -> GroupGate:
     """Returns why a group passes in none of the accepted phases, for the nearest one: if only partitions without
     traffic are missing, it names them and what lets them pass.
 
-    ``asked_by`` is the option that restricts the phases to one.
+    ``restricting_option`` is the option that restricts the phases to one.
     """
     nearest = min(reports, key=lambda report: (len(report.wrong), sum(not part.ok for part in report.partitions)))
-    phase = f"phase {nearest.phase.value}" + (f" (which {asked_by} asks for)" if asked_by else "")
-    lenient = assess_phase(watch, nearest.phase, rules=replace(rules, accept_idle=True))
+    phase = f"phase {nearest.phase.value}" + (f" (which {restricting_option} asks for)" if restricting_option else "")
+    lenient = assess_phase(history, nearest.phase, rules=replace(rules, accept_idle=True))
     if lenient.passed:
         idle = [str(part.partition) for part in nearest.partitions if not part.ok]
         named = ", ".join(idle[:5]) + (f" and {len(idle) - 5} more" if len(idle) > 5 else "")
         why = f"of {count_of(len(idle), 'partition')} without traffic no commit of {phase} can be seen: {named}"
         return GroupGate(name, False, _weakest(nearest), why, ACCEPT_IDLE)
-    wanted = phase if asked_by else f"phase {' or '.join(report.phase.value for report in reports)}"
+    wanted = phase if restricting_option else f"phase {' or '.join(report.phase.value for report in reports)}"
     return GroupGate(name, False, _weakest(nearest), f"not seen in {wanted}: {_first_problem(lenient)}")
 
 
@@ -128,8 +134,8 @@ def _first_problem(report: PhaseReport) -> str:
         parts = [part for part in report.partitions if part.member == worst.member and not part.ok]
         part = next((part for part in parts if part.confidence is Confidence.SEEN), parts[0] if parts else None)
         if part is None:
-            return f"member {worst.member}: {worst.why}" + (f" ({worst.settle})" if worst.settle else "")
-        return f"member {worst.member}: {part.partition}: {part.why}" + (f" ({part.settle})" if part.settle else "")
+            return f"member {worst.member}: {worst.why}" + (f" ({worst.remedy})" if worst.remedy else "")
+        return f"member {worst.member}: {part.partition}: {part.why}" + (f" ({part.remedy})" if part.remedy else "")
     if report.problems:
         return report.problems[0]
     part = next((part for part in report.partitions if not part.ok), None)
@@ -155,9 +161,9 @@ class CoordinatorGate:
         self.clock.sleep(self.window.seconds)
         after = {found.group: found for found in self.source.scan(names)}
         for name, described in self.cluster.describe_groups(names).items():
-            gate = _described(name, described)
+            gate = _assess_members(name, described)
             known = f"{gate.detail}, and nothing moved in {self.window.seconds:g} s"
-            yield gate if not gate.passed else _quiet(name, before[name], after[name], known)
+            yield gate if not gate.passed else _assess_inactivity(name, before[name], after[name], known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +196,10 @@ class InactivityGate:
                 registered = ", ".join(member.member_id for member in found.members)
                 yield GroupGate(name, False, VerifyEvidence.SEEN, f"registered in ZooKeeper: {registered}")
             else:
-                yield _quiet(name, before[name], after[name], known)
+                yield _assess_inactivity(name, before[name], after[name], known)
 
 
-def _quiet(name: str, before: GroupOffsets, after: GroupOffsets, known: str) -> GroupGate:
+def _assess_inactivity(name: str, before: GroupOffsets, after: GroupOffsets, known: str) -> GroupGate:
     """Returns the result of two reads of a group without ``known`` members."""
     if error := before.error or after.error:
         return GroupGate(name, False, VerifyEvidence.UNKNOWN, str(error))
@@ -205,7 +211,7 @@ def _quiet(name: str, before: GroupOffsets, after: GroupOffsets, known: str) -> 
     return GroupGate(name, True, VerifyEvidence.INFERRED, known)
 
 
-def _described(name: str, found: GroupDescription | OffsetMgrError) -> GroupGate:
+def _assess_members(name: str, found: GroupDescription | OffsetMgrError) -> GroupGate:
     if isinstance(found, OffsetMgrError):
         return GroupGate(name, False, VerifyEvidence.UNKNOWN, f"the source's coordinator did not tell: {found}")
     if not found.membership:
@@ -216,7 +222,7 @@ def _described(name: str, found: GroupDescription | OffsetMgrError) -> GroupGate
     return GroupGate(name, True, VerifyEvidence.SEEN, "the source's coordinator knows no member")
 
 
-class NoMembers:
+class NoMembersGate:
     """For sources without consumers, such as files."""
 
     def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:

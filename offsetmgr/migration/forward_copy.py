@@ -16,15 +16,15 @@ from offsetmgr.migration.bounce_checkpoint import OffsetCopy
 from offsetmgr.migration.ownership_history import GroupHistory, offset_or
 
 
-def behind(watch: GroupHistory) -> dict[TopicPartition, Change]:
+def behind(history: GroupHistory) -> dict[TopicPartition, Change]:
     """Returns the partitions whose ZooKeeper offset stayed below Kafka's, with the write that raises it."""
-    seen = watch.latest
-    if seen is None:
+    observation = history.latest
+    if observation is None:
         return {}
     changes: dict[TopicPartition, Change] = {}
-    for tp, kafka in seen.kafka.items():
-        zookeeper, track = seen.zookeeper.get(tp), watch.tracks.get(tp)
-        if track is not None and (track.zookeeper.moves or track.fresh_kafka_moves):
+    for tp, kafka in observation.kafka.items():
+        zookeeper, partition = observation.zookeeper.get(tp), history.partitions.get(tp)
+        if partition is not None and (partition.zookeeper.changes or partition.new_kafka_changes):
             continue
         if not isinstance(kafka, Committed) or not isinstance(zookeeper, Committed | Absent):
             continue

@@ -185,9 +185,9 @@ def watch_group(
     The first observation raises errors of the servers, unless ``tolerant``; later ones tolerate a store that fails for
     a moment.
     """
-    watch = GroupHistory([view.observe(group, tolerant=tolerant)])
+    history = GroupHistory([view.observe(group, tolerant=tolerant)])
     deadline = view.clock.monotonic() + window.seconds
-    while not enough(watch) and not stop() and view.clock.monotonic() < deadline:
+    while not enough(history) and not stop() and view.clock.monotonic() < deadline:
         view.clock.sleep(window.poll_seconds)
-        watch.add(view.observe(group, tolerant=True))
-    return watch
+        history.add(view.observe(group, tolerant=True))
+    return history

@@ -103,13 +103,13 @@ def reading_text(reading: Reading | None) -> str:
 # --- JSON ----------------------------------------------------------------------------------------
 
 
-def to_json(seen: Observation) -> dict[str, Any]:
+def to_json(observation: Observation) -> dict[str, Any]:
     """Returns the observation as plain JSON values; errors become texts, unknown numbers null."""
-    everything = sorted({*seen.partitions, *seen.unconsumed, *seen.zookeeper, *seen.kafka})
+    everything = sorted({*observation.partitions, *observation.unconsumed, *observation.zookeeper, *observation.kafka})
     return {
-        "group": seen.group,
-        "at_ms": seen.at_ms,
-        "at": at(seen.at_ms),
+        "group": observation.group,
+        "at_ms": observation.at_ms,
+        "at": at(observation.at_ms),
         "members": [
             {
                 "id": m.id,
@@ -119,26 +119,26 @@ def to_json(seen: Observation) -> dict[str, Any]:
                 "session": m.session,
                 "topics": list(m.topics),
             }
-            for _, m in sorted(seen.members.items())
+            for _, m in sorted(observation.members.items())
         ],
-        "partitions": [_partition_to_json(seen, tp) for tp in everything],
-        "unreadable": list(seen.unreadable),
+        "partitions": [_partition_to_json(observation, tp) for tp in everything],
+        "unreadable": list(observation.unreadable),
     }
 
 
-def _partition_to_json(seen: Observation, tp: TopicPartition) -> dict[str, Any]:
-    owned, log = seen.owners.get(tp), seen.logs.get(tp)
+def _partition_to_json(observation: Observation, tp: TopicPartition) -> dict[str, Any]:
+    owned, log = observation.owners.get(tp), observation.logs.get(tp)
     return {
         "topic": tp.topic,
         "partition": tp.partition,
-        "consumed": tp in set(seen.partitions),
+        "consumed": tp in set(observation.partitions),
         "owner": None if owned is None else owned.member,
         "owner_czxid": None if owned is None else owned.czxid,
-        "zookeeper": _reading_to_json(seen.zookeeper.get(tp)),
-        "kafka": _reading_to_json(seen.kafka.get(tp)),
+        "zookeeper": _reading_to_json(observation.zookeeper.get(tp)),
+        "kafka": _reading_to_json(observation.kafka.get(tp)),
         "log_start_offset": log.start if isinstance(log, LogRange) else None,
         "log_end_offset": log.end if isinstance(log, LogRange) else None,
-        "lag": seen.lag(tp),
+        "lag": observation.lag(tp),
     }
 
 

@@ -25,7 +25,7 @@ from offsetmgr.core.offset_store import (
     OffsetStore,
 )
 from offsetmgr.groups.former_locks import POLL_S, Waiting
-from offsetmgr.migration.batches import batched
+from offsetmgr.migration.group_batches import batched
 from offsetmgr.migration.journal import Journal, Json, Record
 from offsetmgr.migration.plan import Action, PlanStep
 from offsetmgr.migration.plan_codec import encode_steps
@@ -47,12 +47,12 @@ class GroupWrite:
     group: str
     target_group: str
     steps: tuple[PlanStep, ...]
-    guard: Guard
+    pending_lock: Guard
     in_doubt: frozenset[TopicPartition] = frozenset()
     allow_rewind: bool = False
     keep_newer: bool = False
     """Whether a copied partition that has moved beyond ``after`` counts as done."""
-    words: tuple[str, str] = ("the offset when the plan was made", "the planned offset")
+    terms: tuple[str, str] = ("the offset when the plan was made", "the planned offset")
     """The terms for ``target`` and ``after`` in messages."""
     force: bool = False
     """Whether to write over any current value, only on the user's explicit request."""
@@ -63,13 +63,13 @@ class GroupWrite:
 
 @dataclass(frozen=True, slots=True)
 class GroupOutcome:
-    """The outcome of one group. ``written`` were changed, ``left`` needed or allowed no change (with the reason),
+    """The outcome of one group. ``written`` were changed, ``unchanged`` needed or allowed no change (with the reason),
     ``failed`` have their error."""
 
     group: str
     target_group: str
     written: tuple[TopicPartition, ...]
-    left: Mapping[TopicPartition, str]
+    unchanged: Mapping[TopicPartition, str]
     failed: Mapping[TopicPartition, OffsetMgrError]
     atomic: bool = True
     how: str = ""
@@ -99,7 +99,7 @@ class Report:
     groups: int = 0
     changed: int = 0
     written: int = 0
-    left: int = 0
+    unchanged: int = 0
     skipped: int = 0
     not_atomic: int = 0
     failed: dict[str, GroupOutcome] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class Report:
         self.groups += 1
         self.changed += bool(outcome.written)
         self.written += len(outcome.written)
-        self.left += len(outcome.left)
+        self.unchanged += len(outcome.unchanged)
         self.not_atomic += bool(outcome.written) and not outcome.atomic
         if outcome.failed:
             self.failed[outcome.group] = outcome
@@ -136,7 +136,7 @@ class Executor:
     wait_empty_s: float = 0.0
     waiting: Waiting = lambda _groups, _seconds: None
     """Called with the groups while the run waits for the lock of an earlier run."""
-    _cut: bool = False
+    _stopped_early: bool = False
     """Whether ``stop`` prevented anything from starting."""
 
     def run(self, tasks: Iterable[GroupWrite]) -> Report:
@@ -150,62 +150,62 @@ class Executor:
         wait_s: dict[str, float] = {}
         locked: set[str] = set()
         self.journal.append([{"kind": f"{self.name}-open"}])
-        for outcome, task in self._pass(tasks):
+        for outcome, task in self._execute(tasks):
             if outcome.active_members and max(self.wait_empty_s, outcome.lock_ends_s) > 0:
                 waiting[task.group] = task
                 wait_s[task.group] = max(self.wait_empty_s, outcome.lock_ends_s)
                 locked |= {task.target_group} if outcome.lock_ends_s else set()
             else:
-                self._settle(report, outcome)
-        began = self.clock.monotonic()
+                self._report_outcome(report, outcome)
+        started_at = self.clock.monotonic()
         while waiting and not self.stop():
-            left = max(wait_s[group] for group in waiting) - (self.clock.monotonic() - began)
+            remaining_s = max(wait_s[group] for group in waiting) - (self.clock.monotonic() - started_at)
             if locked:
-                self.waiting(sorted(locked), left)
-            self.clock.sleep(min(POLL_S, max(0.0, left)))
-            waited = self.clock.monotonic() - began
-            for outcome, task in self._pass(list(waiting.values())):
+                self.waiting(sorted(locked), remaining_s)
+            self.clock.sleep(min(POLL_S, max(0.0, remaining_s)))
+            waited_s = self.clock.monotonic() - started_at
+            for outcome, task in self._execute(list(waiting.values())):
                 if not outcome.lock_ends_s:
                     locked.discard(task.target_group)
                     wait_s[task.group] = self.wait_empty_s  # others are members now
-                if waited >= wait_s[task.group] or not outcome.active_members:
+                if waited_s >= wait_s[task.group] or not outcome.active_members:
                     del waiting[task.group]
                     locked.discard(task.target_group)
-                    self._settle(report, outcome)
-        report.interrupted = self._cut or bool(waiting)
+                    self._report_outcome(report, outcome)
+        report.interrupted = self._stopped_early or bool(waiting)
         if report.ok:
             self.journal.append([{"kind": f"{self.name}-complete"}])
         return report
 
-    def _settle(self, report: Report, outcome: GroupOutcome) -> None:
+    def _report_outcome(self, report: Report, outcome: GroupOutcome) -> None:
         report.add(outcome)
         self.progress(outcome)
 
-    def _pass(self, tasks: Iterable[GroupWrite]) -> Iterator[tuple[GroupOutcome, GroupWrite]]:
+    def _execute(self, tasks: Iterable[GroupWrite]) -> Iterator[tuple[GroupOutcome, GroupWrite]]:
         in_flight: dict[str, GroupWrite] = {}
         refused: list[tuple[GroupOutcome, GroupWrite]] = []
         pending: list[Record] = []
-        guard = threading.Lock()
+        pending_lock = threading.Lock()
 
         def edits() -> Iterator[GroupEdit]:
             for batch in batched(tasks, BATCH_GROUPS):
                 if self.stop():
-                    self._cut = True
+                    self._stopped_early = True
                     return
-                with guard:
+                with pending_lock:
                     records, pending[:] = list(pending), []
                 records += [self._intent(task) for task in batch]
                 self.journal.append(records)
                 for task in batch:
                     if len(task.refused) == len(task.steps):
-                        with guard:
+                        with pending_lock:
                             refused.append((_all_refused(task), task))
                         continue
                     in_flight[task.target_group] = task
                     yield _edit(task)
 
-        def untouched() -> Iterator[tuple[GroupOutcome, GroupWrite]]:
-            with guard:
+        def refused_groups() -> Iterator[tuple[GroupOutcome, GroupWrite]]:
+            with pending_lock:
                 done, refused[:] = list(refused), []
                 pending.extend(self._outcome(outcome) for outcome, _ in done)
             yield from done
@@ -213,13 +213,13 @@ class Executor:
         try:
             for result in self.store.edit(edits()):
                 task = in_flight.pop(result.group)
-                outcome = judge(task, result)
-                with guard:
+                outcome = outcome_of(task, result)
+                with pending_lock:
                     pending.append(self._outcome(outcome))
                 yield outcome, task
                 if refused:
-                    yield from untouched()
-            yield from untouched()
+                    yield from refused_groups()
+            yield from refused_groups()
         finally:
             self.journal.append(pending)
 
@@ -236,7 +236,7 @@ class Executor:
             "kind": f"{self.name}-outcome",
             "group": outcome.group,
             "written": encode_partitions(outcome.written),
-            "left": encode_partitions(outcome.left),
+            "left": encode_partitions(outcome.unchanged),
         }
         if outcome.failed:
             record["failed"] = [
@@ -259,7 +259,7 @@ def _edit(task: GroupWrite) -> GroupEdit:
         for step in task.steps
         if step.tp not in task.refused
     }
-    return GroupEdit(task.target_group, changes, task.guard)
+    return GroupEdit(task.target_group, changes, task.pending_lock)
 
 
 def _all_refused(task: GroupWrite) -> GroupOutcome:
@@ -272,10 +272,10 @@ def before_image(value: OffsetAndMetadata | None) -> Offset:
     return ABSENT if value is None else Committed(value.offset, value.metadata, value.leader_epoch)
 
 
-def judge(task: GroupWrite, result: GroupEditResult) -> GroupOutcome:
+def outcome_of(task: GroupWrite, result: GroupEditResult) -> GroupOutcome:
     """Returns the outcome of a task that an earlier run may have started, from the store's result."""
     written: list[TopicPartition] = []
-    left: dict[TopicPartition, str] = {}
+    unchanged: dict[TopicPartition, str] = {}
     failed: dict[TopicPartition, OffsetMgrError] = dict(task.refused)
     for step in task.steps:
         if step.tp in failed:
@@ -289,13 +289,15 @@ def judge(task: GroupWrite, result: GroupEditResult) -> GroupOutcome:
             if step.tp in task.in_doubt:
                 written.append(step.tp)  # inferred: the interrupted run wrote it without recording that
             else:
-                left[step.tp] = "held the wanted value already"
+                unchanged[step.tp] = "held the wanted value already"
         elif task.keep_newer and step.action is Action.COPY and step.after is not None and _beyond(found, step.after):
-            left[step.tp] = f"has moved on to {found.offset} since the plan" if isinstance(found, Committed) else ""
+            unchanged[step.tp] = (
+                f"has moved on to {found.offset} since the plan" if isinstance(found, Committed) else ""
+            )
         else:
             assert outcome.error is not None
-            failed[step.tp] = outcome.error if found is None else _conflict(step, found, task.words)
-    return GroupOutcome(task.group, task.target_group, tuple(written), left, failed, result.atomic, result.how)
+            failed[step.tp] = outcome.error if found is None else _conflict(step, found, task.terms)
+    return GroupOutcome(task.group, task.target_group, tuple(written), unchanged, failed, result.atomic, result.how)
 
 
 def _found(outcome: ChangeOutcome) -> Offset | None:
@@ -306,12 +308,12 @@ def _found(outcome: ChangeOutcome) -> Offset | None:
     return None
 
 
-def _conflict(step: PlanStep, found: Offset, words: tuple[str, str]) -> Conflict:
+def _conflict(step: PlanStep, found: Offset, terms: tuple[str, str]) -> Conflict:
     """Returns the error, with offsets, for a partition that another client changed; nothing was written over it."""
     return Conflict(
         str(step.tp),
-        f"holds {_text(found)}, which is neither {_text(before_image(step.target))} ({words[0]})"
-        f" nor {_text(before_image(step.after))} ({words[1]}); nothing was written",
+        f"holds {_text(found)}, which is neither {_text(before_image(step.target))} ({terms[0]})"
+        f" nor {_text(before_image(step.after))} ({terms[1]}); nothing was written",
         actual=found,
     )
 

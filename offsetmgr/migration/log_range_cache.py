@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from offsetmgr.core.errors import CorruptData, OffsetMgrError, OffsetOutOfRange, UnknownTopicOrPartition
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.kafka.cluster.base import Logs
-from offsetmgr.migration.plan import MissingTopic, clamping
+from offsetmgr.migration.plan import MissingTopic, clamp_text
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class LogRangeCache:
     _asked: set[str] = field(default_factory=set)
     _known: dict[TopicPartition, LogRange | OffsetMgrError] = field(default_factory=dict)
 
-    def learn(self, partitions: Iterable[TopicPartition]) -> None:
+    def load(self, partitions: Iterable[TopicPartition]) -> None:
         """Requests those that are not known yet, in bulk."""
         if self.cluster is None:
             return
@@ -41,7 +41,7 @@ class LogRangeCache:
         if stale and self.cluster is not None:
             self._known.update(self.cluster.log_ranges(stale))
 
-    def of(self, tp: TopicPartition) -> LogRange | MissingTopic | OffsetMgrError | None:
+    def get(self, tp: TopicPartition) -> LogRange | MissingTopic | OffsetMgrError | None:
         if self.cluster is None or tp.partition < 0:
             return None
         if tp.topic not in self._topics:
@@ -61,9 +61,9 @@ class LogRangeCache:
         """Returns why an offset may not be written: it is outside the current log; None if it may."""
         if self.holds(tp, offset):
             return None
-        found = self.of(tp)
+        found = self.get(tp)
         if isinstance(found, LogRange):
-            why = f"{offset} lies outside its log now; {clamping(offset, found)}"
+            why = f"{offset} lies outside its log now; {clamp_text(offset, found)}"
             return OffsetOutOfRange(str(tp), why, "make a new plan, with --clamp where that is right", log_range=found)
         if isinstance(found, MissingTopic):
             return UnknownTopicOrPartition(str(tp), found.value, "make a new plan")

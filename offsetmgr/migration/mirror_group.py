@@ -11,7 +11,7 @@ from offsetmgr.core.lockable_store import HeldLock
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupOffsets
 from offsetmgr.core.plurals import count_of
-from offsetmgr.migration.mirror_safety import MemberWatch
+from offsetmgr.migration.mirror_safety import LegacyMemberEvidence
 
 
 class MirrorState(StrEnum):
@@ -46,44 +46,44 @@ class GroupMirror:
     detail: str = ""
     lag: int | None = None
     copied: int = 0
-    held: HeldLock | None = None
+    lock: HeldLock | None = None
     note: str = ""
     """Information about a group that follows."""
     problem: OffsetMgrError | None = None
     """Why the source, or a part of it, could not be read the last time."""
-    everything: Mapping[TopicPartition, Committed] = field(default_factory=dict)
+    source_offsets: Mapping[TopicPartition, Committed] = field(default_factory=dict)
     """The source's offsets at the last read."""
-    source: Mapping[TopicPartition, Committed] = field(default_factory=dict)
+    mirrored_offsets: Mapping[TopicPartition, Committed] = field(default_factory=dict)
     """The mirrored ones of them."""
     recreated: Mapping[TopicPartition, RecreatedTopic] = field(default_factory=dict)
     """Those that are not mirrored, because they point into the deleted log of a recreated topic."""
-    known: dict[TopicPartition, int] = field(default_factory=dict)
+    target_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     """The target's offsets as far as known."""
     stale: bool = True
-    """Whether the target must be read again before ``known`` is used."""
+    """Whether the target must be read again before ``target_offsets`` is used."""
     refresh_at: float = 0.0
     """When (monotonic seconds) locked offsets must be committed again, so that they do not expire."""
-    watch: MemberWatch = field(default_factory=MemberWatch)
-    watched_since: float | None = None
-    quiet: GroupOffsets | None = None
+    evidence: LegacyMemberEvidence = field(default_factory=LegacyMemberEvidence)
+    watching_since: float | None = None
+    unlocked_read: GroupOffsets | None = None
     """The target's offsets at the last read while the group was not locked."""
-    quiet_since: float = 0.0
+    unchanged_since: float = 0.0
     """Since when (monotonic seconds) no movement was seen there."""
 
     @property
-    def over(self) -> bool:
+    def ended(self) -> bool:
         """Returns whether nothing is left to do for this group."""
         return self.state in (MirrorState.REFUSED, MirrorState.TAKEN)
 
     @property
-    def good(self) -> bool:
+    def succeeded(self) -> bool:
         """Returns whether the mirror may end successfully with the group in this state."""
         if self.state is MirrorState.TAKEN:
             return not self.lag
         return self.state in (MirrorState.FOLLOWING, MirrorState.TARGET_AHEAD) and not self.recreated
 
     @property
-    def left_out(self) -> str:
+    def not_mirrored(self) -> str:
         """Returns what is not mirrored of a group that follows, as text; "" if nothing."""
         if not self.recreated:
             return ""
@@ -91,67 +91,67 @@ class GroupMirror:
         more = f", and {len(self.recreated) - 1} more partitions" if len(self.recreated) > 1 else ""
         return f"refused: {tp}: {error.why}{more}"
 
-    def fail(self, error: OffsetMgrError, *, unseen: bool = False) -> None:
-        """Retries later; ``unseen``: the lag of the target is then unknown."""
+    def fail(self, error: OffsetMgrError, *, lag_unknown: bool = False) -> None:
+        """Retries later; ``lag_unknown``: the lag of the target is then unknown."""
         self.state, self.detail = MirrorState.FAILING, str(error)
-        if unseen:
+        if lag_unknown:
             self.lag = None
 
     def refuse(self, why: str) -> None:
         self.state, self.detail, self.lag = MirrorState.REFUSED, why, None
 
-    def end(self, why: str) -> None:
+    def mark_taken(self, why: str) -> None:
         """The group belongs to another client from now on."""
-        self.state, self.detail, self.held = MirrorState.TAKEN, why, None
+        self.state, self.detail, self.lock = MirrorState.TAKEN, why, None
         if self.lag:
             self.detail += f"; the target was {count_of(self.lag, 'offset')} behind the source then"
 
-    def see_target(self, offsets: Mapping[TopicPartition, Committed]) -> None:
-        self.known = {tp: c.offset for tp, c in offsets.items()}
+    def set_target_offsets(self, offsets: Mapping[TopicPartition, Committed]) -> None:
+        self.target_offsets = {tp: c.offset for tp, c in offsets.items()}
         self.stale = False
 
     def behind(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Returns the source's offsets at the last read that the target lacks."""
-        behind = {tp: c for tp, c in self.source.items() if self.known.get(tp, -1) < c.offset}
+        behind = {tp: c for tp, c in self.mirrored_offsets.items() if self.target_offsets.get(tp, -1) < c.offset}
         return {tp: OffsetAndMetadata(c.offset, c.metadata) for tp, c in behind.items()}
 
-    def measure(self) -> None:
+    def compute_lag(self) -> None:
         """Computes the lag of the target from the known offsets."""
         if self.problem is not None:
             self.lag = None
             return
-        self.lag = sum(max(c.offset - self.known.get(tp, 0), 0) for tp, c in self.source.items())
+        self.lag = sum(max(c.offset - self.target_offsets.get(tp, 0), 0) for tp, c in self.mirrored_offsets.items())
 
-    def settle(self) -> None:
+    def mark_in_step(self) -> None:
         """Records that the target has everything that was read in the source."""
         if self.problem is not None:
-            self.fail(self.problem, unseen=True)
+            self.fail(self.problem, lag_unknown=True)
             return
-        ahead = any(self.known.get(tp, -1) > c.offset for tp, c in self.source.items())
+        ahead = any(self.target_offsets.get(tp, -1) > c.offset for tp, c in self.mirrored_offsets.items())
         self.state = MirrorState.TARGET_AHEAD if ahead else MirrorState.FOLLOWING
-        self.detail = "; ".join(filter(None, (self.note, self.left_out)))
+        self.detail = "; ".join(filter(None, (self.note, self.not_mirrored)))
 
-    def book(self, outcomes: Mapping[TopicPartition, ChangeOutcome]) -> bool:
+    def record_outcomes(self, outcomes: Mapping[TopicPartition, ChangeOutcome]) -> bool:
         """Records the outcome of a write; returns True if an immediate retry is useless."""
         failed: list[OffsetMgrError] = []
         for tp, outcome in outcomes.items():
             if outcome.status is not EditStatus.FAILED:
                 self.copied += outcome.status is EditStatus.WRITTEN
-                self.known[tp] = self.source[tp].offset
+                self.target_offsets[tp] = self.mirrored_offsets[tp].offset
                 continue
             if isinstance(outcome.before, Committed):
-                self.known[tp] = outcome.before.offset
+                self.target_offsets[tp] = outcome.before.offset
             elif outcome.before is not None:
-                self.known.pop(tp, None)
+                self.target_offsets.pop(tp, None)
             if outcome.error is not None and not isinstance(outcome.error, RewindRefused):
                 failed.append(outcome.error)
-        self.measure()
+        self.compute_lag()
         if not failed:
-            self.settle()
+            self.mark_in_step()
             return True
-        again = next((error for error in failed if error.retriable), None)
-        self.fail(again or failed[0])
-        return again is None
+        retriable = next((error for error in failed if error.retriable), None)
+        self.fail(retriable or failed[0])
+        return retriable is None
 
 
 @dataclass(frozen=True, slots=True)

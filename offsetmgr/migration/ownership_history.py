@@ -50,7 +50,7 @@ class StoreHistory:
 
     first: Offset | None = None
     last: Offset | None = None
-    moves: list[OffsetChange] = field(default_factory=list)
+    changes: list[OffsetChange] = field(default_factory=list)
     error: OffsetMgrError | None = None
     """The error of the newest read; None if it succeeded."""
     lowered: str | None = None
@@ -71,7 +71,7 @@ class StoreHistory:
         if isinstance(reading, Absent) or offset_or(reading) < offset_or(before):
             self.lowered = f"{reading_text(before)} -> {reading_text(reading)} at {clock_time(at_ms)}"
         else:
-            self.moves.append(OffsetChange(at_ms, before, reading))
+            self.changes.append(OffsetChange(at_ms, before, reading))
         return True
 
 
@@ -100,46 +100,46 @@ class PartitionHistory:
     """The proof that a commit went to Kafka and not to ZooKeeper."""
 
     @property
-    def quiet_ms(self) -> int:
+    def unchanged_ms(self) -> int:
         """Returns for how long neither an offset nor the log's end changed (milliseconds)."""
         return self.until_ms - self.changed_ms
 
     @property
-    def fresh_kafka_moves(self) -> list[OffsetChange]:
+    def new_kafka_changes(self) -> list[OffsetChange]:
         """Returns Kafka's movements beyond every offset of either store at the start of the history."""
         start = max(offset_or(self.kafka.first), offset_or(self.zookeeper.first))
-        return [m for m in self.kafka.moves if m.after.offset > start]
+        return [m for m in self.kafka.changes if m.after.offset > start]
 
     @property
-    def unread(self) -> int | None:
+    def lag(self) -> int | None:
         """Returns the messages that the group has not consumed, by the larger offset; None if unknown."""
         if self.log is None or self.zookeeper.error or self.kafka.error:
             return None
         committed = max(offset_or(self.zookeeper.last), offset_or(self.kafka.last))
         return max(0, self.log.end - max(committed, self.log.start))
 
-    def add(self, seen: Observation) -> None:
+    def add(self, observation: Observation) -> None:
         tp = self.partition
-        ready_to_prove = len(self.fresh_kafka_moves) >= 2
-        changed = self.zookeeper.add(seen.at_ms, seen.zookeeper.get(tp))
-        changed |= self.kafka.add(seen.at_ms, seen.kafka.get(tp))
-        log = seen.logs.get(tp)
+        ready_to_prove = len(self.new_kafka_changes) >= 2
+        changed = self.zookeeper.add(observation.at_ms, observation.zookeeper.get(tp))
+        changed |= self.kafka.add(observation.at_ms, observation.kafka.get(tp))
+        log = observation.logs.get(tp)
         if isinstance(log, LogRange):
             changed |= self.log is not None and self.log.end != log.end
             self.log = log
-        self.until_ms = seen.at_ms
+        self.until_ms = observation.at_ms
         if changed:
-            self.changed_ms = seen.at_ms
+            self.changed_ms = observation.at_ms
         self._prove(ready_to_prove)
 
     def _prove(self, second_kafka_move_seen_before: bool) -> None:
-        if self.zookeeper.moves and not self.zookeeper_alone and self.kafka.error is None:
-            move = self.zookeeper.moves[-1]
-            if move.at_ms == self.until_ms and offset_or(self.kafka.last) < move.after.offset:
-                self.zookeeper_alone = f"ZooKeeper {move}, Kafka read afterwards: {reading_text(self.kafka.last)}"
-        untouched = not self.zookeeper.moves and self.zookeeper.error is None and self.zookeeper.lowered is None
+        if self.zookeeper.changes and not self.zookeeper_alone and self.kafka.error is None:
+            change = self.zookeeper.changes[-1]
+            if change.at_ms == self.until_ms and offset_or(self.kafka.last) < change.after.offset:
+                self.zookeeper_alone = f"ZooKeeper {change}, Kafka read afterwards: {reading_text(self.kafka.last)}"
+        untouched = not self.zookeeper.changes and self.zookeeper.error is None and self.zookeeper.lowered is None
         if second_kafka_move_seen_before and untouched and not self.kafka_alone:
-            one, two = self.fresh_kafka_moves[:2]
+            one, two = self.new_kafka_changes[:2]
             self.kafka_alone = (
                 f"Kafka {one}, then {two}, ZooKeeper read afterwards: still {reading_text(self.zookeeper.last)}"
             )
@@ -149,17 +149,17 @@ class GroupHistory:
     """A series of observations of one group, folded as they come."""
 
     def __init__(self, observations: Iterable[Observation] = ()) -> None:
-        self._tracks: dict[TopicPartition, PartitionHistory] = {}
+        self._partitions: dict[TopicPartition, PartitionHistory] = {}
         self.latest: Observation | None = None
         self.began_ms: int | None = None
         self._rebalanced_ms: int | None = None
-        for seen in observations:
-            self.add(seen)
+        for observation in observations:
+            self.add(observation)
 
     @property
-    def tracks(self) -> Mapping[TopicPartition, PartitionHistory]:
+    def partitions(self) -> Mapping[TopicPartition, PartitionHistory]:
         """Returns the history of each partition under its current ownership; partitions without an owner have none."""
-        return self._tracks
+        return self._partitions
 
     @property
     def steady_ms(self) -> int:
@@ -168,22 +168,28 @@ class GroupHistory:
             return 0
         return self.latest.at_ms - self._rebalanced_ms
 
-    def add(self, seen: Observation) -> None:
+    def add(self, observation: Observation) -> None:
         """Records one observation; they must come in order."""
-        before, self.latest = self.latest, seen
-        if before is None or _registrations(before) != _registrations(seen) or before.owners != seen.owners:
-            self._rebalanced_ms = seen.at_ms
+        before, self.latest = self.latest, observation
+        if (
+            before is None
+            or _registrations(before) != _registrations(observation)
+            or before.owners != observation.owners
+        ):
+            self._rebalanced_ms = observation.at_ms
         if self.began_ms is None:
-            self.began_ms = seen.at_ms
-        tracks: dict[TopicPartition, PartitionHistory] = {}
-        for tp, owned in seen.owners.items():
-            track = self._tracks.get(tp)
-            if track is None or track.owned != owned:
-                track = PartitionHistory(tp, owned, seen.at_ms, seen.at_ms, changed_ms=seen.at_ms)
-            track.add(seen)
-            tracks[tp] = track
-        self._tracks = tracks
+            self.began_ms = observation.at_ms
+        partitions: dict[TopicPartition, PartitionHistory] = {}
+        for tp, owned in observation.owners.items():
+            partition = self._partitions.get(tp)
+            if partition is None or partition.owned != owned:
+                partition = PartitionHistory(
+                    tp, owned, observation.at_ms, observation.at_ms, changed_ms=observation.at_ms
+                )
+            partition.add(observation)
+            partitions[tp] = partition
+        self._partitions = partitions
 
 
-def _registrations(seen: Observation) -> dict[str, int]:
-    return {member.id: member.czxid for member in seen.members.values()}
+def _registrations(observation: Observation) -> dict[str, int]:
+    return {member.id: member.czxid for member in observation.members.values()}

@@ -7,7 +7,6 @@ when the plan was made.
 from __future__ import annotations
 
 import glob
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -18,7 +17,7 @@ from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import OriginComparison, Translate
 from offsetmgr.core.model import Absent, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Guard
-from offsetmgr.groups.selection import TopicSelection
+from offsetmgr.groups.selection import TopicSelection, literal_of
 from offsetmgr.migration.partition_map import MapOrigin
 
 
@@ -130,27 +129,21 @@ class PlanOptions:
     def literal_first(self, existing: Iterable[str]) -> PlanOptions:
         """Returns the options with every pattern that equals an existing group made a literal name."""
         names = set(self.groups).intersection(existing)
-        return replace(self, groups=tuple(literal(p) if p in names else p for p in self.groups))
+        return replace(self, groups=tuple(literal_pattern(p) if p in names else p for p in self.groups))
 
-    def wants_group(self, group: str) -> bool:
+    def selects_group(self, group: str) -> bool:
         return not self.groups or group in self._names or any(fnmatchcase(group, pattern) for pattern in self._globs)
 
-    def wants(self, tp: TopicPartition) -> bool:
+    def selects(self, tp: TopicPartition) -> bool:
         return self.selection.matches(tp)
 
     def target_group(self, group: str) -> str:
         return self.rename.get(group, group)
 
 
-def literal(name: str) -> str:
+def literal_pattern(name: str) -> str:
     """Returns the pattern that matches only this name."""
     return glob.escape(name)
-
-
-def literal_of(pattern: str) -> str | None:
-    """Returns the one name that a pattern matches, or None if it may match several."""
-    name = re.sub(r"\[([*?\[])\]", r"\1", pattern)
-    return name if glob.escape(name) == pattern else None
 
 
 def check_renames(rename: Mapping[str, str], groups: Iterable[str]) -> None:
@@ -255,33 +248,33 @@ def decide(
     ``log`` None means that there was no cluster to check against. An error on either side is a refusal and never a
     write.
     """
-    held = target.value() if isinstance(target, Committed) else None
+    current = target.value() if isinstance(target, Committed) else None
     if isinstance(target, OffsetMgrError):
-        wanted = None if isinstance(source, OffsetMgrError) else source
-        return PlanStep(tp, Action.REFUSE_UNREADABLE, wanted, None, None, f"target: {target}")
+        planned = None if isinstance(source, OffsetMgrError) else source
+        return PlanStep(tp, Action.REFUSE_UNREADABLE, planned, None, None, f"target: {target}")
     if isinstance(source, OffsetMgrError):
-        return PlanStep(tp, Action.REFUSE_UNREADABLE, None, held, None, f"source: {source}")
+        return PlanStep(tp, Action.REFUSE_UNREADABLE, None, current, None, f"source: {source}")
     if source is None:
-        return PlanStep(tp, Action.TARGET_ONLY, None, held, held)
-    wanted = source
+        return PlanStep(tp, Action.TARGET_ONLY, None, current, current)
+    planned = source
     if isinstance(log, OffsetMgrError):
-        return PlanStep(tp, Action.REFUSE_UNREADABLE, wanted, held, None, f"log: {log}")
+        return PlanStep(tp, Action.REFUSE_UNREADABLE, planned, current, None, f"log: {log}")
     if isinstance(log, MissingTopic):
         action = Action.REFUSE_TOPIC_MISSING if log is MissingTopic.TOPIC else Action.REFUSE_PARTITION_MISSING
-        return PlanStep(tp, action, wanted, held, None, log.value)
+        return PlanStep(tp, action, planned, current, None, log.value)
     note = ""
-    if _is_ahead(target, wanted) and options.if_ahead is AheadPolicy.KEEP:
-        return _against_target(tp, source, wanted, target, options, note)
-    if log is not None and not log.start <= wanted.offset <= log.end:
+    if _is_ahead(target, planned) and options.if_ahead is AheadPolicy.KEEP:
+        return _against_target(tp, source, planned, target, options, note)
+    if log is not None and not log.start <= planned.offset <= log.end:
         if not options.clamp:
-            return PlanStep(tp, Action.REFUSE_OUT_OF_RANGE, wanted, held, None, clamping(wanted.offset, log))
-        clamped, edge = _clamped(wanted.offset, log)
-        note = f"clamped from {wanted.offset} to {clamped} ({edge})"
-        wanted = OffsetAndMetadata(clamped, wanted.metadata)
-    return _against_target(tp, source, wanted, target, options, note)
+            return PlanStep(tp, Action.REFUSE_OUT_OF_RANGE, planned, current, None, clamp_text(planned.offset, log))
+        clamped, edge = _clamped(planned.offset, log)
+        note = f"clamped from {planned.offset} to {clamped} ({edge})"
+        planned = OffsetAndMetadata(clamped, planned.metadata)
+    return _against_target(tp, source, planned, target, options, note)
 
 
-def clamping(offset: int, log: LogRange) -> str:
+def clamp_text(offset: int, log: LogRange) -> str:
     """Returns the log's range and the clamped offset as text."""
     clamped, edge = _clamped(offset, log)
     return f"log holds {log.start} to {log.end}; clamping would give {clamped} ({edge})"
@@ -292,29 +285,29 @@ def _clamped(offset: int, log: LogRange) -> tuple[int, str]:
     return clamped, "the log start" if clamped == log.start else "the log end"
 
 
-def _is_ahead(target: Offset, wanted: OffsetAndMetadata) -> bool:
-    return isinstance(target, Committed) and target.offset > wanted.offset
+def _is_ahead(target: Offset, planned: OffsetAndMetadata) -> bool:
+    return isinstance(target, Committed) and target.offset > planned.offset
 
 
 def _against_target(
     tp: TopicPartition,
     source: OffsetAndMetadata,
-    wanted: OffsetAndMetadata,
+    planned: OffsetAndMetadata,
     target: Offset,
     options: PlanOptions,
     note: str,
 ) -> PlanStep:
     if isinstance(target, Absent):
-        return PlanStep(tp, Action.COPY, source, None, wanted, note)
-    held = target.value()
-    if held.offset == wanted.offset:
-        return PlanStep(tp, Action.SKIP_EQUAL, source, held, held, note)
-    if held.offset < wanted.offset:
-        return PlanStep(tp, Action.COPY, source, held, wanted, note)
-    ahead = held.offset - wanted.offset
+        return PlanStep(tp, Action.COPY, source, None, planned, note)
+    current = target.value()
+    if current.offset == planned.offset:
+        return PlanStep(tp, Action.SKIP_EQUAL, source, current, current, note)
+    if current.offset < planned.offset:
+        return PlanStep(tp, Action.COPY, source, current, planned, note)
+    ahead = current.offset - planned.offset
     if options.if_ahead is AheadPolicy.REWIND:
-        return PlanStep(tp, Action.REWIND, source, held, wanted, note or f"moves back by {ahead}")
+        return PlanStep(tp, Action.REWIND, source, current, planned, note or f"moves back by {ahead}")
     if options.if_ahead is AheadPolicy.REFUSE:
         why = f"would move back by {ahead}; --allow-rewind does it"
-        return PlanStep(tp, Action.REFUSE_REWIND, source, held, None, why)
-    return PlanStep(tp, Action.KEEP_NEWER, source, held, held, note or f"target is ahead by {ahead}")
+        return PlanStep(tp, Action.REFUSE_REWIND, source, current, None, why)
+    return PlanStep(tp, Action.KEEP_NEWER, source, current, current, note or f"target is ahead by {ahead}")

@@ -29,9 +29,10 @@ from offsetmgr.core.offset_store import (
     OffsetStore,
     Partitions,
 )
+from offsetmgr.groups.selection import literal_of
 from offsetmgr.kafka.cluster.base import Cluster
-from offsetmgr.migration.batches import READ_GROUPS, batched, prefetch
 from offsetmgr.migration.byte_position_translation import Translator
+from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched, prefetch
 from offsetmgr.migration.log_range_cache import LogRangeCache
 from offsetmgr.migration.partition_map import PartitionMap
 from offsetmgr.migration.plan import (
@@ -44,12 +45,11 @@ from offsetmgr.migration.plan import (
     StoreEndpoint,
     check_renames,
     decide,
-    literal_of,
 )
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 
-class LegacyMembers(Protocol):
+class ReadLegacyMembers(Protocol):
     """Reads members registered in ZooKeeper for the groups of a plan, which then knows where old consumers run."""
 
     def __call__(self, groups: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
@@ -99,7 +99,7 @@ class Planner:
     options: PlanOptions
     clock: Clock
     cluster: Cluster | None = None
-    old_members: LegacyMembers | None = None
+    old_members: ReadLegacyMembers | None = None
     tool: str = "offsetmgr"
     partition_map: PartitionMap | None = None
     """Translates byte positions of Kafka 0.7 for a target that cannot hold them."""
@@ -157,7 +157,7 @@ class Planner:
 
         An empty selection is an error and not an empty plan. Raises `GroupNotFound`, `UsageError`.
         """
-        groups = sorted(group for group in self.source.groups() if self.options.wants_group(group))
+        groups = sorted(group for group in self.source.groups() if self.options.selects_group(group))
         known = set(groups)
         for pattern in self.options.groups:
             name = literal_of(pattern)
@@ -179,7 +179,7 @@ class Planner:
         existing = set(self.target.groups())
         log = LogRangeCache(self.cluster)
         # The source is read first: commits of a dual consumer in between are then visible in the target.
-        for batch, sources in prefetch(self._read_source, batched(groups, READ_GROUPS)):
+        for batch, sources in prefetch(self._read_source, batched(groups, READ_BATCH_GROUPS)):
             yield from self._plan_batch(batch, sources, existing, log)
             if progress:
                 progress(len(batch))
@@ -195,7 +195,7 @@ class Planner:
         targets = {found.group: found for found in self.target.scan(known)} if known else {}
         described = self.cluster.describe_groups(known) if self.cluster and known and self._to_kafka else {}
         old = self.old_members({*names, *names.values()}) if self.old_members else {}
-        self._learn(sources, log)
+        self._load_logs(sources, log)
         pending = self._pending(names, sources, targets)
         for group, name in names.items():
             target = targets.get(name, GroupOffsets(name, {}))
@@ -214,20 +214,20 @@ class Planner:
         for group, name in names.items():
             known = targets[name].offsets if name in targets else {}
             wanted = [tp for tp in sources[group].offsets if tp not in known and tp.partition >= 0]
-            if wanted := [tp for tp in wanted if self.options.wants(tp)]:
+            if wanted := [tp for tp in wanted if self.options.selects(tp)]:
                 asked[name] = wanted
         return {found.group: found.errors for found in self.target.scan_named(asked) if found.errors}
 
-    def _learn(self, sources: Mapping[str, GroupOffsets], log: LogRangeCache) -> None:
+    def _load_logs(self, sources: Mapping[str, GroupOffsets], log: LogRangeCache) -> None:
         """Requests from the cluster, in bulk, what the steps of these groups need."""
-        wanted = {tp for found in sources.values() for tp in found.offsets if self.options.wants(tp)}
+        wanted = {tp for found in sources.values() for tp in found.offsets if self.options.selects(tp)}
         if foreign := {tp for tp in wanted if not self.target.capabilities.partitions.holds(tp)}:
             wanted -= foreign
             if self._translator is not None:
-                self._translator.learn(foreign)
+                self._translator.load_starts(foreign)
                 entries = ((tp, self._translator.map.entry(tp)) for tp in foreign)
                 wanted |= {TopicPartition(tp.topic, entry.partition) for tp, entry in entries if entry is not None}
-        log.learn(wanted)
+        log.load(wanted)
         self.crossing.learn({tp.topic for tp in wanted})
 
     @cached_property
@@ -235,8 +235,8 @@ class Planner:
         """Returns whether the source's ZooKeeper belongs to another Kafka cluster than the target: its old consumers
         then cannot commit to the target."""
         source, target = self.source.identity(), self.target.identity()
-        told = source.kind == "zookeeper" and source.how.startswith("cluster id")
-        return told and target.kind == "kafka" and source.id != target.id
+        named = source.kind == "zookeeper" and source.how.startswith("cluster id")
+        return named and target.kind == "kafka" and source.id != target.id
 
     @property
     def _to_kafka(self) -> bool:
@@ -260,25 +260,25 @@ class Planner:
         if name != group and target.offsets and not self.options.onto_existing:
             why = f"target: {name} exists there already, and a rename would mix the two; --onto-existing allows it"
             return GroupPlan(group, name, (), error=why)
-        can = self.target.capabilities
-        steps = tuple(self._steps(source, target, log, can))
+        capabilities = self.target.capabilities
+        steps = tuple(self._steps(source, target, log, capabilities))
         registered = tuple(sorted(set(old.get(name, ())) | set(old.get(group, ()))))
         guard, note = self._guard(registered)
         members = tuple(str(m) for m in described.members) if described and not described.idle else ()
         return GroupPlan(group, name, steps, guard, note, registered, members, described.state if described else "")
 
     def _steps(
-        self, source: GroupOffsets, target: GroupOffsets, log: LogRangeCache, can: Capabilities
+        self, source: GroupOffsets, target: GroupOffsets, log: LogRangeCache, capabilities: Capabilities
     ) -> list[PlanStep]:
         seen = {*source.offsets, *source.errors, *target.offsets, *target.errors}
-        wanted = sorted(tp for tp in seen if self.options.wants(tp))
-        foreign = [tp for tp in wanted if not can.partitions.holds(tp)]
+        wanted = sorted(tp for tp in seen if self.options.selects(tp))
+        foreign = [tp for tp in wanted if not capabilities.partitions.holds(tp)]
         if not foreign:
-            return [self._step(tp, source, target, log, can) for tp in wanted]
+            return [self._step(tp, source, target, log, capabilities) for tp in wanted]
         steps = {step.tp: step for tp in foreign for step in (self._foreign_step(tp, source, target, log),)}
         for tp in wanted:
-            if tp not in steps and can.partitions.holds(tp):
-                steps[tp] = self._step(tp, source, target, log, can)
+            if tp not in steps and capabilities.partitions.holds(tp):
+                steps[tp] = self._step(tp, source, target, log, capabilities)
         return sorted(steps.values())
 
     def _foreign_step(
@@ -304,26 +304,33 @@ class Planner:
         if new in source.offsets or new in source.errors:
             why = f"the map makes it {new}, of which the source holds an offset too"
             return PlanStep(tp, Action.REFUSE_BYTE_POSITION, position, None, None, why)
-        here: Offset | OffsetMgrError = target.errors.get(new) or target.offsets.get(new) or ABSENT
-        step = decide(new, OffsetAndMetadata(found.offset), here, log.of(new), self.options)
+        target_offset: Offset | OffsetMgrError = target.errors.get(new) or target.offsets.get(new) or ABSENT
+        step = decide(new, OffsetAndMetadata(found.offset), target_offset, log.get(new), self.options)
         note = f"from {tp.partition}: {found.how}" + (f"; {step.note}" if step.note else "")
         return step._replace(source=position, note=note, origin=PlanSource(tp.partition, found.how))
 
     def _step(
-        self, tp: TopicPartition, source: GroupOffsets, target: GroupOffsets, log: LogRangeCache, can: Capabilities
+        self,
+        tp: TopicPartition,
+        source: GroupOffsets,
+        target: GroupOffsets,
+        log: LogRangeCache,
+        capabilities: Capabilities,
     ) -> PlanStep:
         found: Committed | OffsetMgrError | None = source.errors.get(tp) or source.offsets.get(tp)
-        here: Offset | OffsetMgrError = target.errors.get(tp) or target.offsets.get(tp) or ABSENT
+        target_offset: Offset | OffsetMgrError = target.errors.get(tp) or target.offsets.get(tp) or ABSENT
         if isinstance(found, Committed):
             options = self.options
-            if self.options_for is not None and isinstance(here, Committed):
-                options = self.options_for(source.group, tp, here)
+            if self.options_for is not None and isinstance(target_offset, Committed):
+                options = self.options_for(source.group, tp, target_offset)
             if (refused := self.crossing.refusal(tp, found)) is not None:
-                held = here.value() if isinstance(here, Committed) else None
+                held = target_offset.value() if isinstance(target_offset, Committed) else None
                 return PlanStep(tp, Action.REFUSE_RECREATED, found.value(), held, None, refused.why)
-            keeps_epoch = can.leader_epoch and self.crossing.compared.keeps_epochs
-            return decide(tp, _carried(found, can, keeps_epoch=keeps_epoch), here, log.of(tp), options)
-        return decide(tp, found, here, None, self.options)
+            keeps_epoch = capabilities.leader_epoch and self.crossing.compared.keeps_epochs
+            return decide(
+                tp, _carried(found, capabilities, keeps_epoch=keeps_epoch), target_offset, log.get(tp), options
+            )
+        return decide(tp, found, target_offset, None, self.options)
 
     def _guard(self, registered: tuple[str, ...]) -> tuple[Guard, str]:
         if not self._to_kafka or self._of_another_cluster:
@@ -337,14 +344,14 @@ class Planner:
         return Guard.LOCK, ""
 
 
-def _carried(found: Committed, can: Capabilities, *, keeps_epoch: bool) -> OffsetAndMetadata:
+def _carried(found: Committed, capabilities: Capabilities, *, keeps_epoch: bool) -> OffsetAndMetadata:
     """Returns the part of a commit that the store can keep, so that the plan contains what will be read back. A leader
     epoch is valid only in its own cluster."""
     offset, metadata, epoch, timestamp, _ = found
     carried = (
         offset,
-        metadata if can.metadata else "",
+        metadata if capabilities.metadata else "",
         epoch if keeps_epoch else None,
-        timestamp if can.commit_timestamp else None,
+        timestamp if capabilities.commit_timestamp else None,
     )
     return tuple.__new__(OffsetAndMetadata, carried)  # `OffsetAndMetadata(*carried)` without its argument handling

@@ -41,13 +41,13 @@ class BounceStart:
     """The start of a bounce. ``report`` is the check of the dual phase if the change begins there."""
 
     change: CommitModeChange
-    watch: GroupHistory
+    history: GroupHistory
     report: PhaseReport | None = None
 
     @property
-    def seen(self) -> Observation:
-        assert self.watch.latest is not None  # a history begins with an observation
-        return self.watch.latest
+    def observation(self) -> Observation:
+        assert self.history.latest is not None  # a history begins with an observation
+        return self.history.latest
 
 
 def find_start(
@@ -75,8 +75,8 @@ def find_start(
             "check its name, and the chroot of --zookeeper; an idle group is moved with `offsetmgr migrate`",
         )
     if start is not None and (start is to or CommitMode.DUAL not in (start, to)):
-        seen = view.observe(group)
-        require_safe(start, to, zookeeper=_committed(seen.zookeeper), kafka=_committed(seen.kafka))
+        observation = view.observe(group)
+        require_safe(start, to, zookeeper=_committed(observation.zookeeper), kafka=_committed(observation.kafka))
     if to is CommitMode.DUAL:
         return _into_dual(view, group, start, window)
     return _out_of_dual(view, group, to, baseline, replace(rules, catch_up_later=True), window)
@@ -86,23 +86,23 @@ def _into_dual(view: GroupView, group: str, start: CommitMode | None, window: Ob
     """Refuses only at the end of the window, because further commits may change the result."""
     if start is not None:
         change = require_safe(start, CommitMode.DUAL)
-        watch = watch_group(view, group, window, enough=lambda w: not _jumps(change, w))
+        history = watch_group(view, group, window, enough=lambda w: not _jumps(change, w))
     else:
-        watch = watch_group(view, group, window, enough=_can_begin)
-        change = require_safe(_start_of(infer_phase(watch)), CommitMode.DUAL)
-    refuse_offset_jump(change, watch)
-    return BounceStart(change, watch)
+        history = watch_group(view, group, window, enough=_can_begin)
+        change = require_safe(_start_of(infer_phase(history)), CommitMode.DUAL)
+    refuse_offset_jump(change, history)
+    return BounceStart(change, history)
 
 
-def _can_begin(watch: GroupHistory) -> bool:
+def _can_begin(history: GroupHistory) -> bool:
     """Returns whether the commits so far show the start of a bounce to dual, and that it may begin."""
-    found = infer_phase(watch)
+    found = infer_phase(history)
     if found.confidence is not Confidence.SEEN:
         return False
     if found.phase is CommitMode.DUAL:  # known of the whole group only when every partition has evidence
-        return all(behaviour_of(track) is not None for track in watch.tracks.values())
+        return all(behaviour_of(partition) is not None for partition in history.partitions.values())
     others = found.members - {CommitMode.DUAL}
-    return len(others) != 1 or not _jumps(CommitModeChange(next(iter(others)), CommitMode.DUAL), watch)
+    return len(others) != 1 or not _jumps(CommitModeChange(next(iter(others)), CommitMode.DUAL), history)
 
 
 def _start_of(found: InferredPhase) -> CommitMode:
@@ -119,9 +119,9 @@ def _start_of(found: InferredPhase) -> CommitMode:
     )
 
 
-def refuse_offset_jump(change: CommitModeChange, watch: GroupHistory) -> None:
+def refuse_offset_jump(change: CommitModeChange, history: GroupHistory) -> None:
     """Raises if the unused store is ahead: a dual member reads the larger offset and would skip messages."""
-    jumps = _jumps(change, watch)
+    jumps = _jumps(change, history)
     if jumps:
         used, other = _stores(change)
         more = f"; and {len(jumps) - 3} more" if len(jumps) > 3 else ""
@@ -138,18 +138,18 @@ def _stores(change: CommitModeChange) -> tuple[str, str]:
     return ("ZooKeeper", "Kafka") if change.start is CommitMode.ZOOKEEPER else ("Kafka", "ZooKeeper")
 
 
-def _jumps(change: CommitModeChange, watch: GroupHistory) -> list[str]:
+def _jumps(change: CommitModeChange, history: GroupHistory) -> list[str]:
     """Returns the partitions in which the unused store is ahead, with both offsets."""
-    seen = watch.latest
-    if seen is None:
+    observation = history.latest
+    if observation is None:
         return []
     used, other = _stores(change)
     jumps: list[str] = []
-    for tp in seen.partitions:
-        track = watch.tracks.get(tp)
-        if track is not None and track.zookeeper.moves and track.kafka.moves:
+    for tp in observation.partitions:
+        partition = history.partitions.get(tp)
+        if partition is not None and partition.zookeeper.changes and partition.kafka.changes:
             continue
-        here, there = seen.zookeeper[tp], seen.kafka[tp]
+        here, there = observation.zookeeper[tp], observation.kafka[tp]
         if change.start is CommitMode.KAFKA:
             here, there = there, here
         if isinstance(there, Committed) and offset_or(here) < there.offset:
@@ -167,17 +167,17 @@ def _out_of_dual(
 ) -> BounceStart:
     change = CommitModeChange(CommitMode.DUAL, to)
 
-    def report_of(watch: GroupHistory) -> PhaseReport:
+    def report_of(history: GroupHistory) -> PhaseReport:
         # Members in the target phase already (a reversed bounce, or one that lost its state) are as good as dual.
-        return assess_phase(watch, CommitMode.DUAL, baseline=baseline, rules=rules, also=to)
+        return assess_phase(history, CommitMode.DUAL, baseline=baseline, rules=rules, also=to)
 
-    watch = watch_group(view, group, window, enough=lambda w: report_of(w).settled)
-    report, found, seen = report_of(watch), infer_phase(watch), watch.latest
-    if found.confidence is Confidence.SEEN and found.phase not in (None, CommitMode.DUAL) and seen is not None:
-        require_safe(found.phase, to, zookeeper=_committed(seen.zookeeper), kafka=_committed(seen.kafka))
+    history = watch_group(view, group, window, enough=lambda w: report_of(w).final)
+    report, found, observation = report_of(history), infer_phase(history), history.latest
+    if found.confidence is Confidence.SEEN and found.phase not in (None, CommitMode.DUAL) and observation is not None:
+        require_safe(found.phase, to, zookeeper=_committed(observation.zookeeper), kafka=_committed(observation.kafka))
     if not report.passed:
         raise GateClosed(f"bounce {change}: the gate dual is closed", report)
-    return BounceStart(change, watch, report)
+    return BounceStart(change, history, report)
 
 
 def _committed(readings: Mapping[TopicPartition, Reading]) -> dict[TopicPartition, Offset]:

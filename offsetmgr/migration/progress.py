@@ -17,7 +17,7 @@ from offsetmgr.migration.journal import Record, check_opening, read_journal, rec
 from offsetmgr.migration.plan import PlanStep
 from offsetmgr.migration.plan_codec import decode_step
 
-DEFINITE: Final = frozenset(
+NOT_WRITTEN_ERRORS: Final = frozenset(
     {
         "GroupActive",
         "Conflict",
@@ -67,14 +67,14 @@ class GroupProgress:
     done: set[str] = field(default_factory=set)
     unknown: set[str] = field(default_factory=set)
     _pending: set[str] = field(default_factory=set)
-    _wrote: bool = False
+    _has_written: bool = False
 
     @property
-    def touched(self) -> bool:
+    def may_have_written(self) -> bool:
         """Returns whether this work has, or may have, written anything."""
-        return self._wrote or bool(self.unknown)
+        return self._has_written or bool(self.unknown)
 
-    def take(self, step: str, position: int, record: Record) -> None:
+    def add_record(self, step: str, position: int, record: Record) -> None:
         if step == "open":
             self.opened, self.complete = True, False
         elif step == "complete":
@@ -85,20 +85,22 @@ class GroupProgress:
                 self.unknown.add(record["group"])
             self._pending.add(record["group"])
         elif step == "outcome":
-            self._take_outcome(position, record)
+            self._add_outcome(position, record)
 
-    def _take_outcome(self, position: int, record: Record) -> None:
+    def _add_outcome(self, position: int, record: Record) -> None:
         group = record["group"]
         self.outcomes.setdefault(group, []).append(position)
         self._pending.discard(group)
         failed = record.get("failed", ())
-        self._wrote = self._wrote or bool(record.get("written")) or any(f[2] not in DEFINITE for f in failed)
+        self._has_written = (
+            self._has_written or bool(record.get("written")) or any(f[2] not in NOT_WRITTEN_ERRORS for f in failed)
+        )
         if failed:
             self.done.discard(group)
         else:
             self.done.add(group)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """The journal has been read to its end: the outcome of pending attempts was never recorded."""
         self.unknown |= self._pending
 
@@ -107,12 +109,12 @@ class GroupProgress:
 class PartitionSet:
     """A group's partitions by the outcome of one kind of work, over all its runs.
 
-    ``written`` by us; ``left`` unchanged, for a reason; ``in_doubt``: the outcome of an attempt is unknown, so a
+    ``written`` by us; ``unchanged`` unchanged, for a reason; ``in_doubt``: the outcome of an attempt is unknown, so a
     partition that holds the wanted value was (inferred) written by us.
     """
 
     written: frozenset[TopicPartition]
-    left: frozenset[TopicPartition]
+    unchanged: frozenset[TopicPartition]
     in_doubt: frozenset[TopicPartition]
 
 
@@ -142,7 +144,7 @@ class MigrationState:
             state.last_at = record["at"]
             name, _, step = record["kind"].partition("-")
             if name in kinds and step:
-                kinds[name].take(step, position, record)
+                kinds[name].add_record(step, position, record)
             elif record["kind"] == "finalized":
                 state.finalized_at = record["at"]
             elif record["kind"] == "refreshed":
@@ -150,7 +152,7 @@ class MigrationState:
             else:
                 raise JournalError(f"journal {path}", f"unknown kind of record {record['kind']!r} at byte {position}")
         for work in kinds.values():
-            work.end()
+            work.close()
         return state
 
     def intended(self, work: GroupProgress, group: str) -> list[PlanStep]:
@@ -165,16 +167,16 @@ class MigrationState:
     def partitions(self, work: GroupProgress, group: str) -> PartitionSet:
         """Returns the outcome of each partition of a group so far."""
         written: set[TopicPartition] = set()
-        left: set[TopicPartition] = set()
-        maybe: set[TopicPartition] = set()
+        unchanged: set[TopicPartition] = set()
+        in_doubt: set[TopicPartition] = set()
         for record in self.outcomes(work, group):
             written |= decode_partitions(record.get("written", {}))
-            left |= decode_partitions(record.get("left", {}))
-            maybe |= {
+            unchanged |= decode_partitions(record.get("left", {}))
+            in_doubt |= {
                 TopicPartition(f[0], BrokerPartition.from_json(f[1]))
                 for f in record.get("failed", ())
-                if f[2] not in DEFINITE
+                if f[2] not in NOT_WRITTEN_ERRORS
             }
         if group in work.unknown:
-            maybe |= {step.tp for step in self.intended(work, group)}
-        return PartitionSet(frozenset(written), frozenset(left - written), frozenset(maybe - written))
+            in_doubt |= {step.tp for step in self.intended(work, group)}
+        return PartitionSet(frozenset(written), frozenset(unchanged - written), frozenset(in_doubt - written))

@@ -23,11 +23,11 @@ from offsetmgr.core.lockable_store import HeldLock, LockableStore
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.groups.former_locks import POLL_S, Waiting
 from offsetmgr.migration.apply import check_endpoint
-from offsetmgr.migration.batches import batched
+from offsetmgr.migration.group_batches import batched
 from offsetmgr.migration.journal import Journal
 from offsetmgr.migration.plan import GroupPlan
 from offsetmgr.migration.plan_file import PlanFile
-from offsetmgr.migration.planner import LegacyMembers as AskOldMembers
+from offsetmgr.migration.planner import ReadLegacyMembers
 from offsetmgr.migration.progress import MigrationState
 
 HOLDER = "offsetmgr-refresh"
@@ -56,7 +56,7 @@ def renew_retention(
     state: MigrationState,
     store: OffsetStore,
     journal: Journal,
-    old_members: AskOldMembers | None = None,
+    old_members: ReadLegacyMembers | None = None,
     stop: Callable[[], bool] = lambda: False,
     waiting: Waiting = lambda _groups, _seconds: None,
 ) -> RefreshReport:
@@ -71,33 +71,33 @@ def renew_retention(
     check_endpoint("target", plan.header.target, store)
     if not isinstance(store, LockableStore):
         raise UsageError("--refresh", f"offsets in {store.uri} do not expire")
-    if state.undo.touched:
+    if state.undo.may_have_written:
         raise JournalError(f"plan {plan.path}", "it was rolled back", "make a new plan")
     if not state.apply.opened:
         raise JournalError(f"plan {plan.path}", "it was not applied yet", f"run: offsetmgr migrate apply {plan.path}")
     report = RefreshReport()
-    there = set(store.groups())
+    existing = set(store.groups())
     clock = SystemClock()
     for batch in batched(_with_offsets(plan), AT_ONCE):
         if stop():
             report.interrupted = True
             break
         names = {group.target_group: group for group in batch}
-        for name in names.keys() - there:
+        for name in names.keys() - existing:
             report.failed[name] = GroupNotFound(f"group {name}", "its offsets are gone: deleted, or expired")
-        old = old_members({*names, *(group.group for group in batch)}) if old_members else {}
+        members_of = old_members({*names, *(group.group for group in batch)}) if old_members else {}
         for name, group in names.items():
-            if registered := sorted({*old.get(name, ()), *old.get(group.group, ())}):
+            if registered := sorted({*members_of.get(name, ()), *members_of.get(group.group, ())}):
                 why = f"old consumers are registered in ZooKeeper, whose commits would fail: {', '.join(registered)}"
                 report.failed[name] = LegacyMembersPresent(f"group {name}", why)
         locked = _renew(store, [name for name in names if name not in report.failed], report)
-        began = clock.monotonic()
+        started_at = clock.monotonic()
         while locked and not stop():
-            left = max(locked.values()) - (clock.monotonic() - began)
-            waiting(sorted(locked), left)
+            remaining_s = max(locked.values()) - (clock.monotonic() - started_at)
+            waiting(sorted(locked), remaining_s)
             clock.sleep(POLL_S)
             again = _renew(store, list(locked), report)
-            locked = {name: locked[name] for name in again if clock.monotonic() - began < locked[name]}
+            locked = {name: locked[name] for name in again if clock.monotonic() - started_at < locked[name]}
             report.in_use.extend(again.keys() - locked.keys())
         report.interrupted = report.interrupted or bool(locked)
     journal.append([{"kind": "refreshed", "groups": report.renewed}])

@@ -14,7 +14,7 @@ from offsetmgr.core.errors import GateRefused, JournalError, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.migration.apply import check_endpoint
-from offsetmgr.migration.batches import READ_GROUPS, batched
+from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched
 from offsetmgr.migration.journaled_writer import Executor, GroupWrite, Report
 from offsetmgr.migration.plan import Action, GroupPlan, PlanStep
 from offsetmgr.migration.plan_file import PlanFile
@@ -72,14 +72,14 @@ class RollbackDifference(NamedTuple):
     error: OffsetMgrError | None = None
 
 
-def not_settled(plan: PlanFile, state: MigrationState) -> Iterator[tuple[GroupPlan, list[PlanStep]]]:
+def unrecorded_writes(plan: PlanFile, state: MigrationState) -> Iterator[tuple[GroupPlan, list[PlanStep]]]:
     """Yields planned writes that the journal records neither as written nor as left, by group: apply was stopped before
     them, they failed, or the journal was truncated."""
     for group in plan.groups():
         steps = group.writes()
         if group.group in state.apply.intents:
             applied = state.partitions(state.apply, group.group)
-            known = applied.written | applied.in_doubt | applied.left
+            known = applied.written | applied.in_doubt | applied.unchanged
             steps = [step for step in steps if step.tp not in known]
         if steps:
             yield group, steps
@@ -91,35 +91,35 @@ def differences(plan: PlanFile, state: MigrationState, target: OffsetStore) -> I
     A journal that lost its end looks like one of an apply that was stopped early, so only the target shows whether
     these offsets were written.
     """
-    for batch in batched(not_settled(plan, state), READ_GROUPS):
+    for batch in batched(unrecorded_writes(plan, state), READ_BATCH_GROUPS):
         found = {one.group: one for one in target.scan([group.target_group for group, _ in batch])}
         for group, steps in batch:
-            held = found[group.target_group]
-            if held.error is not None:
-                yield RollbackDifference(group.target_group, None, None, None, held.error)
+            current = found[group.target_group]
+            if current.error is not None:
+                yield RollbackDifference(group.target_group, None, None, None, current.error)
                 continue
             for step in steps:
                 before = None if step.target is None else step.target.offset
-                now = None if (here := held.offsets.get(step.tp)) is None else here.offset
-                if (error := held.errors.get(step.tp)) is not None or before != now:
+                now = None if (committed := current.offsets.get(step.tp)) is None else committed.offset
+                if (error := current.errors.get(step.tp)) is not None or before != now:
                     yield RollbackDifference(group.target_group, step.tp, before, now, error)
 
 
 def _task(group: GroupPlan, state: MigrationState, force: bool) -> GroupWrite | None:
     """Returns the undo of a group: only of what apply wrote, or may have written."""
     applied = state.partitions(state.apply, group.group)
-    ours = applied.written | applied.in_doubt
-    maybe: frozenset[TopicPartition] = frozenset()
+    to_undo = applied.written | applied.in_doubt
+    in_doubt: frozenset[TopicPartition] = frozenset()
     if group.group in state.undo.intents:
         undone = state.partitions(state.undo, group.group)
-        ours = ours - undone.written - undone.left
-        maybe = undone.in_doubt
+        to_undo = to_undo - undone.written - undone.unchanged
+        in_doubt = undone.in_doubt
     steps = tuple(
         PlanStep(step.tp, Action.REWIND, None, step.after, step.target)
         for step in state.intended(state.apply, group.group)
-        if step.tp in ours
+        if step.tp in to_undo
     )
     if not steps:
         return None
-    words = ("what apply left", "the before-image")
-    return GroupWrite(group.group, group.target_group, steps, group.guard, maybe, True, words=words, force=force)
+    terms = ("what apply left", "the before-image")
+    return GroupWrite(group.group, group.target_group, steps, group.guard, in_doubt, True, terms=terms, force=force)

@@ -40,7 +40,7 @@ class Stage:
     before: tuple[str, ...]
     gate: str
     bounce: str
-    back: tuple[str, ...]
+    way_back: tuple[str, ...]
     copies: tuple[TopicPartition, ...] = ()
 
 
@@ -74,18 +74,18 @@ def write_runbook(
     """
     window = window or ObservationWindow(seconds=30)
 
-    def known(watch: GroupHistory) -> bool:
-        return start is not None or not _anybody(watch) or infer_phase(watch).confidence is Confidence.SEEN
+    def known(history: GroupHistory) -> bool:
+        return start is not None or not _has_members(history) or infer_phase(history).confidence is Confidence.SEEN
 
-    watch = watch_group(view, group, window, enough=known)
-    seen = watch.latest
-    if seen is None or not seen.members:
+    history = watch_group(view, group, window, enough=known)
+    observation = history.latest
+    if observation is None or not observation.members:
         raise GateRefused(
             f"runbook of group {group}",
             "no live member is registered in ZooKeeper, so there is no member to bounce",
             "an idle group is moved with `offsetmgr migrate`; check the name and the chroot",
         )
-    found = infer_phase(watch) if start is None else InferredPhase(start, Confidence.UNKNOWN, "given by --from")
+    found = infer_phase(history) if start is None else InferredPhase(start, Confidence.UNKNOWN, "given by --from")
     if found.phase is None:
         raise GateRefused(
             f"runbook of group {group}",
@@ -98,9 +98,9 @@ def write_runbook(
         to=to,
         found=found,
         stores={"zookeeper": view.zookeeper.identity().id, "kafka": view.kafka.identity().id},
-        baseline=seen,
-        stages=tuple(_stage(group, change, watch, options, baseline_file, n) for n, change in enumerate(changes)),
-        warnings=_warnings(watch, seen, changes),
+        baseline=observation,
+        stages=tuple(_stage(group, change, history, options, baseline_file, n) for n, change in enumerate(changes)),
+        warnings=_warnings(history, observation, changes),
     )
 
 
@@ -119,31 +119,31 @@ def check_phase(
     the servers at the first observation.
     """
     rules = rules or EvidenceThresholds()
-    watch = watch_group(
+    history = watch_group(
         view,
         group,
         window or ObservationWindow(),
-        enough=lambda w: assess_phase(w, phase, baseline=baseline, rules=rules).settled or not _anybody(w),
+        enough=lambda w: assess_phase(w, phase, baseline=baseline, rules=rules).final or not _has_members(w),
     )
-    seen = watch.latest
-    if seen is not None and not (seen.members or seen.zookeeper or seen.kafka):
+    observation = history.latest
+    if observation is not None and not (observation.members or observation.zookeeper or observation.kafka):
         raise GroupNotFound(
             f"group {group}",
             "it has neither a live member in ZooKeeper nor an offset in either store",
             "check its name, and the chroot of --zookeeper",
         )
-    return assess_phase(watch, phase, baseline=baseline, rules=rules)
+    return assess_phase(history, phase, baseline=baseline, rules=rules)
 
 
-def _anybody(watch: GroupHistory) -> bool:
-    return watch.latest is not None and bool(watch.latest.members)
+def _has_members(history: GroupHistory) -> bool:
+    return history.latest is not None and bool(history.latest.members)
 
 
 # --- the stages --------------------------------------------------------------------------------------
 
 
 def _stage(
-    group: str, change: CommitModeChange, watch: GroupHistory, options: str, baseline_file: str, number: int
+    group: str, change: CommitModeChange, history: GroupHistory, options: str, baseline_file: str, number: int
 ) -> Stage:
     quoted = shlex.quote(group)
     tail = f" {options}" if options else ""
@@ -168,17 +168,17 @@ def _stage(
             f"offsetmgr runbook bounce --group {quoted} --to-phase {to} --from-phase {change.start.value}"
             f" --baseline {baseline} --command 'ssh {{host}} RESTART-WITH {{settings}}'{tail}"
         ),
-        back=_WAY_BACK[change],
-        copies=tuple(sorted(behind(watch))) if change in _COPYING else (),
+        way_back=_WAYS_BACK[change],
+        copies=tuple(sorted(behind(history))) if change in _CHANGES_WITH_COPIES else (),
     )
 
 
-_COPYING = (
+_CHANGES_WITH_COPIES = (
     CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL),
     CommitModeChange(CommitMode.DUAL, CommitMode.ZOOKEEPER),
 )
 
-_WAY_BACK: Mapping[CommitModeChange, tuple[str, ...]] = {
+_WAYS_BACK: Mapping[CommitModeChange, tuple[str, ...]] = {
     CommitModeChange(CommitMode.ZOOKEEPER, CommitMode.DUAL): (
         "At any point: bounce the restarted members back to zookeeper. Before that, copy Kafka's offset to ZooKeeper"
         " for partitions without traffic where it is ahead; `runbook bounce --to-phase zookeeper` does it before its"
@@ -202,50 +202,58 @@ _WAY_BACK: Mapping[CommitModeChange, tuple[str, ...]] = {
 }
 
 
-def _warnings(watch: GroupHistory, seen: Observation, changes: tuple[CommitModeChange, ...]) -> tuple[str, ...]:
-    warnings = [f"ZooKeeper node {node} cannot be read: every gate stays closed" for node in seen.unreadable]
-    idle = [tp for tp, t in watch.tracks.items() if t.unread == 0 and not t.kafka.moves and not t.zookeeper.moves]
+def _warnings(
+    history: GroupHistory, observation: Observation, changes: tuple[CommitModeChange, ...]
+) -> tuple[str, ...]:
+    warnings = [f"ZooKeeper node {node} cannot be read: every gate stays closed" for node in observation.unreadable]
+    idle = [
+        tp for tp, t in history.partitions.items() if t.lag == 0 and not t.kafka.changes and not t.zookeeper.changes
+    ]
     if idle:
         warnings.append(
-            f"{count_of(len(idle), 'partition')} had no traffic while the group was watched ({_some(idle)}): their"
+            f"{count_of(len(idle), 'partition')} had no traffic while the group was watched ({_shortened(idle)}): their"
             " gates say unknown. Send each a message, or pass --accept-idle, which lets them pass where the offsets"
             " show that nothing can be lost"
         )
-    for member in seen.members.values():
+    for member in observation.members.values():
         if member.host is None:
             warnings.append(
                 f"{member.id} has a configured consumer.id: its id stays the same over a restart, so the gate "
                 f"uses its registration and its commits; give its host with --host"
             )
-        if not seen.owned_by(member.id):
+        if not observation.owned_by(member.id):
             warnings.append(f"{member.id} owns no partition: nothing can be seen of its commits (--accept-spare)")
-    unowned = [tp for tp in seen.partitions if tp not in seen.owners]
+    unowned = [tp for tp in observation.partitions if tp not in observation.owners]
     if unowned:
         count = count_of(len(unowned), "partition")
-        warnings.append(f"no member owns {count} ({_some(unowned)}): let the group rebalance first")
-    if seen.unconsumed:
-        count = count_of(len(seen.unconsumed), "partition")
+        warnings.append(f"no member owns {count} ({_shortened(unowned)}): let the group rebalance first")
+    if observation.unconsumed:
+        count = count_of(len(observation.unconsumed), "partition")
         warnings.append(
-            f"no live member subscribes to {count} with offsets ({_some(seen.unconsumed)}): a bounce does not move"
+            f"no live member subscribes to {count} with offsets ({_shortened(observation.unconsumed)}): a bounce does not move"
             " those; `offsetmgr migrate` does"
         )
-    if changes and (ahead := _ahead_in_the_other(seen, changes[0].start)):
+    if changes and (ahead := _ahead_in_the_other(observation, changes[0].start)):
         other = "Kafka" if changes[0].start is CommitMode.ZOOKEEPER else "ZooKeeper"
         warnings.append(
-            f"{other} is ahead on {_some(ahead)}: a dual member reads the larger and would skip messages there; the"
+            f"{other} is ahead on {_shortened(ahead)}: a dual member reads the larger and would skip messages there; the"
             " bounce refuses to begin until that is settled"
         )
     return tuple(warnings)
 
 
-def _ahead_in_the_other(seen: Observation, start: CommitMode) -> list[TopicPartition]:
+def _ahead_in_the_other(observation: Observation, start: CommitMode) -> list[TopicPartition]:
     if start is CommitMode.DUAL:
         return []
-    used, other = (seen.zookeeper, seen.kafka) if start is CommitMode.ZOOKEEPER else (seen.kafka, seen.zookeeper)
-    return [tp for tp in seen.partitions if offset_or(used.get(tp)) < offset_or(other.get(tp))]
+    used, other = (
+        (observation.zookeeper, observation.kafka)
+        if start is CommitMode.ZOOKEEPER
+        else (observation.kafka, observation.zookeeper)
+    )
+    return [tp for tp in observation.partitions if offset_or(used.get(tp)) < offset_or(other.get(tp))]
 
 
-def _some(partitions: list[TopicPartition] | tuple[TopicPartition, ...]) -> str:
+def _shortened(partitions: list[TopicPartition] | tuple[TopicPartition, ...]) -> str:
     shown = ", ".join(str(tp) for tp in sorted(partitions)[:6])
     return shown + (", ..." if len(partitions) > 6 else "")
 
@@ -277,7 +285,7 @@ def to_json(book: Runbook) -> dict[str, Any]:
                 "before": list(s.before),
                 "gate": s.gate,
                 "bounce": s.bounce,
-                "way_back": list(s.back),
+                "way_back": list(s.way_back),
                 "copy_to_zookeeper": [str(tp) for tp in s.copies],
             }
             for s in book.stages

@@ -34,7 +34,7 @@ def runbook_markdown(book: Runbook) -> str:
     return "\n".join(lines)
 
 
-def _stage_lines(number: int, of: int, stage: Stage, seen: Observation) -> list[str]:
+def _stage_lines(number: int, of: int, stage: Stage, observation: Observation) -> list[str]:
     lines = [
         f"## Stage {number} of {of}: {stage.change}",
         "",
@@ -59,7 +59,7 @@ def _stage_lines(number: int, of: int, stage: Stage, seen: Observation) -> list[
         "",
     ]
     if number == 1:
-        lines += [f"   - [ ] {_member_text(seen, m)}" for m in sorted(seen.members)]
+        lines += [f"   - [ ] {_member_text(observation, m)}" for m in sorted(observation.members)]
     else:
         lines.append("   - [ ] every member that the renewed baseline names")
     lines.append("")
@@ -89,39 +89,39 @@ def _stage_lines(number: int, of: int, stage: Stage, seen: Observation) -> list[
         "",
         "**Way back from here:**",
         "",
-        *(f"- {text}" for text in stage.back),
+        *(f"- {text}" for text in stage.way_back),
         "",
     ]
     return lines
 
 
-def _member_text(seen: Observation, member: str) -> str:
-    found = seen.members[member]
-    owned = ", ".join(str(tp) for tp in seen.owned_by(member)) or "no partition"
+def _member_text(observation: Observation, member: str) -> str:
+    found = observation.members[member]
+    owned = ", ".join(str(tp) for tp in observation.owned_by(member)) or "no partition"
     return f"`{member}` on {found.host or 'unknown host'}: {owned}"
 
 
-def _members_table(seen: Observation) -> list[str]:
+def _members_table(observation: Observation) -> list[str]:
     rows = [
-        (m.id, m.host or "unknown (configured id)", at(m.registered_at_ms), str(len(seen.owned_by(m.id))))
-        for _, m in sorted(seen.members.items())
+        (m.id, m.host or "unknown (configured id)", at(m.registered_at_ms), str(len(observation.owned_by(m.id))))
+        for _, m in sorted(observation.members.items())
     ]
     return markdown_table(("member", "host", "registered", "partitions"), rows)
 
 
-def _offsets_table(seen: Observation) -> list[str]:
+def _offsets_table(observation: Observation) -> list[str]:
     def row(tp: TopicPartition) -> tuple[str, ...]:
-        owned, log, lag = seen.owners.get(tp), seen.logs.get(tp), seen.lag(tp)
+        owned, log, lag = observation.owners.get(tp), observation.logs.get(tp), observation.lag(tp)
         return (
             str(tp),
             owned.member if owned else "none",
-            reading_text(seen.zookeeper.get(tp)),
-            reading_text(seen.kafka.get(tp)),
+            reading_text(observation.zookeeper.get(tp)),
+            reading_text(observation.kafka.get(tp)),
             str(log.end) if isinstance(log, LogRange) else "unknown",
             "unknown" if lag is None else str(lag),
         )
 
-    every = sorted({*seen.partitions, *seen.unconsumed})
+    every = sorted({*observation.partitions, *observation.unconsumed})
     return markdown_table(("partition", "owner", "ZooKeeper", "Kafka", "log end", "lag"), map(row, every))
 
 
@@ -137,12 +137,12 @@ def report_text(report: PhaseReport) -> str:
     ]
     for m in sorted(report.members, key=lambda m: (m.ok, m.member)):
         lines.append(f"{'ok' if m.ok else 'NO':<3} {m.member} ({m.confidence.value}): {m.why}")
-        if m.settle:
-            lines.append(f"      what settles it: {m.settle}")
+        if m.remedy:
+            lines.append(f"      remedy: {m.remedy}")
     for p in sorted(report.partitions, key=lambda p: (p.ok, p.partition)):
         lines.append(f"{'ok' if p.ok else 'NO':<3} {p.partition} ({p.confidence.value}): {p.why}")
-        if p.settle:
-            lines.append(f"      what settles it: {p.settle}")
+        if p.remedy:
+            lines.append(f"      remedy: {p.remedy}")
     return "\n".join(lines)
 
 
@@ -164,7 +164,7 @@ def report_json(report: PhaseReport) -> dict[str, Any]:
                 "ok": m.ok,
                 "known": m.confidence.value,
                 "why": m.why,
-                "settle": m.settle,
+                "remedy": m.remedy,
                 "partitions": [str(tp) for tp in m.partitions],
             }
             for m in report.members
@@ -177,7 +177,7 @@ def report_json(report: PhaseReport) -> dict[str, Any]:
                 "ok": p.ok,
                 "known": p.confidence.value,
                 "why": p.why,
-                "settle": p.settle,
+                "remedy": p.remedy,
                 "zookeeper": p.zookeeper,
                 "kafka": p.kafka,
                 "log_end_offset": p.log_end,

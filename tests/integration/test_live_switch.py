@@ -142,7 +142,7 @@ def test_members_commit_where_the_mode_says_and_idle_partitions_are_copied_befor
     evidence = world.to(CommitMode.DUAL)
     assert (evidence.start, evidence.to, evidence.epoch) == (CommitMode.ZOOKEEPER, CommitMode.DUAL, 3)
     assert sorted(m.name for m in evidence.members) == sorted([one.member, two.member])
-    assert evidence.late == ()
+    assert evidence.unacknowledged == ()
     one.commit(world.group, at(topic, p0=20))
     assert world.held() == {"zookeeper": {0: 20, 1: 100}, "kafka": {0: 20}}
 
@@ -313,7 +313,7 @@ def test_two_switches_at_a_time_are_one_too_many(world: World, make_topic: Calla
                 world.to(CommitMode.DUAL)
             refused.append(str(caught.value))
 
-    world.switch(tell=tell, who="the first").execute(CommitMode.DUAL, wait_s=20)
+    world.switch(on_step=tell, who="the first").execute(CommitMode.DUAL, wait_s=20)
 
     assert refused == [f"switch of group {world.group}: the first is switching it"]
     assert world.storage() == ("dual", 3, None)
@@ -344,7 +344,7 @@ def test_commits_and_fetches_wait_while_a_switch_is_under_way_and_go_on_in_the_n
             assert waited == []
             assert world.held() == {"zookeeper": {0: 1}, "kafka": {}}
 
-    world.switch(tell=tell).execute(CommitMode.DUAL, wait_s=20)
+    world.switch(on_step=tell).execute(CommitMode.DUAL, wait_s=20)
     thread.join(30)
 
     assert len(waited) == 1
@@ -379,7 +379,7 @@ def test_a_switch_killed_at_any_step_has_happened_or_not_and_the_members_go_on(
 
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert done.stdout.split()[-1] == step
-    happened = step in ("settled", "followed")
+    happened = step in ("changed", "followed")
     # It waits, at most, until the members have noticed; one that has not heard of the switch yet need not wait at all.
     member.commit(world.group, at(topic, p0=20))
     wait_for(lambda: world.storage()[2] is None, "the members have gone back, or there is nothing to go back from")
@@ -495,7 +495,7 @@ def test_a_frozen_member_is_named_then_outlived_and_when_it_wakes_it_takes_nothi
 def test_a_switch_that_is_reported_to_stop_before_the_new_mode_holds_goes_back(world: World, when: str) -> None:
     member, told = world.member(), []
     member.commit(world.group, at("t", p0=5))
-    switch = world.switch(tell=told.append)
+    switch = world.switch(on_step=told.append)
     with pytest.raises(Conflict, match="was given up; the old mode holds"):
         switch.execute(CommitMode.DUAL, wait_s=20, stop=lambda: when == "before" or when in told)
 
@@ -507,7 +507,7 @@ def test_a_switch_that_is_reported_to_stop_before_the_new_mode_holds_goes_back(w
 def test_a_switch_that_is_reported_to_stop_once_the_new_mode_holds_has_happened(world: World) -> None:
     member, told = world.member(), []
     member.commit(world.group, at("t", p0=5))
-    world.switch(tell=told.append).execute(CommitMode.DUAL, wait_s=600, stop=lambda: "settled" in told)
+    world.switch(on_step=told.append).execute(CommitMode.DUAL, wait_s=600, stop=lambda: "changed" in told)
 
     assert world.storage()[::2] == ("dual", None)
 

@@ -38,7 +38,7 @@ from offsetmgr.migration.partition_map_draft import MapDraft, write_draft
 from offsetmgr.migration.plan import Action, GroupPlan, PlanOptions, PlanSource, PlanStep
 from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
-from offsetmgr.migration.verify import Status, VerifyEvidence, judge
+from offsetmgr.migration.verify import Status, VerifyEvidence, check_planned
 from offsetmgr.stores.snapshot import SnapshotStore
 from offsetmgr.testing.memory import MemoryStore
 
@@ -445,14 +445,14 @@ class TestVerifying:
     def test_the_result(self, there: int | None, here: int | None, status: Status, evidence: VerifyEvidence) -> None:
         sides = (None if n is None else Committed(n) for n in (there, here))
 
-        found = judge(self.STEP, *sides, 90)
+        found = check_planned(self.STEP, *sides, 90)
 
         assert found[:2] == (status, evidence)
 
     def test_a_refused_byte_position_is_not_equal_to_an_offset_of_the_same_number(self) -> None:
         step = PlanStep(new(0), Action.REFUSE_OUT_OF_RANGE, OffsetAndMetadata(17), None, None, "why", self.STEP.origin)
 
-        assert judge(step, Committed(17), Committed(17), 90)[0] is Status.REFUSED
+        assert check_planned(step, Committed(17), Committed(17), 90)[0] is Status.REFUSED
 
 
 class TestTheDraft:

@@ -12,7 +12,7 @@ from crc32c import crc32c
 from savedlogs import ENDED, HOUR, NOON, ORDERS, Heard, entry, group_of, read, write
 
 from offsetmgr.core.errors import FileFailure
-from offsetmgr.groups.disk_layout import find
+from offsetmgr.groups.disk_layout import find_topic_directories
 from offsetmgr.groups.disk_recovery import Expiry, saved_groups
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.segments.batch_builder import batch, end_of_transaction
@@ -390,7 +390,7 @@ def test_a_group_of_which_it_is_not_known_whether_it_lives_loses_nothing_by_expi
     write(tmp_path / "__consumer_offsets-0", (0, entry(0, "g", 4) + of_group + entry(2, "other", 5)))
     heard = Heard()
 
-    found = saved_groups(find([tmp_path]), heard, expiry=Expiry(NOON + 1000 * HOUR, HOUR))
+    found = saved_groups(find_topic_directories([tmp_path]), heard, expiry=Expiry(NOON + 1000 * HOUR, HOUR))
 
     assert {group.group: group.offsets[ORDERS].offset for group in found} == {"g": 4}
     (error,) = heard.errors

@@ -22,7 +22,7 @@ class SwitchSnapshot:
     ``copies`` must be copied before the mode can change; ``recreated`` would have to be, but point into a deleted log.
     """
 
-    seen: NodeState
+    state: NodeState
     switcher: SwitcherNode | None
     followers: tuple[FollowerState, ...]
     foreign_owners: tuple[str, ...]
@@ -38,7 +38,7 @@ class FollowerAck:
     name: str
     host: str
     process: int
-    held_ms: int | None
+    stopped_ms: int | None
     """When it was seen to have stopped committing in the old mode."""
     followed_ms: int | None = None
     """When it was seen to follow the new mode."""
@@ -57,12 +57,12 @@ class SwitchEvidence:
     epoch: int
     """The epoch of the new mode."""
     began_ms: int
-    settled_ms: int
+    changed_ms: int
     members: tuple[FollowerAck, ...]
     copies: Mapping[TopicPartition, Change]
     compared: int
 
     @property
-    def late(self) -> tuple[FollowerAck, ...]:
+    def unacknowledged(self) -> tuple[FollowerAck, ...]:
         """Returns members that were not seen to follow the new mode yet. They commit nothing in the old one."""
         return tuple(member for member in self.members if member.followed_ms is None)

@@ -10,7 +10,7 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets
 
 
-class Feed(Protocol):
+class ChangeNotifier(Protocol):
     """Reports when the source may have changed."""
 
     def wait(self, timeout_s: float) -> set[str] | None:
@@ -20,7 +20,7 @@ class Feed(Protocol):
 
 
 @dataclass(slots=True)
-class PollingFeed:
+class PollingNotifier:
     """For sources without watches: everything may have changed, once in each interval."""
 
     clock: Clock
@@ -38,6 +38,6 @@ class PollingFeed:
         return None
 
 
-def _moved(before: GroupOffsets, after: GroupOffsets) -> TopicPartition | None:
+def first_changed_partition(before: GroupOffsets, after: GroupOffsets) -> TopicPartition | None:
     """Returns a partition whose commit changed between two reads; None if none did (or could be read)."""
     return next((tp for tp, found in after.offsets.items() if before.offsets.get(tp) != found), None)

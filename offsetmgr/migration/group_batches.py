@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
 
-READ_GROUPS = 128
+READ_BATCH_GROUPS = 128
 """The number of groups that are read and decided together, which limits the memory of plan and verify."""
 
 _T = TypeVar("_T")
