@@ -36,14 +36,14 @@ def check_endpoint(side: str, planned: StoreEndpoint, store: OffsetStore) -> Non
 def apply(
     plan: PlanFile, state: MigrationState, executor: Executor, open_logs: Callable[[], Logs | None] = lambda: None
 ) -> Report:
-    """Applies a plan, or continues after an earlier run stopped.
+    """Applies a plan, or resumes an earlier run.
 
-    ``executor.store`` is the target. Groups that the plan could not read, and steps that it refuses, are not touched;
+    ``executor.store`` is the target. Groups that could not be planned and steps that the plan refuses are not written;
     the report counts only the steps to write. ``open_logs`` returns the cluster against which the plan was checked: an
-    offset that is outside its log now (retention passed it, the topic was recreated) is rejected too.
+    offset that is now outside its log (because of retention, or because the topic was recreated) is rejected too.
 
-    Raises `PlanError` for another cluster, `JournalError` if the plan was rolled back or finalized, and the error if
-    that cluster is unreachable.
+    Raises `PlanError` for another cluster, `JournalError` if the plan was rolled back or finalized, and the error of
+    that cluster if it is unreachable.
     """
     check_endpoint("target", plan.header.target, executor.store)
     if state.undo.may_have_written:
@@ -77,7 +77,7 @@ def _same_cluster(plan: PlanFile, logs: Logs) -> Logs:
 
 
 def _recreated(plan: PlanFile, target: OffsetStore) -> dict[str, str]:
-    """Returns the topics that were deleted and recreated since the plan, each with the reason."""
+    """Returns the topics that were deleted and recreated since the plan was made, each with the reason."""
     planned = plan.summary.topic_ids
     found: dict[str, str] = {}
     for topic, now in target.topic_ids(planned).items():
@@ -90,7 +90,8 @@ def _recreated(plan: PlanFile, target: OffsetStore) -> dict[str, str]:
 
 
 def _without_recreated(tasks: Iterator[GroupWrite], recreated: Mapping[str, str]) -> Iterator[GroupWrite]:
-    """Yields the tasks without the offsets of these topics, which are positions in deleted logs."""
+    """Yields the tasks, with the partitions of recreated topics refused, because their offsets are positions in deleted
+    logs."""
     for task in tasks:
         refused: dict[TopicPartition, OffsetMgrError] = {
             step.tp: RecreatedTopic(str(step.tp), recreated[step.tp.topic], "make a new plan")
@@ -101,18 +102,18 @@ def _without_recreated(tasks: Iterator[GroupWrite], recreated: Mapping[str, str]
 
 
 def _within_log_ranges(tasks: Iterator[GroupWrite], logs: Logs) -> Iterator[GroupWrite]:
-    """Yields the tasks without offsets outside their log. Each partition is requested once in a run, because groups
-    share topics."""
-    known = LogRangeCache(logs)
+    """Yields the tasks, with offsets outside their log refused. The range of each partition is requested once in a run,
+    because groups share topics."""
+    ranges = LogRangeCache(logs)
     for batch in batched(tasks, READ_BATCH_GROUPS):
-        known.load({step.tp for task in batch for step in task.steps})
+        ranges.load({step.tp for task in batch for step in task.steps})
         for task in batch:
-            outside = [s for s in task.steps if s.after is not None and not known.holds(s.tp, s.after.offset)]
-            yield replace(task, refused={**task.refused, **_refusals(outside, known)}) if outside else task
+            outside = [s for s in task.steps if s.after is not None and not ranges.holds(s.tp, s.after.offset)]
+            yield replace(task, refused={**task.refused, **_refusals(outside, ranges)}) if outside else task
 
 
-def _refusals(steps: Iterable[PlanStep], known: LogRangeCache) -> dict[TopicPartition, OffsetMgrError]:
-    found = {step.tp: known.refusal(step.tp, step.after.offset) for step in steps if step.after is not None}
+def _refusals(steps: Iterable[PlanStep], ranges: LogRangeCache) -> dict[TopicPartition, OffsetMgrError]:
+    found = {step.tp: ranges.refusal(step.tp, step.after.offset) for step in steps if step.after is not None}
     return {tp: error for tp, error in found.items() if error is not None}
 
 

@@ -1,4 +1,4 @@
-"""Feeds: how a mirror learns that its source has changed."""
+"""Notification of a mirror that its source may have changed."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from offsetmgr.core.offset_store import GroupOffsets
 
 
 class ChangeNotifier(Protocol):
-    """Reports when the source may have changed."""
+    """Waits for changes of the source. `OffsetWatcher` implements it for ZooKeeper."""
 
     def wait(self, timeout_s: float) -> set[str] | None:
-        """Returns the groups that may have changed since the last call, after at most ``timeout_s``; none if nothing
-        happened, None if any may have changed."""
+        """Waits at most ``timeout_s`` and returns the groups that may have changed since the last call: an empty set if
+        there was no change, None if any group may have changed."""
         ...
 
 
 @dataclass(slots=True)
 class PollingNotifier:
-    """For sources without watches: everything may have changed, once in each interval."""
+    """Notifier for sources without watches: reports, once in each interval, that any group may have changed."""
 
     clock: Clock
     interval_s: float
@@ -39,5 +39,5 @@ class PollingNotifier:
 
 
 def first_changed_partition(before: GroupOffsets, after: GroupOffsets) -> TopicPartition | None:
-    """Returns a partition whose commit changed between two reads; None if none did (or could be read)."""
+    """Returns a partition whose commit changed between two reads; None if no commit changed."""
     return next((tp for tp, found in after.offsets.items() if before.offsets.get(tp) != found), None)

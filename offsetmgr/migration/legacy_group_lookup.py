@@ -11,8 +11,10 @@ from offsetmgr.zookeeper.groups.registry import members_many
 
 
 def legacy_groups(session: ZookeeperSession) -> ReadLegacyGroups:
-    """Returns a function that reads them. It raises if the session fails; an error of one group is that group's
-    ``error``."""
+    """Returns a function that reads the members and owners of groups.
+
+    The function raises if the session fails; the error of a single group is in the group's ``error``.
+    """
 
     def read(groups: Iterable[str]) -> Mapping[str, LegacyGroup]:
         found = {group.group: group for group in members_many(session, groups) if group.members or group.error}

@@ -1,9 +1,10 @@
-"""A process that keeps a target store in step with a source store, for consumers without dual commit.
+"""Keeps a target store in step with a source store, for consumers without dual commit.
 
-It only moves forward, in either direction. For a store with compare-and-set every write is conditional on the version
-that was read. For Kafka the mirror locks each group (as a static member, so that a restarted mirror takes over from a
-dead one at once, and a frozen one is fenced), and refuses groups to which others commit. Brokers of 0.8.2 have no lock:
-there the store compares just before each write. The mirror keeps no state: the next one compares both sides again.
+The mirror only moves offsets forward; either store can be ZooKeeper or Kafka. If the target has compare-and-set, every
+write is conditional on the version that was read. If the target is Kafka, the mirror locks each group: it joins as a
+static member, so a restarted mirror takes over from a dead one at once, and a frozen mirror is fenced. It refuses
+groups to which other clients commit. Brokers of 0.8.2 have no group lock; there the store compares just before each
+write. The mirror keeps no state: after a restart it compares both sides again.
 """
 
 from __future__ import annotations
@@ -25,27 +26,31 @@ from offsetmgr.migration.plan import PlanOptions
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 HOLDER = "offsetmgr-mirror"
-"""The role under which groups are locked: one mirror for each group, the last one started."""
+"""The name under which groups are locked. Each group has one mirror, the last one started."""
 
 _MAX_WAIT_S: Final = 0.25
-"""The longest wait, so that a mirror stops at once."""
+"""The longest single wait, so that the mirror reacts to ``stop`` quickly."""
 _ROUNDING_S: Final = 0.01
+"""The tolerance for rounding when two times of the monotonic clock are compared."""
 _RETRY_S: Final = 0.2
 _MAX_BACKOFF_S: Final = 5.0
 
 
 @dataclass(slots=True)
 class Mirror:
-    """Follows the groups of ``options``. ``idle_s`` limits the time between two full comparisons, so that a missed
-    notification costs time and never an offset.
+    """Mirrors the groups that ``options`` select.
 
-    ``legacy_groups`` returns live old consumers that commit to the source: if the target's groups must be locked, a group
-    is locked only after its consumers were seen to commit to the source alone (`mirror_safety`). If it is None, there
-    are none, or they are trusted. ``watch_s`` limits how long ``once`` waits for that. Locked groups are committed
-    again every ``refresh_s``, so that they do not expire; this must be well below the target's retention.
+    ``idle_s`` limits the time between two full comparisons, so that a missed notification causes a delay and no lost
+    offset. ``settle_s`` is the time for which the mirror watches a group for other clients before it locks the group.
 
-    ``crossing`` finds offsets in the deleted log of a recreated topic, which are not mirrored. If it is None, the
-    caller vouches for them. Leader epochs are never mirrored.
+    ``legacy_groups`` returns the live old consumers that commit to the source. If the target's groups must be locked, a
+    group is locked only after its old consumers were seen to commit to the source alone (`mirror_safety`). If it is
+    None, there are no such consumers, or the user trusts them. ``watch_s`` limits how long ``once`` waits for that
+    evidence. Locked groups are committed again every ``refresh_s``, so that they do not expire; it must be well below
+    the target's retention.
+
+    ``crossing`` detects offsets in the deleted log of a recreated topic, which are not mirrored. If it is None, the
+    caller guarantees that there are none. Leader epochs are never mirrored.
     """
 
     source: OffsetStore
@@ -64,17 +69,18 @@ class Mirror:
     groups: dict[str, GroupMirror] = field(default_factory=dict)
     rounds: int = 0
     interrupted: bool = False
-    """Whether ``stop`` ended a run with ``once`` while something was left to write."""
+    """Whether ``stop`` ended a run with ``once`` before everything was written."""
     _sources: dict[str, str] = field(default_factory=dict)
-    """The source's group by that of the target: never two for one."""
+    """The source's group by the target's group. It prevents two groups from being mirrored to one."""
     _full_at: float = 0.0
     _failures: int = 0
 
     def run(self, *, once: bool = False) -> MirrorStatus:
-        """Mirrors until ``stop`` returns True, or (``once``) until one comparison found nothing left to write.
+        """Mirrors until ``stop`` returns True, or with ``once`` until a comparison finds nothing left to write; returns
+        the last status.
 
-        An unreachable store is tried again in the next round, and the status shows it; only the first comparison
-        raises.
+        If a store is unreachable, the next round retries, and the status shows the error. Only an error of the first
+        comparison is raised.
         """
         try:
             changed: set[str] | None = None
@@ -105,10 +111,10 @@ class Mirror:
         since = (m.watching_since for m in self.groups.values() if m.state is MirrorState.WATCHING)
         return any(began is not None and now - began < self.watch_s for began in since)
 
-    # --- when ----------------------------------------------------------------------------------------
+    # --- waiting ----------------------------------------------------------------------------------------
 
     def _wait_for_changes(self, pending: set[str]) -> set[str] | None:
-        """Waits until something may have changed; returns the groups, None for all."""
+        """Waits until a group may have changed; returns the changed groups, None for all."""
         now = self.clock.monotonic()
         deadline = min(now + _RETRY_S, self._full_at) if pending else self._full_at
         if self._failures:
@@ -132,14 +138,14 @@ class Mirror:
         return (changed or set()) | pending
 
     def _record_store_failure(self, error: OffsetMgrError) -> None:
-        """A store as a whole cannot be used now."""
+        """Records an error of a whole store for every group that is still mirrored."""
         self._failures += 1
         for mirror in self.groups.values():
             if not mirror.ended:
                 mirror.fail(error, lag_unknown=True)
 
     def _round(self, changed: set[str] | None) -> set[str]:
-        """Compares and copies; returns the groups to check again soon."""
+        """Compares and copies the changed groups (None: all); returns the groups to check again soon."""
         self.rounds += 1
         pending: set[str] = set()
         try:
@@ -179,7 +185,7 @@ class Mirror:
             self._observe_target(new)
 
     def _observe_target(self, new: list[GroupMirror]) -> None:
-        """Waits between two reads of the target, which show whether another client commits there."""
+        """Reads the new groups in the target and waits. The next read then shows whether another client commits there."""
         found = self._target_offsets(new)
         now = self.clock.monotonic()
         for mirror in new:
@@ -192,10 +198,10 @@ class Mirror:
             self.clock.sleep(min(remaining_s, _MAX_WAIT_S))
             remaining_s = min(remaining_s - _MAX_WAIT_S, deadline - self.clock.monotonic())
 
-    # --- what ----------------------------------------------------------------------------------------
+    # --- copying ----------------------------------------------------------------------------------------
 
     def _copy(self, batch: list[GroupMirror]) -> set[str]:
-        """Copies groups; returns those to check again soon."""
+        """Copies groups; returns the groups to check again soon."""
         target = self.target
         pending: set[str] = set()
         legacy: Mapping[str, LegacyGroup] = {}
@@ -219,7 +225,7 @@ class Mirror:
     def _read_members(
         self, batch: list[GroupMirror], target: LockableStore, pending: set[str]
     ) -> tuple[Mapping[str, LegacyGroup], list[GroupMirror]]:
-        """Reads the live old consumers, and releases locked groups in which there may be new ones."""
+        """Reads the live old consumers, and releases the lock of each group in which a member may commit to Kafka too."""
         if self.legacy_groups is None or not batch:
             return {}, batch
         legacy = self.legacy_groups(mirror.group for mirror in batch)
@@ -241,7 +247,7 @@ class Mirror:
         return legacy, known
 
     def _read_source(self, batch: list[GroupMirror], pending: set[str]) -> list[GroupMirror]:
-        """Reads the source; returns the groups with something to follow."""
+        """Reads the source; returns the groups with offsets to mirror."""
         named = {mirror.group: mirror for mirror in batch}
         following: list[GroupMirror] = []
         for found in self.source.scan(named):
@@ -263,7 +269,7 @@ class Mirror:
         return following
 
     def _recreated(self, selected: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, RecreatedTopic]:
-        """Returns the offsets in deleted logs."""
+        """Returns the partitions whose offsets belong to the deleted log of a recreated topic."""
         if self.crossing is None:
             return {}
         self.crossing.learn({tp.topic for tp in selected})
@@ -272,7 +278,7 @@ class Mirror:
     def _copy_locked(
         self, following: list[GroupMirror], legacy: Mapping[str, LegacyGroup], target: LockableStore
     ) -> set[str]:
-        """Copies groups that must be locked; returns those to check again soon."""
+        """Copies groups that must be locked; returns the groups to check again soon."""
         pending: set[str] = set()
         for mirror in following:
             if mirror.lock is not None and (lost := mirror.lock.lost):
@@ -298,7 +304,7 @@ class Mirror:
         return pending
 
     def _read_target(self, batch: list[GroupMirror], pending: set[str]) -> None:
-        """Reads the target; in a group without our lock, any movement is another client's commit."""
+        """Reads the target. In a group without our lock, every change is the commit of another client."""
         named = {mirror.target_group: mirror for mirror in batch}
         for name, found in self._target_offsets(batch).items():
             mirror = named[name]
@@ -315,7 +321,7 @@ class Mirror:
                 continue
             if mirror.unlocked_read is not None and (moved := first_changed_partition(mirror.unlocked_read, found)):
                 mirror.refuse(
-                    f"another client commits to this group in the target: {moved} moved while nothing was "
+                    f"another client commits to this group in the target: {moved} changed while nothing was "
                     f"mirrored (seen)"
                 )
             elif mirror.unlocked_read is None:
@@ -323,17 +329,18 @@ class Mirror:
             mirror.unlocked_read = found
 
     def _may_lock(self, mirror: GroupMirror, legacy: LegacyGroup, pending: set[str]) -> bool:
-        """Returns whether no member could commit to the target too; else the group is watched."""
+        """Returns whether the group may be locked, because no member commits to the target too. Otherwise it is
+        watched."""
         if mirror.ended:
             return False
         now = self.clock.monotonic()
         assert mirror.unlocked_read is not None  # it was read a moment ago
         mirror.evidence.observe(legacy, mirror.source_offsets, mirror.unlocked_read.offsets, now)
         if unproven := mirror.evidence.unproven(legacy, now):
-            why = f"not yet seen whether they commit to Kafka too: {', '.join(unproven)}"
+            why = f"whether they commit to Kafka too is not known yet: {', '.join(unproven)}"
             mirror.detail = f"live old consumers are registered; {why}"
         elif now - max(mirror.unchanged_since, mirror.evidence.changed_at) < self.settle_s - _ROUNDING_S:
-            mirror.detail = "watched for commits of others to the target"
+            mirror.detail = "watching the target for commits of other clients"
             pending.add(mirror.group)
         else:
             mirror.watching_since = None
@@ -344,7 +351,7 @@ class Mirror:
         return False
 
     def _lock_groups(self, to_lock: Iterable[GroupMirror], target: LockableStore, pending: set[str]) -> None:
-        """Locks the groups and reads their offsets, which no other client changes from then on."""
+        """Locks the groups and then reads their offsets, which no other client changes while they are locked."""
         named = {mirror.target_group: mirror for mirror in to_lock}
         locked: list[GroupMirror] = []
         for name, lock in target.hold_many(named, holder=HOLDER):
@@ -362,25 +369,25 @@ class Mirror:
                 locked.append(mirror)
         self._read_target(locked, pending)
 
-    def _refresh(self, lock: list[GroupMirror], target: LockableStore) -> None:
-        """Commits locked groups again before their offsets expire. Failures are retried soon."""
+    def _refresh(self, locked: list[GroupMirror], target: LockableStore) -> None:
+        """Commits locked groups again before their offsets expire. Retries failures soon."""
         now = self.clock.monotonic()
-        due = {m.target_group: m for m in lock if m.refresh_at <= now}
+        due = {m.target_group: m for m in locked if m.refresh_at <= now}
         for mirror in due.values():
             mirror.refresh_at = now + self.refresh_s
         for name, error in target.refresh_held([m.lock for m in due.values() if m.lock is not None]):
             if error is not None and error.retriable:
                 due[name].refresh_at = now + min(self.refresh_s, _MAX_BACKOFF_S)
 
-    def _target_offsets(self, mirror: Iterable[GroupMirror]) -> dict[str, GroupOffsets]:
-        return {found.group: found for found in self.target.scan(m.target_group for m in mirror)}
+    def _target_offsets(self, mirrors: Iterable[GroupMirror]) -> dict[str, GroupOffsets]:
+        return {found.group: found for found in self.target.scan(m.target_group for m in mirrors)}
 
     def _record_commit(
         self, mirror: GroupMirror, outcomes: Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError
     ) -> bool:
-        """Records a commit to a locked group; returns True if nothing is left to do."""
+        """Records the outcome of a commit to a locked group; returns True if nothing is left to do."""
         if isinstance(outcomes, LockLost):
-            # The lock reports the reason: a consumer that joined the group, or a mirror that took over.
+            # The lock has the reason: a consumer joined the group, or another mirror took over.
             self._handle_lost_lock(mirror, (mirror.lock.lost if mirror.lock else None) or outcomes)
             return mirror.ended
         if isinstance(outcomes, OffsetMgrError):
@@ -389,7 +396,8 @@ class Mirror:
         return mirror.record_outcomes(outcomes)
 
     def _handle_lost_lock(self, mirror: GroupMirror, error: OffsetMgrError) -> None:
-        """The lock was lost. A group that a consumer or another mirror took stays theirs; else it is locked again."""
+        """Handles a lost lock: a group that a consumer or another mirror took is left to them, any other group is
+        locked again later."""
         assert mirror.lock is not None
         mirror.lock.release()
         mirror.compute_lag()

@@ -1,10 +1,11 @@
-"""The evidence about a group's live old consumers that a mirror needs before it may lock the group in Kafka. Pure.
+"""The evidence that a group's live old consumers commit to ZooKeeper alone, so that a mirror may lock the group in
+Kafka. Pure.
 
-While the group is locked, a member with dual commit fails its Kafka commit and then does not write ZooKeeper: it would
-stop in both stores. Such a member writes Kafka first, so its ZooKeeper offset is never ahead of Kafka. An owned
-partition that *moved* in ZooKeeper beyond Kafka's offset, read afterwards, proves that its owner commits to ZooKeeper
-alone. A partition that is merely ahead there proves nothing: a member that was just restarted with dual commit has not
-committed yet.
+While the group is locked, a member with dual commit fails its commit to Kafka and then does not write ZooKeeper either,
+so its progress would stop in both stores. A dual member writes Kafka first, so its ZooKeeper offset is never ahead of
+its offset in Kafka. Therefore, if the ZooKeeper offset of an owned partition *moved* beyond Kafka's offset, which was
+read afterwards, its owner commits to ZooKeeper alone. A ZooKeeper offset that is merely ahead proves nothing: a member
+that was just restarted with dual commit has not committed yet.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, TopicPartition
 
 REBALANCE_S: Final = 10.0
-"""Seconds for which a member without partitions may still receive some: the old consumer tries 4 times, 2 s apart."""
+"""The seconds for which a member without partitions may still get some: the old consumer tries 4 times, 2 s apart."""
 
 _UNKNOWN: Final = "an owner that cannot be read"
 
 
 class LegacyOwner(NamedTuple):
-    """The owner of a partition; ``czxid`` is that of the owner's node. ``member_id`` None: unreadable."""
+    """The owner of a partition. ``member_id`` is None if the owner's znode is unreadable; ``czxid`` is the znode's
+    creation."""
 
     member_id: str | None
     czxid: int
@@ -32,9 +34,9 @@ class LegacyOwner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LegacyGroup:
-    """The live old consumers of one group: their ZooKeeper sessions by id, and their partitions.
+    """The live old consumers of one group: their ZooKeeper sessions by member id, and the owners of partitions.
 
-    With ``error`` set nothing is known of them.
+    If ``error`` is set, they could not be read.
     """
 
     members: Mapping[str, int]
@@ -43,18 +45,20 @@ class LegacyGroup:
 
 
 ReadLegacyGroups = Callable[[Iterable[str]], Mapping[str, LegacyGroup]]
-"""Returns live old consumers; groups without any are missing."""
+"""Returns the live old consumers of groups. Groups without any are missing."""
 
 NO_MEMBERS: Final = LegacyGroup({}, {})
 
 
 @dataclass(slots=True)
 class LegacyMemberEvidence:
-    """The observations of one group's members. A member is its id and its session: one that returns is new."""
+    """The evidence about the members of one group. A member is identified by its id and its session, so one that
+    registers again is new."""
 
     members: Mapping[str, int] | None = None
     changed_at: float = -math.inf
-    """When members were first seen, or last changed (monotonic seconds); minus infinity if there never were any."""
+    """The time (monotonic seconds) at which the members were first seen or last changed; minus infinity if there were
+    none."""
     _first_seen: dict[TopicPartition, tuple[LegacyOwner, int]] = field(default_factory=dict)
     _proven: set[tuple[str, int]] = field(default_factory=set)
 
@@ -65,7 +69,7 @@ class LegacyMemberEvidence:
         target: Mapping[TopicPartition, Committed],
         now: float,
     ) -> None:
-        """Records one observation: the members read first, then the source, then the target."""
+        """Records one observation. The members must be read first, then the source, then the target."""
         self.observe_members(group, now)
         for tp, owned in group.owners.items():
             offset = source[tp].offset if tp in source else -1
@@ -83,7 +87,7 @@ class LegacyMemberEvidence:
         self._proven &= set(group.members.items())
 
     def unproven(self, group: LegacyGroup, now: float) -> list[str]:
-        """Returns members that may commit to Kafka too."""
+        """Returns the members that may commit to Kafka too."""
         owners = {owned.member_id for owned in group.owners.values()}
         unproven_members = {
             m if m is not None else _UNKNOWN for m in owners if m is None or not self._is_proven(group, m)
@@ -93,7 +97,7 @@ class LegacyMemberEvidence:
         return sorted(unproven_members)
 
     def allows_lock(self, group: LegacyGroup) -> bool:
-        """Returns whether a locked group may be kept: no new member, and no owner without proof."""
+        """Returns whether the group may stay locked: there is no new member, and every owner is proven."""
         known = set((self.members or {}).items())
         owners = {owned.member_id for owned in group.owners.values()}
         return known.issuperset(group.members.items()) and all(

@@ -1,7 +1,7 @@
-"""The values of a migration plan, and the decision on one partition's step. Pure.
+"""The values of a migration plan, and the decision about one partition. Pure.
 
 A plan is frozen when it is made: `apply` writes exactly its offsets, and only where the target still holds the offset
-when the plan was made.
+that it held when the plan was made.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from offsetmgr.migration.partition_map import MapOrigin
 
 
 class Action(StrEnum):
-    """The action of a plan for one partition."""
+    """The planned action for one partition."""
 
     COPY = "copy"
     """Write the source's offset: the target has none, or a smaller one."""
@@ -35,21 +35,21 @@ class Action(StrEnum):
     TARGET_ONLY = "target-only"
     """Only the target has a commit here; it is not changed."""
     REFUSE_REWIND = "refuse-rewind"
-    """The target is ahead, and the caller requested the source's value without allowing a rewind."""
+    """The target is ahead, and the caller asked for the source's offset without allowing a rewind."""
     REFUSE_TOPIC_MISSING = "refuse-topic-missing"
     REFUSE_PARTITION_MISSING = "refuse-partition-missing"
     REFUSE_OUT_OF_RANGE = "refuse-out-of-range"
-    """The source's offset is outside the partition's log; the note has the clamped offset."""
+    """The source's offset is outside the partition's log. The note names the offset that clamping would write."""
     REFUSE_BYTE_POSITION = "refuse-byte-position"
     """The source holds a byte position of Kafka 0.7, and no map translates it."""
     REFUSE_NUMBERED = "refuse-numbered"
-    """The target is of Kafka 0.7 and cannot hold the offset of a numbered partition."""
+    """The target is a store of Kafka 0.7, which cannot hold the offset of a numbered partition."""
     REFUSE_UNREADABLE = "refuse-unreadable"
-    """One side could not be read: it never counts as absent and is never written."""
+    """One side could not be read. Such a side never counts as absent, and nothing is written."""
     REFUSE_RECREATED = "refuse-recreated"
-    """The topic was deleted and recreated after the source's commit; the note has the reason."""
+    """The topic was deleted and recreated after the source's commit. The note has the reason."""
     REFUSE_GONE = "refuse-gone"
-    """In a reverse plan: the offset was copied, and its target has lost it."""
+    """In a reverse plan: the offset was copied, but the store to which it was copied has lost it."""
 
     @property
     def writes(self) -> bool:
@@ -64,8 +64,8 @@ _REFUSALS = frozenset(action for action in Action if action.value.startswith("re
 
 
 class PlanSource(NamedTuple):
-    """The origin of a step's offset that is not the source's own: the source's partition (of Kafka 0.7), the derivation
-    of the offset, and its confidence (data rule "verdicts carry evidence")."""
+    """The origin of an offset that was derived from a byte position of Kafka 0.7: the partition in the source, the
+    derivation as text, and its confidence (data rule "verdicts carry evidence")."""
 
     partition: int
     how: str
@@ -73,11 +73,11 @@ class PlanSource(NamedTuple):
 
 
 class PlanStep(NamedTuple):
-    """One partition's step of a plan; ``tp`` is the target's partition.
+    """The step of one partition in a plan; ``tp`` is the target's partition.
 
-    ``source`` and ``target`` are the offsets of the two stores when the plan was made (None: no commit, or unreadable);
-    ``after`` is the planned offset of the target (None if the step expects nothing). With an ``origin``, ``source`` is
-    a byte position in another partition, which can only be compared with the source's current value.
+    ``source`` and ``target`` are the offsets of the two stores when the plan was made (None: no commit, or unreadable).
+    ``after`` is the offset that the target will hold (None: the step expects nothing). If ``origin`` is set, ``source``
+    is a byte position in another partition and can only be compared with the source's current byte position.
     """
 
     tp: TopicPartition
@@ -95,7 +95,7 @@ class PlanStep(NamedTuple):
 
 
 class AheadPolicy(StrEnum):
-    """The action if the target is ahead of the source."""
+    """The action for a partition whose target is ahead of the source."""
 
     KEEP = "keep"
     REFUSE = "refuse"
@@ -104,7 +104,7 @@ class AheadPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """The options of the caller. ``topics`` are in the form of ``--topic`` (``t``, ``a*``, ``t:0,1,4-7``)."""
+    """The options with which a plan is made. ``topics`` have the form of ``--topic`` (``t``, ``a*``, ``t:0,1,4-7``)."""
 
     if_ahead: AheadPolicy = AheadPolicy.KEEP
     clamp: bool = False
@@ -120,14 +120,15 @@ class PlanOptions:
     """The parsed ``topics``. Invalid text raises `UsageError` when the options are created."""
 
     def __post_init__(self) -> None:
-        # A reverse plan names all of its groups: names are looked up, and only globs are matched one by one.
+        # A reverse plan names all of its groups, so names are looked up in a set and only globs are matched one by one.
         literals = {pattern: literal_of(pattern) for pattern in self.groups}
         object.__setattr__(self, "_names", frozenset(name for name in literals.values() if name is not None))
         object.__setattr__(self, "_globs", tuple(pattern for pattern, name in literals.items() if name is None))
         object.__setattr__(self, "selection", TopicSelection.parse(self.topics))
 
     def literal_first(self, existing: Iterable[str]) -> PlanOptions:
-        """Returns the options with every pattern that equals an existing group made a literal name."""
+        """Returns the options with every pattern that equals an existing group escaped, so that it matches only this
+        group."""
         names = set(self.groups).intersection(existing)
         return replace(self, groups=tuple(literal_pattern(p) if p in names else p for p in self.groups))
 
@@ -142,12 +143,12 @@ class PlanOptions:
 
 
 def literal_pattern(name: str) -> str:
-    """Returns the pattern that matches only this name."""
+    """Returns a glob that matches only this name."""
     return glob.escape(name)
 
 
 def check_renames(rename: Mapping[str, str], groups: Iterable[str]) -> None:
-    """Raises `UsageError` if two groups would become one, which would mix their offsets."""
+    """Raises `UsageError` if two groups would get the same name, which would mix their offsets."""
     seen: dict[str, str] = {}
     for group in groups:
         new = rename.get(group, group)
@@ -160,12 +161,12 @@ def check_renames(rename: Mapping[str, str], groups: Iterable[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """The part of a plan for one group.
+    """The plan of one group.
 
-    ``guard`` protects its writes, for the reason in ``guard_note``. ``old_members`` are the live members in the
-    source's (or target's) ZooKeeper registry, ``members`` those that the Kafka coordinator named. ``error`` is set if
-    the whole group could not be planned; ``steps`` is empty then. ``note`` is why nothing is to be done with a named
-    group.
+    ``guard`` protects its writes; ``guard_note`` is the reason for this guard. ``old_members`` are the live members in
+    ZooKeeper's registry, ``members`` those that the Kafka coordinator reported. If the whole group could not be
+    planned, ``error`` is the reason and ``steps`` is empty. ``note`` is the reason why nothing is planned for a group
+    that the user named.
     """
 
     group: str
@@ -186,7 +187,7 @@ class GroupPlan:
 @dataclass(frozen=True, slots=True)
 class StoreEndpoint:
     """One side of a plan: its URI (without credentials) and its identity (data rule "migration is a state machine on
-    disk")."""
+    disk"). ``how`` is how the identity was determined."""
 
     uri: str
     kind: str
@@ -196,7 +197,7 @@ class StoreEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class PlanHeader:
-    """The values of the whole plan. Times are milliseconds since 1970 UTC."""
+    """The values that apply to the whole plan. Times are milliseconds since 1970 UTC."""
 
     plan_id: str
     created_at: int
@@ -204,32 +205,33 @@ class PlanHeader:
     target: StoreEndpoint
     options: PlanOptions
     cluster_id: str | None
-    """The Kafka cluster against which topics and log ranges were checked: its id, or the addresses of its brokers if it
-    has none (`LogOrigin.name`); None: not checked."""
+    """The Kafka cluster in which topics and log ranges were checked: its id, or the addresses of its brokers if it has
+    no id (`LogOrigin.name`). None if they were not checked."""
     retention_ms: int | None
-    """How long the target keeps offsets of a group that is not started; None: unknown or unlimited."""
+    """How long the target keeps the offsets of a group that no consumer joins; None if unknown or unlimited."""
     tool: str
     compared: OriginComparison | None = None
-    """The relation of the logs of both sides; None in plans made before that comparison existed."""
+    """Whether the offsets of both sides refer to the same logs; None in plans made before this comparison existed."""
     translate: Translate | None = None
-    """The user's statement for offsets of another cluster."""
+    """How the user wants offsets of another cluster to be treated."""
     recreation: str = ""
-    """How the plan detects topics that were recreated after a commit, as text."""
+    """How the plan detects topics that were recreated after a commit, as text for the user."""
     partition_map: MapOrigin | None = None
     """The map that translates byte positions of Kafka 0.7."""
     weaknesses: tuple[str, ...] = ()
-    """The guarantees that the target does not give in full, a sentence each (`OffsetStore.weaknesses`)."""
+    """The guarantees that the target does not fully give, one sentence each (`OffsetStore.weaknesses`)."""
     version: int = 1
     """The version of the plan file: 2 if a side is of Kafka 0.7."""
 
     @property
     def expires_at(self) -> int | None:
-        """Returns when offsets copied at the time of the plan would expire if no consumer starts."""
+        """When offsets that were copied at the time of the plan would expire if no consumer starts; None if unknown or
+        never."""
         return None if self.retention_ms is None else self.created_at + self.retention_ms
 
 
 class MissingTopic(StrEnum):
-    """The cluster was asked, and this does not exist there."""
+    """A topic or partition that does not exist in the Kafka cluster, as text."""
 
     TOPIC = "the topic does not exist in the Kafka cluster"
     PARTITION = "the partition does not exist in the Kafka cluster"
@@ -242,11 +244,11 @@ def decide(
     log: LogRange | MissingTopic | OffsetMgrError | None,
     options: PlanOptions,
 ) -> PlanStep:
-    """Decides the step of one partition.
+    """Returns the step of one partition.
 
-    ``source`` is the part of the source's commit that the target can hold; None means that only the target has one.
-    ``log`` None means that there was no cluster to check against. An error on either side is a refusal and never a
-    write.
+    ``source`` is the source's commit as far as the target can hold it; None if only the target has a commit. ``log`` is
+    the log range in the cluster; None if there is no cluster to check against. An error on either side is a refusal and
+    never a write.
     """
     current = target.value() if isinstance(target, Committed) else None
     if isinstance(target, OffsetMgrError):
@@ -275,7 +277,7 @@ def decide(
 
 
 def clamp_text(offset: int, log: LogRange) -> str:
-    """Returns the log's range and the clamped offset as text."""
+    """Returns, as text, the log's range and the offset that clamping would give."""
     clamped, edge = _clamped(offset, log)
     return f"log holds {log.start} to {log.end}; clamping would give {clamped} ({edge})"
 
@@ -308,6 +310,6 @@ def _against_target(
     if options.if_ahead is AheadPolicy.REWIND:
         return PlanStep(tp, Action.REWIND, source, current, planned, note or f"moves back by {ahead}")
     if options.if_ahead is AheadPolicy.REFUSE:
-        why = f"would move back by {ahead}; --allow-rewind does it"
+        why = f"would move back by {ahead}; --allow-rewind allows it"
         return PlanStep(tp, Action.REFUSE_REWIND, source, current, None, why)
     return PlanStep(tp, Action.KEEP_NEWER, source, current, current, note or f"target is ahead by {ahead}")

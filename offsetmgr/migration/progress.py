@@ -1,7 +1,7 @@
-"""The progress of a migration, read from its journal: completed, started and remaining groups.
+"""The progress of a migration, read from its journal: which groups are started, completed or in doubt.
 
-Memory grows with the groups (a few numbers each) and not with the offsets: a group's intent is read again from its
-position in the journal when it is needed.
+Memory grows with the number of groups (a few numbers each) and not with the offsets: a group's intent is read again
+from its position in the journal when it is needed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NOT_WRITTEN_ERRORS: Final = frozenset(
         "UnsupportedOperation",
     }
 )
-"""Errors after which certainly nothing was written; after any other one the outcome is unknown."""
+"""Names of errors after which nothing was written. After any other error the outcome is unknown."""
 
 
 def decode_steps(encoded: Mapping[str, list[dict[str, Any]]]) -> list[PlanStep]:
@@ -54,10 +54,11 @@ def decode_partitions(encoded: Mapping[str, list[int | str]]) -> set[TopicPartit
 
 @dataclass(slots=True)
 class GroupProgress:
-    """One kind of work (apply, undo, or delete) over the groups of a plan, according to the journal.
+    """The progress of one kind of work (apply, undo, or delete) according to the journal, by the groups' names in the
+    plan.
 
-    ``intents`` has the position of each group's first intent, ``outcomes`` those of its outcomes; ``done`` the groups
-    with nothing left to do; ``unknown`` those with an attempt without a recorded outcome.
+    ``intents`` has the position of each group's first intent, ``outcomes`` the positions of its outcomes. ``done`` are
+    the groups with nothing left to do; ``unknown`` are the groups with an attempt whose outcome was not recorded.
     """
 
     opened: bool = False
@@ -71,7 +72,7 @@ class GroupProgress:
 
     @property
     def may_have_written(self) -> bool:
-        """Returns whether this work has, or may have, written anything."""
+        """Whether this work has written anything, or may have."""
         return self._has_written or bool(self.unknown)
 
     def add_record(self, step: str, position: int, record: Record) -> None:
@@ -101,16 +102,17 @@ class GroupProgress:
             self.done.add(group)
 
     def close(self) -> None:
-        """The journal has been read to its end: the outcome of pending attempts was never recorded."""
+        """Marks the attempts without a recorded outcome as unknown. Call it at the end of the journal."""
         self.unknown |= self._pending
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSet:
-    """A group's partitions by the outcome of one kind of work, over all its runs.
+    """A group's partitions by the outcome of one kind of work, over all of its runs.
 
-    ``written`` by us; ``unchanged`` unchanged, for a reason; ``in_doubt``: the outcome of an attempt is unknown, so a
-    partition that holds the wanted value was (inferred) written by us.
+    ``written``: this work wrote them. ``unchanged``: they were left unchanged, for a recorded reason. ``in_doubt``: the
+    outcome of an attempt is unknown; if such a partition holds the value to write, this work is inferred to have
+    written it.
     """
 
     written: frozenset[TopicPartition]
@@ -120,7 +122,7 @@ class PartitionSet:
 
 @dataclass(slots=True)
 class MigrationState:
-    """The state of a journal by kind of work. A plan without a journal has an empty state."""
+    """The content of a journal, by kind of work. Without a journal the state is empty."""
 
     path: Path
     apply: GroupProgress = field(default_factory=GroupProgress)
@@ -156,7 +158,8 @@ class MigrationState:
         return state
 
     def intended(self, work: GroupProgress, group: str) -> list[PlanStep]:
-        """Returns the steps of a group's first intent, whose before-images are correct, whatever was retried later."""
+        """Returns the steps of a group's first intent. Its before-images are correct, because later attempts may have
+        read values that the first one wrote."""
         position = work.intents.get(group)
         return [] if position is None else decode_steps(record_at(self.path, position)["topics"])
 

@@ -1,8 +1,8 @@
-"""Keeps copied offsets from expiring until a consumer starts: commits the offsets of a plan's groups again, unchanged.
+"""Keeps copied offsets from expiring until a consumer starts: commits them again, unchanged.
 
 Kafka deletes the offsets of a group without members one retention after each commit, or after the group became empty
-(KIP-211). So only another commit of the same value keeps it, and a conditional edit would skip it as unchanged. Each
-group is locked meanwhile, so that no newer commit is overwritten.
+(KIP-211). Only another commit renews an offset, and a conditional edit would skip an unchanged value. Each group is
+locked during its commit, so that no newer commit is overwritten.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from offsetmgr.migration.planner import ReadLegacyMembers
 from offsetmgr.migration.progress import MigrationState
 
 HOLDER = "offsetmgr-refresh"
-AT_ONCE = 500
-"""The number of groups locked together: a broker delays the first join of an empty group (3 s by default), and these
-wait in parallel."""
+GROUPS_AT_ONCE = 500
+"""The number of groups that are locked together. A broker delays the first join of an empty group (3 s by default), and
+the groups of a batch wait in parallel."""
 
 
 @dataclass(slots=True)
 class RefreshReport:
-    """The result, in groups. ``in_use`` have members, and Kafka keeps their offsets; ``failed`` were not renewed, each
-    with the reason."""
+    """The result. ``renewed`` counts groups; ``in_use`` are groups with members, whose offsets Kafka keeps; ``failed``
+    are groups that were not renewed, each with the reason."""
 
     renewed: int = 0
     in_use: list[str] = field(default_factory=list)
@@ -60,13 +60,13 @@ def renew_retention(
     stop: Callable[[], bool] = lambda: False,
     waiting: Waiting = lambda _groups, _seconds: None,
 ) -> RefreshReport:
-    """Commits again the offsets of the plan's groups in the target, also after the plan was finalized.
+    """Commits the current offsets of the plan's groups in the target again; also after the plan was finalized.
 
-    Groups with old consumers registered in ZooKeeper (``old_members``) are not renewed, because the lock would make the
-    consumers' commits fail. The command waits for the lock of a killed run.
+    A group is not renewed if old consumers are registered in ZooKeeper (``old_members``), because the lock would make
+    their commits fail. The command waits for the lock of a killed run.
 
-    Raises `UsageError` for a target whose offsets do not expire, `JournalError` if nothing was applied or it was rolled
-    back, `PlanError` for another cluster.
+    Raises `UsageError` for a target whose offsets do not expire, `JournalError` if the plan was not applied or was
+    rolled back, `PlanError` for another cluster.
     """
     check_endpoint("target", plan.header.target, store)
     if not isinstance(store, LockableStore):
@@ -78,13 +78,15 @@ def renew_retention(
     report = RefreshReport()
     existing = set(store.groups())
     clock = SystemClock()
-    for batch in batched(_with_offsets(plan), AT_ONCE):
+    for batch in batched(_with_offsets(plan), GROUPS_AT_ONCE):
         if stop():
             report.interrupted = True
             break
         names = {group.target_group: group for group in batch}
         for name in names.keys() - existing:
-            report.failed[name] = GroupNotFound(f"group {name}", "its offsets are gone: deleted, or expired")
+            report.failed[name] = GroupNotFound(
+                f"group {name}", "its offsets are gone: they were deleted or have expired"
+            )
         members_of = old_members({*names, *(group.group for group in batch)}) if old_members else {}
         for name, group in names.items():
             if registered := sorted({*members_of.get(name, ()), *members_of.get(group.group, ())}):
@@ -110,7 +112,7 @@ def _with_offsets(plan: PlanFile) -> Iterable[GroupPlan]:
 
 
 def _renew(store: LockableStore, names: list[str], report: RefreshReport) -> dict[str, float]:
-    """Renews the groups; returns those that another run has locked, with the maximum seconds of its lock."""
+    """Renews the groups; returns those that another run has locked, with the maximum seconds until that lock ends."""
     locked: dict[str, float] = {}
     held: list[HeldLock] = []
     try:

@@ -1,8 +1,8 @@
-"""Rolls a plan back: restores before-images and deletes created offsets.
+"""Rolls a plan back: restores the before-images and deletes the offsets that apply created.
 
-A partition is changed only if it still holds what apply wrote. One with another value has been used since: it is
-refused, unless ``force``. After the cut-over of the group before-images would rewind it: then `rollback` refers to the
-reverse plan.
+A partition is changed only if it still holds the offset that apply wrote. If it holds another offset, a consumer has
+used it since, and it is refused unless ``force``. After the cutover the before-images would rewind the groups; then the
+reverse plan is the way back.
 """
 
 from __future__ import annotations
@@ -22,12 +22,10 @@ from offsetmgr.migration.progress import MigrationState
 
 
 def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force: bool = False) -> Report:
-    """Undoes the writes of the journal, or continues after an earlier rollback stopped.
+    """Undoes the writes that the journal records, or resumes an earlier rollback.
 
-    ``force`` restores before-images even if the value has changed since.
-
-    Raises `JournalError` if nothing was applied, `GateRefused` after the plan was finalized (make the reverse plan
-    instead), `PlanError` for another cluster.
+    ``force`` restores before-images even if the offset has changed since. Raises `JournalError` if nothing was applied,
+    `GateRefused` after the plan was finalized (use a reverse plan then), `PlanError` for another cluster.
     """
     check_endpoint("target", plan.header.target, executor.store)
     if not state.apply.intents:
@@ -60,9 +58,9 @@ def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force
 
 
 class RollbackDifference(NamedTuple):
-    """A partition that the journal does not record as written, and that does not hold its before-image.
+    """A partition that the journal does not record as written and that does not hold its before-image.
 
-    ``before`` and ``now`` are offsets; None: no commit. ``error`` is why the partition could not be read.
+    ``before`` and ``now`` are offsets (None: no commit). ``error`` is the reason why the partition could not be read.
     """
 
     group: str
@@ -73,8 +71,8 @@ class RollbackDifference(NamedTuple):
 
 
 def unrecorded_writes(plan: PlanFile, state: MigrationState) -> Iterator[tuple[GroupPlan, list[PlanStep]]]:
-    """Yields planned writes that the journal records neither as written nor as left, by group: apply was stopped before
-    them, they failed, or the journal was truncated."""
+    """Yields, by group, the planned writes for which the journal has no final outcome: apply stopped before them, they
+    failed, or the journal lost its end."""
     for group in plan.groups():
         steps = group.writes()
         if group.group in state.apply.intents:
@@ -86,10 +84,10 @@ def unrecorded_writes(plan: PlanFile, state: MigrationState) -> Iterator[tuple[G
 
 
 def differences(plan: PlanFile, state: MigrationState, target: OffsetStore) -> Iterator[RollbackDifference]:
-    """Compares the writes without a recorded outcome with the plan's before-images, by reading the target.
+    """Yields the partitions without a recorded outcome whose offset in the target differs from the plan's before-image.
 
-    A journal that lost its end looks like one of an apply that was stopped early, so only the target shows whether
-    these offsets were written.
+    A journal that lost its end looks like the journal of an apply that was stopped early, so only the target shows
+    whether these offsets were written.
     """
     for batch in batched(unrecorded_writes(plan, state), READ_BATCH_GROUPS):
         found = {one.group: one for one in target.scan([group.target_group for group, _ in batch])}
@@ -106,7 +104,7 @@ def differences(plan: PlanFile, state: MigrationState, target: OffsetStore) -> I
 
 
 def _task(group: GroupPlan, state: MigrationState, force: bool) -> GroupWrite | None:
-    """Returns the undo of a group: only of what apply wrote, or may have written."""
+    """Returns the undo of a group: only the partitions that apply has written, or may have written."""
     applied = state.partitions(state.apply, group.group)
     to_undo = applied.written | applied.in_doubt
     in_doubt: frozenset[TopicPartition] = frozenset()
@@ -121,5 +119,5 @@ def _task(group: GroupPlan, state: MigrationState, force: bool) -> GroupWrite | 
     )
     if not steps:
         return None
-    terms = ("what apply left", "the before-image")
+    terms = ("the offset that apply wrote", "the before-image")
     return GroupWrite(group.group, group.target_group, steps, group.guard, in_doubt, True, terms=terms, force=force)

@@ -1,8 +1,8 @@
-"""Verifies a migration with a new read of both sides, over all expected and existing partitions.
+"""Verifies a migration: reads both sides again and checks every partition that the plan expects or that exists.
 
-A result has a confidence (data rule "verdicts carry evidence"): *seen* (both values were read), *inferred*, or
-*unknown*, which never passes. The source is read before the target, so that a consumer that commits to both, Kafka
-first, is never seen behind.
+Each result has a confidence (data rule "verdicts carry evidence"): *seen* (both values were read), *inferred*, or
+*unknown*, which never passes. The source is read before the target, so that a consumer with dual commit, which writes
+Kafka first, never appears to be behind in the target.
 """
 
 from __future__ import annotations
@@ -39,24 +39,25 @@ class Status(StrEnum):
 
     EQUAL = "equal"
     KEPT_AHEAD = "kept-ahead"
-    """The target was ahead when the plan was made, and is still as far ahead of the source."""
+    """The target was ahead when the plan was made, and still is."""
     PROGRESS = "progress"
-    """The target has moved forward since, and not beyond the log's end."""
+    """The target has moved forward since the plan, within its log."""
     NEW_IN_TARGET = "new-in-target"
-    """Committed in the target since the plan; the source never had it."""
+    """Committed in the target since the plan; the source has no commit."""
     SOURCE_GONE = "source-gone"
-    """The target holds the expected offset; the source does not hold it any more."""
+    """The target holds the expected offset; the source no longer has a commit."""
     MISSING = "missing"
     BEHIND = "behind"
     NOT_REWOUND = "not-rewound"
     BELOW_LOG_START = "below-log-start"
-    """The log starts after the target's offset: the record is gone, and auto.offset.reset decides where its consumer
-    continues."""
+    """The log starts after the target's offset: the next record has been deleted, and auto.offset.reset decides where
+    the consumer continues."""
     BEYOND_LOG_END = "beyond-log-end"
     NO_SUCH_LOG = "no-such-log"
     """The target holds an offset of a topic or partition that does not exist in Kafka."""
     SOURCE_AHEAD = "source-ahead"
-    """The source has moved on after the copy: a consumer that started from the target now would repeat messages."""
+    """The source was committed to after the copy: a consumer that starts from the target now would consume messages
+    again."""
     SOURCE_REWOUND = "source-rewound"
     NOT_IN_PLAN = "not-in-plan"
     REFUSED = "refused"
@@ -74,7 +75,7 @@ _PASSING: Final = frozenset(
 
 
 class PartitionResult(NamedTuple):
-    """The result for one partition, with its offsets (None: no commit, or not known).
+    """The result for one partition, with its offsets (None: no commit, or unknown).
 
     ``tp`` is None for a result about the whole group.
     """
@@ -93,12 +94,12 @@ class PartitionResult(NamedTuple):
 
 @dataclass(slots=True)
 class VerifySummary:
-    """Counts by status; ``ok`` only if every partition passed. An empty migration is not ok."""
+    """The number of results by status. ``ok`` is True only if every partition passed."""
 
     counts: Counter[Status] = field(default_factory=Counter)
     groups: int = 0
     inferred: int = 0
-    """Results that passed, but rest on inference."""
+    """The number of results that passed by inference only."""
 
     def add(self, result: PartitionResult) -> None:
         self.counts[result.status] += 1
@@ -111,10 +112,10 @@ class VerifySummary:
 
 @dataclass(slots=True)
 class MigrationVerifier:
-    """Compares a plan with what its two stores hold now. Reads only.
+    """Compares a plan with the current offsets of its two stores. It only reads.
 
-    ``open_logs`` gives the Kafka cluster whose logs the offsets must lie in; without one that is not checked, and
-    progress is unknown. ``state`` contains the rewinds that were really written.
+    ``open_logs`` returns the Kafka cluster in whose logs the offsets must be. Without a cluster that is not checked,
+    and a target that moved forward is unknown. ``state`` is the journal, which tells which rewinds were written.
     """
 
     plan: PlanFile
@@ -126,9 +127,9 @@ class MigrationVerifier:
     _log: LogRangeCache | None = None
 
     def results(self) -> Iterator[PartitionResult]:
-        """Yields one result per partition; the summary is complete when the iterator ends.
+        """Yields one result for each partition. The summary is complete when the iterator ends.
 
-        Raises `PlanError` where a store is not the planned one.
+        Raises `PlanError` if a store is not the planned one.
         """
         check_endpoint("source", self.plan.header.source, self.source)
         check_endpoint("target", self.plan.header.target, self.target)
@@ -138,8 +139,8 @@ class MigrationVerifier:
             planned.update(group.group for group in batch)
             yield from self._batch(batch, sources, existing)
         options = self.plan.header.options
-        late = (g for g in self.source.groups() if g not in planned and options.selects_group(g))
-        for names in batched(late, READ_BATCH_GROUPS):
+        unplanned = (g for g in self.source.groups() if g not in planned and options.selects_group(g))
+        for names in batched(unplanned, READ_BATCH_GROUPS):
             plans = [GroupPlan(name, options.target_group(name), ()) for name in names]
             yield from self._batch(plans, self._read_source(plans), existing)
 
@@ -160,8 +161,11 @@ class MigrationVerifier:
                 yield result
 
     def _load_logs(self, targets: Mapping[str, GroupOffsets]) -> LogRangeCache:
-        """Log ends of all that the target holds. They are read after the offsets (again, where an offset lies beyond
-        the end that is known), so a commit is never taken to be beyond an end that was read before it."""
+        """Returns the log ranges of all partitions in the target.
+
+        They are read after the offsets, and again if an offset is beyond the known end. So a new commit is never
+        reported as beyond an older end.
+        """
         if self._log is None:
             self._log = LogRangeCache(self.open_logs())
         held = set[TopicPartition]().union(*(target.offsets for target in targets.values()))
@@ -212,7 +216,8 @@ class MigrationVerifier:
                 yield self._partition(plan, tp, step, source, target, log)
 
     def _rewind_is_missing(self, group: str, step: PlanStep, target_offset: Committed | None) -> bool:
-        """A target ahead of a planned rewind may have consumed on since, or was never moved: the journal tells."""
+        """Returns whether a planned rewind was not written. (A target beyond it may also have been consumed since the
+        rewind.)"""
         if (
             step.action is not Action.REWIND
             or step.after is None
@@ -226,7 +231,7 @@ class MigrationVerifier:
         return step.tp not in done.written and step.tp not in done.in_doubt
 
     def _why_missing(self, group: str, step: PlanStep) -> str:
-        """The journal's record of an offset that the target should hold and does not."""
+        """Returns why the target lacks an offset, according to the journal."""
         if self.state is not None and self.state.undo.may_have_written:
             return "the target has no commit: the plan was rolled back"
         if self.state is not None and step.action.writes and group not in self.state.apply.done:
@@ -237,7 +242,7 @@ class MigrationVerifier:
         self, steps: Mapping[TopicPartition, PlanStep], source: GroupOffsets, target: GroupOffsets
     ) -> list[TopicPartition]:
         if steps.keys() == source.offsets.keys() == target.offsets.keys() and not (source.errors or target.errors):
-            return sorted(steps)  # as it should be, and by far the most frequent
+            return sorted(steps)  # the most frequent case
         options = self.plan.header.options
         found = {*source.offsets, *source.errors, *target.offsets, *target.errors}
         if options.topics:
@@ -282,7 +287,7 @@ class MigrationVerifier:
 
 
 def _is_unchanged(step: PlanStep, source_offset: Committed | None, target_offset: Committed | None) -> bool:
-    """Whether both sides hold just what the plan left them with: by far the most frequent case, judged at once."""
+    """Returns whether both sides still hold what the plan expects. This is a fast path for the most frequent case."""
     return (
         target_offset is not None
         and source_offset is not None
@@ -297,7 +302,7 @@ def _is_unchanged(step: PlanStep, source_offset: Committed | None, target_offset
 
 
 def _with_mapped_partitions(plan: GroupPlan, source: GroupOffsets) -> GroupOffsets:
-    """The source's byte positions under the partitions that the plan made of theirs; all else as it is."""
+    """Returns the source's offsets, with each byte position under the partition to which the plan maps it."""
     new = {step.source_tp: step.tp for step in plan.steps if step.origin is not None}
     return replace(
         source,
@@ -307,7 +312,7 @@ def _with_mapped_partitions(plan: GroupPlan, source: GroupOffsets) -> GroupOffse
 
 
 def _outside(offset: int, log: LogRange | MissingTopic | OffsetMgrError | None) -> _Outcome:
-    """The result for an offset outside its log."""
+    """Returns the result for an offset outside its log."""
     if isinstance(log, LogRange) and offset < log.start:
         why = f"below the log start by {log.start - offset}; {clamp_text(offset, log)}"
         return Status.BELOW_LOG_START, VerifyEvidence.SEEN, why
@@ -315,7 +320,7 @@ def _outside(offset: int, log: LogRange | MissingTopic | OffsetMgrError | None) 
         return Status.BEYOND_LOG_END, VerifyEvidence.SEEN, f"beyond the log end by {offset - log.end}"
     if isinstance(log, MissingTopic):
         return Status.NO_SUCH_LOG, VerifyEvidence.SEEN, log.value
-    return Status.UNKNOWN, VerifyEvidence.UNKNOWN, f"the log's end is not known: {log}"
+    return Status.UNKNOWN, VerifyEvidence.UNKNOWN, f"the log's end is unknown: {log}"
 
 
 _Outcome = tuple[Status, VerifyEvidence, str]
@@ -332,7 +337,7 @@ def _check_unplanned(source_offset: Committed | None, target_offset: Committed |
 def check_planned(
     step: PlanStep, source_offset: Committed | None, target_offset: Committed | None, log_end: int | None
 ) -> _Outcome:
-    """The result for a planned partition: ``source_offset`` is the source's present offset, ``target_offset`` the target's."""
+    """Returns the result for a planned partition from the current offsets of both stores."""
     if step.action.refuses:
         comparable = step.origin is None and not isinstance(step.tp.partition, BrokerPartition)
         if (
@@ -341,7 +346,7 @@ def check_planned(
             and target_offset is not None
             and source_offset.offset == target_offset.offset
         ):
-            return Status.EQUAL, VerifyEvidence.SEEN, "the plan refused it; source and target agree now"
+            return Status.EQUAL, VerifyEvidence.SEEN, "the plan refused it, but source and target are equal now"
         return Status.REFUSED, VerifyEvidence.SEEN, f"the plan refused it: {step.note}"
     if step.after is None:
         return Status.UNKNOWN, VerifyEvidence.UNKNOWN, "the plan expects nothing here"
@@ -349,7 +354,7 @@ def check_planned(
         return Status.MISSING, VerifyEvidence.SEEN, "the target has no commit"
     expected = step.after.offset
     if target_offset.offset < expected:
-        return Status.BEHIND, VerifyEvidence.SEEN, f"behind what was planned by {expected - target_offset.offset}"
+        return Status.BEHIND, VerifyEvidence.SEEN, f"behind the plan by {expected - target_offset.offset}"
     if target_offset.offset > expected:
         moved = _check_progress(step, target_offset.offset, log_end)
         if not moved[0].ok:
@@ -362,19 +367,19 @@ def check_planned(
 def _check_progress(step: PlanStep, offset: int, log_end: int | None) -> _Outcome:
     assert step.after is not None
     if log_end is None:
-        return Status.UNKNOWN, VerifyEvidence.UNKNOWN, "moved forward, but the log's end is not known"
+        return Status.UNKNOWN, VerifyEvidence.UNKNOWN, "moved forward, but the log's end is unknown"
     if offset > log_end:
         return Status.BEYOND_LOG_END, VerifyEvidence.SEEN, f"beyond the log end by {offset - log_end}"
     return Status.PROGRESS, VerifyEvidence.SEEN, f"moved forward by {offset - step.after.offset}"
 
 
 def _compare_with_source(
-    step: PlanStep, source_offset: Committed | None, target_offset: Committed, so_far: _Outcome
+    step: PlanStep, source_offset: Committed | None, target_offset: Committed, result_so_far: _Outcome
 ) -> _Outcome:
     if step.source is None:
-        return so_far
+        return result_so_far
     if step.origin is not None:
-        return _compare_with_position(step, step.origin, source_offset, so_far)
+        return _compare_with_position(step, step.origin, source_offset, result_so_far)
     if source_offset is None:
         return Status.SOURCE_GONE, VerifyEvidence.SEEN, "the source no longer holds it"
     if source_offset.offset > target_offset.offset and source_offset.offset != step.source.offset:
@@ -382,22 +387,29 @@ def _compare_with_source(
         return (
             Status.SOURCE_AHEAD,
             VerifyEvidence.SEEN,
-            f"the source moved on after the plan; starting from the target would repeat {behind}",
+            f"the source moved on after the plan; a start from the target would repeat {behind} messages",
         )
     if source_offset.offset < step.source.offset:
         back = step.source.offset - source_offset.offset
         return Status.SOURCE_REWOUND, VerifyEvidence.SEEN, f"the source was moved back by {back} after the plan"
-    if step.action is Action.KEEP_NEWER and so_far[0] is Status.EQUAL and target_offset.offset > source_offset.offset:
+    if (
+        step.action is Action.KEEP_NEWER
+        and result_so_far[0] is Status.EQUAL
+        and target_offset.offset > source_offset.offset
+    ):
         why = f"as planned, the target stays ahead of the source by {target_offset.offset - source_offset.offset}"
         return Status.KEPT_AHEAD, VerifyEvidence.SEEN, why
-    return so_far
+    return result_so_far
 
 
 def _compare_with_position(
-    step: PlanStep, origin: PlanSource, source_offset: Committed | None, so_far: _Outcome
+    step: PlanStep, origin: PlanSource, source_offset: Committed | None, result_so_far: _Outcome
 ) -> _Outcome:
-    """As `_compare_with_source`, where the source holds a byte position: it is compared with itself, as the plan saw it.
-    That the offset stands for it is inferred, however surely the offset was seen."""
+    """Works like `_compare_with_source` for a byte position in the source, which can only be compared with the byte
+    position in the plan.
+
+    The target's offset was derived from the byte position, so the confidence is that of the derivation.
+    """
     assert step.source is not None
     old = step.source.offset
     evidence = VerifyEvidence(origin.evidence)
@@ -409,5 +421,5 @@ def _compare_with_position(
     if source_offset.offset < old:
         why = f"the source was moved back after the plan, from byte {old} to {source_offset.offset}"
         return Status.SOURCE_REWOUND, VerifyEvidence.SEEN, why
-    status, _, detail = so_far
+    status, _, detail = result_so_far
     return status, evidence, f"{detail}; {origin.how}" if detail else origin.how

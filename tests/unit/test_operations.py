@@ -125,7 +125,7 @@ def test_a_partition_of_kafka_0_7_is_named_by_its_broker_too() -> None:
 
 
 def test_what_is_only_a_partition_of_kafka_0_7_is_refused_where_there_are_none() -> None:
-    with pytest.raises(UsageError, match=r"topic t:3-1: 3-1 is no range"):
+    with pytest.raises(UsageError, match=r"topic t:3-1: 3-1 is not a range"):
         TopicSelection.parse(["t:3-1"]).numbered()
 
 
@@ -434,7 +434,7 @@ def test_copying_a_group_leaves_it_and_the_copy_can_be_verified(store: SnapshotS
     assert carry(store, plan_copy(store, "a", store, "copy"), tmp_path / "i.avro") == 0
     assert verify_copy(store, "a", store, "copy") == 2
     store.commit("a", {T0: OffsetAndMetadata(11)})
-    with pytest.raises(Conflict, match="t-0 is 10 there and 11 here"):
+    with pytest.raises(Conflict, match="t-0 is 10 in the copy and 11 in the original"):
         verify_copy(store, "a", store, "copy")
     with pytest.raises(GroupNotFound):
         list(plan_copy(store, "zz", store, "copy"))

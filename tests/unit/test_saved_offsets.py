@@ -377,7 +377,7 @@ def test_an_offset_expires_when_a_broker_would_let_it(
     offset: SavedOffset, activity: Activity | None, over_at: int | None
 ) -> None:
     def over(at: int) -> bool:
-        return Expiry(at, HOUR).over(ORDERS, offset, activity)
+        return Expiry(at, HOUR).has_expired(ORDERS, offset, activity)
 
     if over_at is None:
         assert not over(NOON + 1000 * HOUR)

@@ -97,7 +97,7 @@ def test_a_range_that_goes_backwards_is_bad_usage(
     name: str, uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*commands(uri, tmp_path)[name], "--topic", "orders:7-2"]) == 2
-    assert "error: topic orders:7-2: 7-2 is no range" in capsys.readouterr().err
+    assert "error: topic orders:7-2: 7-2 is not a range" in capsys.readouterr().err
 
 
 def test_stores_without_groups_are_not_said_to_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
