@@ -46,14 +46,13 @@ def verify_copy(source: OffsetStore, group: str, target: OffsetStore, name: str)
         expected, actual = original.get(tp), copied.get(tp)
         if not isinstance(expected, Committed):
             continue
-        if (
-            not isinstance(actual, Committed)
-            or actual.offset != expected.offset
-            or actual.metadata != expected.metadata
+        if not isinstance(actual, Committed) or (actual.offset, actual.metadata) != (
+            expected.offset,
+            expected.metadata,
         ):
             raise Conflict(
                 f"copy of group {group!r} in {name!r}",
-                f"{tp} is {_offset_text(actual)} in the copy and {_offset_text(expected)} in the original, which was kept",
+                f"{tp} is {_offset_text(actual)} in the copy and {_offset_text(expected)} in the original (kept)",
                 "find out whether a client commits to one of them",
                 actual=actual,
             )

@@ -30,7 +30,7 @@ class LagRow(NamedTuple):
     """One partition of one group. None means unknown.
 
     ``lag`` counts the records from the committed offset, or from the log's start if that is larger. It is unknown if
-    the committed offset is beyond the log's end (for example because the topic was recreated); then ``note`` says so.
+    the committed offset is beyond the log's end (for example because the topic was recreated); then ``note`` mentions it.
     ``error`` is the reason why the partition could not be read.
     """
 
@@ -75,7 +75,7 @@ def lag(
     """Yields the lag of groups in their order. Without a cluster the lag and the log ranges are unknown.
 
     ``newer`` is the Kafka store of the same cluster, for groups that may have left ZooKeeper: if its offset is larger,
-    or the only one, the lag counts from it, and the note says so. With ``strict``, a group that neither the store nor
+    or the only one, the lag counts from it, and the note mentions it. With ``strict``, a group that neither the store nor
     ``newer`` knows raises `GroupNotFound`. ``partitions`` are reported for each group even without a commit.
 
     It scans the store once and sends one bulk request to the cluster for each `BATCH` offsets.
@@ -111,18 +111,15 @@ def _flush(
     *,
     strict: bool,
 ) -> Iterator[GroupLag]:
-    """Yields the rows of one batch. ``logs`` are the known ranges; a range is requested again if a commit is beyond it."""
+    """Yields the rows of one batch. ``logs`` are the known ranges, and those below a commit are requested again."""
     all_topics = not topics.patterns
     in_kafka = {} if newer is None else {found.group: found for found in newer.scan([found.group for found in batch])}
     to_read: set[TopicPartition] = set()
     for found in batch:
-        kafka_group = in_kafka.get(found.group)
-        if strict and kafka_group is not None:
-            _require_known(store, found, kafka_group)
-        for tp, committed in (
-            *found.offsets.items(),
-            *(kafka_group.offsets.items() if kafka_group is not None else ()),
-        ):
+        other = in_kafka.get(found.group)
+        if strict and other is not None:
+            _require_known(store, found, other)
+        for tp, committed in (*found.offsets.items(), *(other.offsets.items() if other is not None else ())):
             log = logs.get(tp)
             if isinstance(tp.partition, BrokerPartition):
                 continue  # a byte position has no lag in messages
@@ -134,16 +131,14 @@ def _flush(
     if to_read and cluster is not None:
         logs.update(_with_missing_topics(cluster, cluster.log_ranges(to_read)))
     for found in batch:
-        kafka_group = in_kafka.get(found.group)
+        other = in_kafka.get(found.group)
         offsets: dict[TopicPartition, Offset] = {**found.offsets}
-        if kafka_group is not None and found.error is None:
+        if other is not None and found.error is None:
             offsets |= {
-                tp: ABSENT
-                for tp in (*kafka_group.offsets, *kafka_group.errors)
-                if tp not in offsets and tp not in found.errors
+                tp: ABSENT for tp in (*other.offsets, *other.errors) if tp not in offsets and tp not in found.errors
             }
         rows = [
-            _row(found.group, tp, offset, logs, _larger_in_kafka(kafka_group, tp, offset))
+            _row(found.group, tp, offset, logs, _larger_in_kafka(other, tp, offset))
             for tp, offset in offsets.items()
             if all_topics or topics.matches(tp)
         ]
@@ -159,9 +154,7 @@ def _flush(
         ]
         rows.sort(key=_partition)
         # If Kafka could not be read, a row has the error; without any row, the group has it.
-        unread = (
-            None if kafka_group is None or any(row.error is kafka_group.error for row in rows) else kafka_group.error
-        )
+        unread = None if other is None or any(row.error is other.error for row in rows) else other.error
         yield GroupLag(found.group, rows, found.error or unread)
 
 
@@ -172,10 +165,10 @@ def _with_missing_topics(
     unknown = {tp.topic for tp, log in logs.items() if isinstance(log, UnknownTopicOrPartition)}
     if not unknown:
         return logs
-    kafka_group = cluster.topics(sorted(unknown))
+    other = cluster.topics(sorted(unknown))
     gone = {
         topic: UnknownTopicOrPartition(f"topic {topic}", "does not exist in this Kafka cluster")
-        for topic in unknown.difference(kafka_group)
+        for topic in unknown.difference(other)
     }
     return {tp: gone.get(tp.topic, log) for tp, log in logs.items()}
 

@@ -1,8 +1,8 @@
-"""The evidence of a watched partition about the phase of its owner.
+"""The evidence that a watched partition gives about the phase of its owner.
 
 Pure. Every result has a confidence (data rule "verdicts carry evidence"): *seen* (observed commits prove it),
-*inferred* (it follows from given numbers under a stated assumption) or *unknown* (with what would resolve it). Unknown
-never passes.
+*inferred* (it follows from given numbers under a stated assumption) or *unknown* (then the result names a remedy). An
+unknown result never passes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from offsetmgr.migration.ownership_history import PartitionHistory, offset_or
 
 
 class Confidence(Enum):
-    """How a result is known."""
+    """How surely a result is known."""
 
     SEEN = "seen"
     INFERRED = "inferred"
@@ -27,12 +27,12 @@ class Confidence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EvidenceThresholds:
-    """Evidence that the caller accepts besides observed commits.
+    """The evidence that the caller accepts besides observed commits.
 
-    ``unchanged_ms``: the time without changes after which a partition counts as idle. ``accept_idle``: partitions without
+    ``quiet_ms``: the time without changes after which a partition counts as idle. ``accept_idle``: partitions without
     traffic pass if the stores show that nothing can be lost. ``accept_spare``: new members without partitions pass.
     ``catch_up_later``: idle partitions whose ZooKeeper offset is behind pass the dual phase, because the caller copies
-    Kafka's offset before the gate that counts.
+    Kafka's offset to ZooKeeper before the gate that counts.
     """
 
     accept_idle: bool = False
@@ -43,7 +43,8 @@ class EvidenceThresholds:
 
 @dataclass(frozen=True, slots=True)
 class PartitionEvidence:
-    """The evidence about one partition's owner. ``final`` False: further observations may change it."""
+    """The evidence about one partition's owner. ``remedy`` is what the operator can do if it does not pass. ``final``
+    is False if further observations may change it."""
 
     partition: TopicPartition
     member: str | None
@@ -57,11 +58,11 @@ class PartitionEvidence:
     log_end: int | None = None
 
 
-_SEND_MESSAGE = "send a message to this partition; its commit settles it"
+_SEND_MESSAGE = "send a message to this partition: its commit shows the phase"
 
 
 def assess_unowned(observation: Observation, tp: TopicPartition) -> PartitionEvidence:
-    """Returns the evidence of a consumed partition without an owner, or whose owner has just changed."""
+    """Returns the evidence about a consumed partition without an owner, or whose owner is changing."""
     return PartitionEvidence(
         tp,
         None,
@@ -80,7 +81,7 @@ def _offset_or_none(offset: int) -> int | None:
 
 
 def assess_owned(history: PartitionHistory, phase: CommitMode, rules: EvidenceThresholds) -> PartitionEvidence:
-    """Returns whether the partition's owner is known to be in the phase."""
+    """Returns the evidence about the partition's owner: whether it is known to be in the phase."""
 
     def result(ok: bool, known: Confidence, why: str, remedy: str = "", *, final: bool = True) -> PartitionEvidence:
         return PartitionEvidence(
@@ -100,15 +101,19 @@ def assess_owned(history: PartitionHistory, phase: CommitMode, rules: EvidenceTh
         if store.error is not None:
             why = f"{name}'s offset cannot be read: {store.error}"
             return result(
-                False, Confidence.UNKNOWN, why, "make it readable; it is never treated as absent", final=False
+                False,
+                Confidence.UNKNOWN,
+                why,
+                "make it readable (an unreadable offset never counts as absent)",
+                final=False,
             )
         if store.lowered is not None:
-            why = f"{name} went backwards: {store.lowered}; no consumer does that, so another writer is at work"
-            return result(False, Confidence.UNKNOWN, why, "stop the other writer, then check again")
+            why = f"{name} went backwards: {store.lowered}; no consumer does that, so another client writes there"
+            return result(False, Confidence.UNKNOWN, why, "stop the other client, then check again")
     if (history.zookeeper_alone and history.kafka.changes) or (history.kafka_alone and history.zookeeper.changes):
         proof = history.zookeeper_alone or history.kafka_alone
-        why = f"{proof}; then the other store moved too, so another client (a mirror?) writes there"
-        return result(False, Confidence.UNKNOWN, why, "stop the other writer, then check again")
+        why = f"{proof}; then the other store changed too, so another client (a mirror?) writes there"
+        return result(False, Confidence.UNKNOWN, why, "stop the other client, then check again")
     behaviour = behaviour_of(history)
     if behaviour is not None:
         found, why = behaviour
@@ -117,7 +122,7 @@ def assess_owned(history: PartitionHistory, phase: CommitMode, rules: EvidenceTh
 
 
 def describe_behaviour(found: CommitMode) -> str:
-    """Returns what a member in this phase does with its commits, as text."""
+    """Returns, as text, where a member in this phase commits."""
     return {
         CommitMode.ZOOKEEPER: "commits to ZooKeeper alone",
         CommitMode.DUAL: "commits to both",
@@ -126,7 +131,7 @@ def describe_behaviour(found: CommitMode) -> str:
 
 
 def behaviour_of(history: PartitionHistory) -> tuple[CommitMode, str] | None:
-    """Returns the phase that the observed commits prove, if they do."""
+    """Returns the phase that the observed commits prove, with the proof; None if they prove none."""
     if history.zookeeper.changes and history.kafka.changes:
         return CommitMode.DUAL, f"Kafka {history.kafka.changes[-1]}; ZooKeeper {history.zookeeper.changes[-1]}"
     if history.zookeeper_alone:
@@ -143,13 +148,13 @@ def _numbers(history: PartitionHistory) -> str:
     end = "unknown" if history.log is None else str(history.log.end)
     return (
         f"ZooKeeper {reading_text(history.zookeeper.last)}, Kafka {reading_text(history.kafka.last)}, log end {end},"
-        f" nothing moved for {history.unchanged_ms / 1000:.1f} s"
+        f" no change for {history.unchanged_ms / 1000:.1f} s"
     )
 
 
 def _check_idle(history: PartitionHistory, rules: EvidenceThresholds, result: _MakeResult) -> PartitionEvidence | None:
-    """Returns the result of every phase without observed commits: log end unknown, messages waiting, or not quiet
-    yet."""
+    """Returns the result of a partition that cannot be assessed as idle: its log end is unknown, messages are waiting,
+    or it has not been quiet for long enough. None if it is idle."""
     if history.lag is None:
         why = (
             f"the log's end cannot be read, so an idle partition cannot be distinguished from a stuck one; "
@@ -157,21 +162,23 @@ def _check_idle(history: PartitionHistory, rules: EvidenceThresholds, result: _M
         )
         return result(False, Confidence.UNKNOWN, why, "check the brokers of this partition", final=False)
     if history.lag > 0:
-        why = f"{history.lag} messages wait and no commit was seen; {_numbers(history)}"
-        remedy = "give a --window of at least three auto.commit.interval.ms; if it stays so, the member is stuck"
+        why = f"{history.lag} messages are waiting and no commit was seen; {_numbers(history)}"
+        remedy = "use a --window of at least three auto.commit.interval.ms; if the result stays the same, the member is stuck"
         return result(False, Confidence.UNKNOWN, why, remedy, final=False)
     if history.unchanged_ms < rules.quiet_ms:
-        return result(False, Confidence.UNKNOWN, f"not yet told; {_numbers(history)}", _SEND_MESSAGE, final=False)
+        return result(
+            False, Confidence.UNKNOWN, f"idle for too short a time; {_numbers(history)}", _SEND_MESSAGE, final=False
+        )
     return None
 
 
 def _assess_idle(
     history: PartitionHistory, rules: EvidenceThresholds, result: _MakeResult, *, safe: bool, because: str, unsafe: str
 ) -> PartitionEvidence:
-    """Decides a partition without traffic: it passes only if the caller accepts idle partitions, and only if nothing
-    can be lost.
+    """Returns the result of a partition without traffic. It passes only if the offsets show that nothing can be lost
+    (``safe``) and the caller accepts idle partitions.
 
-    If the offsets are not safe, the result is not settled, because the next automatic commit may change that.
+    If it is not safe, the result is not final, because the next automatic commit may change the offsets.
     """
     if not safe:
         why = f"no traffic; {_numbers(history)}: {unsafe}"
@@ -187,11 +194,13 @@ def _unproven_dual(history: PartitionHistory, rules: EvidenceThresholds, result:
     if fresh := history.new_kafka_changes:
         why = f"Kafka {fresh[-1]}, ZooKeeper still {reading_text(history.zookeeper.last)}"
         if not_idle is not None:
-            return result(False, Confidence.UNKNOWN, f"one store moved so far: {why}", "wait", final=False)
-        # A dual member repeats a failed write to ZooKeeper with its next commit.
+            return result(
+                False, Confidence.UNKNOWN, f"one store changed so far: {why}", "wait for the next commit", final=False
+            )
+        # Not final: a dual member retries a failed write to ZooKeeper with its next commit.
         return result(False, Confidence.INFERRED, f"commits to Kafka alone: {why}; {_numbers(history)}", final=False)
     if history.zookeeper.changes:
-        why = f"ZooKeeper {history.zookeeper.changes[-1]}, Kafka {reading_text(history.kafka.last)} has not moved"
+        why = f"ZooKeeper {history.zookeeper.changes[-1]}, Kafka {reading_text(history.kafka.last)} has not changed"
         return result(False, Confidence.UNKNOWN, why, "wait for the next commit", final=False)
     if not_idle is not None:
         return not_idle

@@ -1,8 +1,8 @@
-"""Copies Kafka's offsets to ZooKeeper for partitions without traffic, on the way back to ZooKeeper.
+"""Copies Kafka's offsets to ZooKeeper for partitions without traffic, when a group goes back to ZooKeeper.
 
-A dual member never writes ZooKeeper there: it assumes that the larger offset, from which it started, is already stored.
-The copy only moves forward and is conditional on the version that was read, so a consumer that commits at the same
-moment wins.
+A dual member never writes ZooKeeper for such a partition, because it assumes that the larger offset, from which it
+started, is already stored. The copy only moves forward and is conditional on the version that was read, so a commit of
+a consumer at the same moment wins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from offsetmgr.migration.ownership_history import GroupHistory, offset_or
 
 
 def behind(history: GroupHistory) -> dict[TopicPartition, Change]:
-    """Returns the partitions whose ZooKeeper offset stayed below Kafka's, with the write that raises it."""
+    """Returns the partitions without traffic whose ZooKeeper offset is below Kafka's, each with the write that raises
+    it."""
     observation = history.latest
     if observation is None:
         return {}
@@ -40,10 +41,11 @@ def copy_forward(
     *,
     record: Callable[[list[OffsetCopy]], None],
 ) -> list[OffsetCopy]:
-    """Executes the writes and returns their outcomes. ``record`` makes the before-images durable first.
+    """Executes the writes and returns their outcomes. ``record`` must make the before-images durable; it is called
+    first.
 
-    A partition whose consumer committed meanwhile counts as caught up if ZooKeeper now holds at least the offset.
-    Raises `OffsetMgrError` if a partition is still behind, after all outcomes are recorded.
+    If a consumer commits first, its partition counts as caught up if ZooKeeper then has at least the offset to copy.
+    Raises `OffsetMgrError` if a partition is still behind, after all outcomes are set.
     """
     copies = {
         tp: OffsetCopy(tp.topic, tp.partition, offset_or(c.expected, -1) if c.expected else None, c.after.offset)

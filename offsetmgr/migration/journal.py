@@ -195,7 +195,7 @@ class Journal:
 
 
 def check_opening(path: Path, record: Record, plan_sha256: str) -> None:
-    """Raises `JournalError` or `UnknownVersion` if a journal's first record does not match this plan and this version."""
+    """Raises `JournalError` or `UnknownVersion` if a journal's first record does not fit this plan and version."""
     if record.get("kind") != "open":
         raise JournalError(f"journal {path}", "it does not begin with an opening record")
     if record["journal"] != VERSION:

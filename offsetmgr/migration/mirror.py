@@ -2,9 +2,9 @@
 
 The mirror only moves offsets forward; either store can be ZooKeeper or Kafka. If the target has compare-and-set, every
 write is conditional on the version that was read. If the target is Kafka, the mirror locks each group: it joins as a
-static member, so a restarted mirror takes over from a dead one at once, and a frozen mirror is fenced. It refuses
-groups to which other clients commit. Brokers of 0.8.2 have no group lock; there the store compares just before each
-write. The mirror keeps no state: after a restart it compares both sides again.
+static member, so a restarted mirror takes over at once and a frozen one is fenced. It refuses groups to which others
+commit. Brokers of 0.8.2 have no group lock; there the store compares just before each write. The mirror keeps no state:
+a restarted mirror compares both sides again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HOLDER = "offsetmgr-mirror"
 _MAX_WAIT_S: Final = 0.25
 """The longest single wait, so that the mirror reacts to ``stop`` quickly."""
 _ROUNDING_S: Final = 0.01
-"""The tolerance for rounding when two times of the monotonic clock are compared."""
+"""A tolerance for rounding."""
 _RETRY_S: Final = 0.2
 _MAX_BACKOFF_S: Final = 5.0
 
@@ -40,14 +40,13 @@ _MAX_BACKOFF_S: Final = 5.0
 class Mirror:
     """Mirrors the groups that ``options`` select.
 
-    ``idle_s`` limits the time between two full comparisons, so that a missed notification causes a delay and no lost
-    offset. ``settle_s`` is the time for which the mirror watches a group for other clients before it locks the group.
+    ``idle_s`` limits the time between two full comparisons, so that a missed notification delays an offset but does not
+    lose it. For ``settle_s`` the mirror watches a group for other clients before it locks the group.
 
     ``legacy_groups`` returns the live old consumers that commit to the source. If the target's groups must be locked, a
     group is locked only after its old consumers were seen to commit to the source alone (`mirror_safety`). If it is
-    None, there are no such consumers, or the user trusts them. ``watch_s`` limits how long ``once`` waits for that
-    evidence. Locked groups are committed again every ``refresh_s``, so that they do not expire; it must be well below
-    the target's retention.
+    None, there are none, or the user trusts them. ``watch_s`` limits how long ``once`` waits for that. Locked groups
+    are committed again every ``refresh_s``, so that they do not expire; this must be well below the target's retention.
 
     ``crossing`` detects offsets in the deleted log of a recreated topic, which are not mirrored. If it is None, the
     caller guarantees that there are none. Leader epochs are never mirrored.
@@ -71,16 +70,15 @@ class Mirror:
     interrupted: bool = False
     """Whether ``stop`` ended a run with ``once`` before everything was written."""
     _sources: dict[str, str] = field(default_factory=dict)
-    """The source's group by the target's group. It prevents two groups from being mirrored to one."""
+    """The source's group by the target's group, so that no two groups are mirrored to one."""
     _full_at: float = 0.0
     _failures: int = 0
 
     def run(self, *, once: bool = False) -> MirrorStatus:
-        """Mirrors until ``stop`` returns True, or with ``once`` until a comparison finds nothing left to write; returns
-        the last status.
+        """Mirrors until ``stop`` returns True or, with ``once``, until nothing is left to write. Returns the last
+        status.
 
-        If a store is unreachable, the next round retries, and the status shows the error. Only an error of the first
-        comparison is raised.
+        If a store is unreachable, the next round retries. Only an error of the first comparison is raised.
         """
         try:
             changed: set[str] | None = None
@@ -110,8 +108,6 @@ class Mirror:
         now = self.clock.monotonic()
         since = (m.watching_since for m in self.groups.values() if m.state is MirrorState.WATCHING)
         return any(began is not None and now - began < self.watch_s for began in since)
-
-    # --- waiting ----------------------------------------------------------------------------------------
 
     def _wait_for_changes(self, pending: set[str]) -> set[str] | None:
         """Waits until a group may have changed; returns the changed groups, None for all."""
@@ -159,9 +155,8 @@ class Mirror:
                     self.crossing.forget()
                 for mirror in self.groups.values():
                     mirror.stale = True
-            for batch in batched(
-                sorted(self.groups if changed is None else changed & self.groups.keys()), READ_BATCH_GROUPS
-            ):
+            names = self.groups if changed is None else changed & self.groups.keys()
+            for batch in batched(sorted(names), READ_BATCH_GROUPS):
                 pending |= self._copy([self.groups[name] for name in batch if not self.groups[name].ended])
         except OffsetMgrError as error:
             if self.rounds == 1:
@@ -185,7 +180,7 @@ class Mirror:
             self._observe_target(new)
 
     def _observe_target(self, new: list[GroupMirror]) -> None:
-        """Reads the new groups in the target and waits. The next read then shows whether another client commits there."""
+        """Reads the new groups in the target and waits. The next read then shows commits of other clients."""
         found = self._target_offsets(new)
         now = self.clock.monotonic()
         for mirror in new:
@@ -197,8 +192,6 @@ class Mirror:
         while remaining_s > 0 and not self.stop():
             self.clock.sleep(min(remaining_s, _MAX_WAIT_S))
             remaining_s = min(remaining_s - _MAX_WAIT_S, deadline - self.clock.monotonic())
-
-    # --- copying ----------------------------------------------------------------------------------------
 
     def _copy(self, batch: list[GroupMirror]) -> set[str]:
         """Copies groups; returns the groups to check again soon."""
@@ -225,7 +218,7 @@ class Mirror:
     def _read_members(
         self, batch: list[GroupMirror], target: LockableStore, pending: set[str]
     ) -> tuple[Mapping[str, LegacyGroup], list[GroupMirror]]:
-        """Reads the live old consumers, and releases the lock of each group in which a member may commit to Kafka too."""
+        """Reads the live old consumers, and unlocks each group in which a member may commit to Kafka too."""
         if self.legacy_groups is None or not batch:
             return {}, batch
         legacy = self.legacy_groups(mirror.group for mirror in batch)
@@ -329,8 +322,7 @@ class Mirror:
             mirror.unlocked_read = found
 
     def _may_lock(self, mirror: GroupMirror, legacy: LegacyGroup, pending: set[str]) -> bool:
-        """Returns whether the group may be locked, because no member commits to the target too. Otherwise it is
-        watched."""
+        """Returns whether the group may be locked, because no member commits to the target too; else watches it."""
         if mirror.ended:
             return False
         now = self.clock.monotonic()
@@ -351,7 +343,7 @@ class Mirror:
         return False
 
     def _lock_groups(self, to_lock: Iterable[GroupMirror], target: LockableStore, pending: set[str]) -> None:
-        """Locks the groups and then reads their offsets, which no other client changes while they are locked."""
+        """Locks the groups, then reads their offsets."""
         named = {mirror.target_group: mirror for mirror in to_lock}
         locked: list[GroupMirror] = []
         for name, lock in target.hold_many(named, holder=HOLDER):
@@ -385,7 +377,7 @@ class Mirror:
     def _record_commit(
         self, mirror: GroupMirror, outcomes: Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError
     ) -> bool:
-        """Records the outcome of a commit to a locked group; returns True if nothing is left to do."""
+        """Records the outcome of a commit to a locked group; returns True if it is complete."""
         if isinstance(outcomes, LockLost):
             # The lock has the reason: a consumer joined the group, or another mirror took over.
             self._handle_lost_lock(mirror, (mirror.lock.lost if mirror.lock else None) or outcomes)
@@ -396,8 +388,7 @@ class Mirror:
         return mirror.record_outcomes(outcomes)
 
     def _handle_lost_lock(self, mirror: GroupMirror, error: OffsetMgrError) -> None:
-        """Handles a lost lock: a group that a consumer or another mirror took is left to them, any other group is
-        locked again later."""
+        """Handles a lost lock: locks the group again later, unless a consumer or another mirror took it."""
         assert mirror.lock is not None
         mirror.lock.release()
         mirror.compute_lag()

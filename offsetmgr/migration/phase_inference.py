@@ -1,4 +1,4 @@
-"""The phase check of a whole group: what its watched partitions show about each member, and about all.
+"""Checks and infers the phase of a whole group from what its watched partitions show about each member.
 
 Pure. A group passes only if every live member is known to have been restarted and to commit where the phase requires.
 """
@@ -29,8 +29,8 @@ from offsetmgr.migration.ownership_history import GroupHistory, PartitionHistory
 class MemberEvidence:
     """The evidence about one member: whether it was restarted, and whether its commits fit the phase.
 
-    ``final`` False: further observations may change it. ``wrong``: it is known to be in another phase, or not to have
-    been restarted.
+    ``remedy`` is what the operator can do if it does not pass. ``final`` is False if further observations may change
+    the result. ``wrong``: the member is known to be in another phase, or not to have been restarted.
     """
 
     member: str
@@ -46,7 +46,8 @@ class MemberEvidence:
 
 @dataclass(frozen=True, slots=True)
 class PhaseReport:
-    """The result of the phase check. ``passed`` only if every member and partition in scope is known to fit."""
+    """The result of the phase check. ``passed`` is True only if every member and partition in scope is known to fit.
+    ``final`` is False if further observations may change the result."""
 
     group: str
     phase: CommitMode
@@ -61,17 +62,18 @@ class PhaseReport:
 
     @property
     def not_bounced(self) -> tuple[str, ...]:
-        """Returns the members of the start of the bounce that are still there."""
+        """The members from before the bounce that have not been restarted."""
         return tuple(m.member for m in self.members if m.wrong and m.why.startswith(_NOT_BOUNCED))
 
     @property
     def wrong(self) -> tuple[str, ...]:
-        """Returns the members that are known to be in another phase, or not to have been restarted."""
+        """The members that are known to be in another phase, or not to have been restarted."""
         return tuple(m.member for m in self.members if m.wrong)
 
     @property
     def cannot_pass(self) -> bool:
-        """Returns whether a member is wrong in a way that further observations cannot change."""
+        """Whether the check cannot pass any more, because further observations cannot change the result of a wrong
+        member."""
         return any(m.wrong and m.final for m in self.members)
 
 
@@ -89,8 +91,8 @@ def assess_phase(
 ) -> PhaseReport:
     """Checks a watched group against a phase.
 
-    ``only`` restricts the check to these members (the gate of one step of a rolling bounce); without it every live
-    member and every partition counts. ``also`` is a second accepted phase: members may be in either.
+    ``only`` restricts the check to these members (the gate of one step of a rolling bounce); otherwise every live
+    member and every partition counts. With ``also``, members may be in that phase too.
     """
     rules = rules or EvidenceThresholds()
     observation = history.latest
@@ -141,7 +143,7 @@ def _assess_either_phase(
 def _problems(observation: Observation, scope: set[str], whole_group: bool) -> tuple[str, ...]:
     problems = [f"ZooKeeper node {node} cannot be read: its content is unknown" for node in observation.unreadable]
     if not observation.members:
-        problems.append("no live member is registered: nothing can be seen of the group's phase")
+        problems.append("no live member is registered, so the group's phase cannot be observed")
     foreign_owners = sorted({o.member for o in observation.owners.values()} - set(observation.members))
     problems += [f"{m} owns partitions but is not registered: the group is still rebalancing" for m in foreign_owners]
     if not whole_group:
@@ -157,7 +159,9 @@ def _notes(observation: Observation, baseline: Observation | None) -> tuple[str,
         named = ", ".join(str(tp) for tp in observation.unconsumed[:5]) + (
             " ..." if len(observation.unconsumed) > 5 else ""
         )
-        notes.append(f"no live member subscribes to {named}: those offsets are not judged and move with `migrate`")
+        notes.append(
+            f"no live member subscribes to {named}: those offsets are not checked; `offsetmgr migrate` moves them"
+        )
     return tuple(notes)
 
 
@@ -166,7 +170,7 @@ def _notes(observation: Observation, baseline: Observation | None) -> tuple[str,
 
 @dataclass(frozen=True, slots=True)
 class _Restart:
-    """Whether a member is a new process: ``ok`` is None if only its commits can show it."""
+    """Whether a member is a new process. ``ok`` is None if only its commits can show it."""
 
     ok: bool | None
     confidence: Confidence
@@ -191,7 +195,7 @@ def _restart(member: RegisteredMember, baseline: Observation | None) -> _Restart
     return _Restart(
         None,
         Confidence.UNKNOWN,
-        f"{same} (a configured consumer.id, so it reveals nothing); it registered again since, which a restart"
+        f"{same} (a configured consumer.id, so the id shows no restart); it has registered again since, which a restart"
         " does, and an expired session too",
     )
 
@@ -214,15 +218,15 @@ def _assess_member(
     if restart.ok is False:
         return result(False, restart.confidence, restart.why, "restart it with the phase's settings", wrong=True)
     if not owned:
-        # A rebalance may still give it partitions, because owners follow registrations.
-        for_so_long = f"no registration and no owner has changed for {steady_ms / 1000:.1f} s"
+        # A rebalance may still assign partitions to it, because it follows the registration.
+        unchanged_for = f"no registration and no owner has changed for {steady_ms / 1000:.1f} s"
         if rules.accept_spare and restart.ok and steady_ms >= rules.quiet_ms:
-            why = f"{restart.why}; it owns no partition, so its commits cannot be seen; {for_so_long}"
+            why = f"{restart.why}; it owns no partition, so its commits cannot be seen; {unchanged_for}"
             return result(True, Confidence.INFERRED, why)
-        remedy = "run fewer members than partitions, or pass --accept-spare (its settings are then taken on trust)"
+        remedy = "run fewer members than partitions, or pass --accept-spare (then its settings are not checked)"
         if rules.accept_spare and restart.ok:
             remedy = "wait until the group has rebalanced"
-        why = f"{restart.why}; it owns no partition, so nothing can be seen of its commits; {for_so_long}"
+        why = f"{restart.why}; it owns no partition, so its commits cannot be seen; {unchanged_for}"
         return result(False, Confidence.UNKNOWN, why, remedy, final=False)
     bad = [v for v in owned if not v.ok]
     if bad:
@@ -247,10 +251,8 @@ def _assess_member(
 
 @dataclass(frozen=True, slots=True)
 class InferredPhase:
-    """The inferred phase of a group; ``phase`` is None if the evidence is not sufficient, or members differ.
-
-    ``members`` are the phases of single members.
-    """
+    """The inferred phase of a group; ``phase`` is None if the evidence is insufficient, or if members are in different
+    phases. ``members`` are the phases of the single members."""
 
     phase: CommitMode | None
     confidence: Confidence
@@ -259,7 +261,7 @@ class InferredPhase:
 
 
 def infer_phase(history: GroupHistory) -> InferredPhase:
-    """Infers the phase of a watched group from observed commits, else from the stores' offsets."""
+    """Infers the phase of a watched group from observed commits or, without any, from the stores' offsets."""
     proven: dict[CommitMode, list[str]] = {}
     for tp, partition in sorted(history.partitions.items()):
         if (behaviour := behaviour_of(partition)) is not None:

@@ -1,6 +1,6 @@
 """The reverse plan after the cutover: a plan in the other direction, made from the first plan and its journal.
 
-It copies the current offsets. The first plan only selects the groups and partitions; its journal says which of them
+It copies the current offsets. The first plan only selects the groups and partitions; its journal records which of them
 were copied.
 """
 
@@ -92,7 +92,7 @@ class ReversePlanner:
         return self._options_if_rewound if unchanged else self.base.options
 
     def _forward(self, name: str) -> _Forward:
-        """Returns the group in the first plan. Caches the last group, because its steps are planned one after another."""
+        """Returns the group in the first plan. Caches the last group, because its steps follow each other."""
         if name not in self._read:
             self._read.clear()
             forward = self.plan.group_at(self._positions[name])

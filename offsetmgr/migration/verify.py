@@ -1,8 +1,8 @@
 """Verifies a migration: reads both sides again and checks every partition that the plan expects or that exists.
 
 Each result has a confidence (data rule "verdicts carry evidence"): *seen* (both values were read), *inferred*, or
-*unknown*, which never passes. The source is read before the target, so that a consumer with dual commit, which writes
-Kafka first, never appears to be behind in the target.
+*unknown*, which never passes. The source is read first, so that a dual consumer, which writes Kafka before ZooKeeper,
+never appears to be behind in the target.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class MigrationVerifier:
     """Compares a plan with the current offsets of its two stores. It only reads.
 
     ``open_logs`` returns the Kafka cluster in whose logs the offsets must be. Without a cluster that is not checked,
-    and a target that moved forward is unknown. ``state`` is the journal, which tells which rewinds were written.
+    and a target that moved forward is unknown. ``state`` is the journal's record of the rewinds that were written.
     """
 
     plan: PlanFile
@@ -127,10 +127,8 @@ class MigrationVerifier:
     _log: LogRangeCache | None = None
 
     def results(self) -> Iterator[PartitionResult]:
-        """Yields one result for each partition. The summary is complete when the iterator ends.
-
-        Raises `PlanError` if a store is not the planned one.
-        """
+        """Yields one result for each partition, and completes the summary. Raises `PlanError` if a store is not the
+        planned one."""
         check_endpoint("source", self.plan.header.source, self.source)
         check_endpoint("target", self.plan.header.target, self.target)
         planned: set[str] = set()
@@ -163,7 +161,7 @@ class MigrationVerifier:
     def _load_logs(self, targets: Mapping[str, GroupOffsets]) -> LogRangeCache:
         """Returns the log ranges of all partitions in the target.
 
-        They are read after the offsets, and again if an offset is beyond the known end. So a new commit is never
+        They are read after the offsets, and again if an offset is beyond the known end, so a new commit is never
         reported as beyond an older end.
         """
         if self._log is None:
@@ -178,37 +176,21 @@ class MigrationVerifier:
         self, plan: GroupPlan, source: GroupOffsets, target: GroupOffsets, log: LogRangeCache
     ) -> Iterator[PartitionResult]:
         if failed := source.error or target.error:
-            yield PartitionResult(
-                plan.group, plan.target_group, None, Status.UNREADABLE, VerifyEvidence.UNKNOWN, detail=str(failed)
-            )
+            yield _group_result(plan, Status.UNREADABLE, VerifyEvidence.UNKNOWN, str(failed))
             return
         if (unfit := unfit_name(self.target, plan.target_group)) is not None:
-            yield PartitionResult(
-                plan.group, plan.target_group, None, Status.REFUSED, VerifyEvidence.SEEN, detail=f"target: {unfit}"
-            )
+            yield _group_result(plan, Status.REFUSED, VerifyEvidence.SEEN, f"target: {unfit}")
             return
         if plan.error:
-            yield PartitionResult(
-                plan.group,
-                plan.target_group,
-                None,
-                Status.REFUSED,
-                VerifyEvidence.SEEN,
-                detail=f"could not be planned: {plan.error}",
-            )
+            yield _group_result(plan, Status.REFUSED, VerifyEvidence.SEEN, f"could not be planned: {plan.error}")
         steps = {step.tp: step for step in plan.steps}
         if any(step.origin for step in plan.steps):
             source = _with_mapped_partitions(plan, source)
         readable, new = not source.errors and not target.errors, tuple.__new__
         for tp in self._all_partitions(steps, source, target):
             step, source_offset, target_offset = steps.get(tp), source.offsets.get(tp), target.offsets.get(tp)
-            if (
-                readable
-                and step
-                and target_offset
-                and _is_unchanged(step, source_offset, target_offset)
-                and log.holds(tp, target_offset.offset)
-            ):
+            unchanged = readable and step and target_offset and _is_unchanged(step, source_offset, target_offset)
+            if unchanged and target_offset and log.holds(tp, target_offset.offset):
                 offset, of_source = target_offset.offset, source_offset.offset if source_offset else None
                 fields = (Status.EQUAL, VerifyEvidence.SEEN, offset, of_source, offset, log.end(tp), "")
                 yield new(PartitionResult, (plan.group, plan.target_group, tp, *fields))
@@ -286,15 +268,19 @@ class MigrationVerifier:
         )
 
 
-def _is_unchanged(step: PlanStep, source_offset: Committed | None, target_offset: Committed | None) -> bool:
+def _group_result(plan: GroupPlan, status: Status, evidence: VerifyEvidence, detail: str) -> PartitionResult:
+    return PartitionResult(plan.group, plan.target_group, None, status, evidence, detail=detail)
+
+
+def _is_unchanged(step: PlanStep, source: Committed | None, target: Committed | None) -> bool:
     """Returns whether both sides still hold what the plan expects. This is a fast path for the most frequent case."""
     return (
-        target_offset is not None
-        and source_offset is not None
+        target is not None
+        and source is not None
         and step.after is not None
         and step.source is not None
-        and target_offset.offset == step.after.offset
-        and source_offset.offset == step.source.offset
+        and target.offset == step.after.offset
+        and source.offset == step.source.offset
         and not step.action.refuses
         and step.action is not Action.KEEP_NEWER
         and step.origin is None
@@ -326,42 +312,35 @@ def _outside(offset: int, log: LogRange | MissingTopic | OffsetMgrError | None) 
 _Outcome = tuple[Status, VerifyEvidence, str]
 
 
-def _check_unplanned(source_offset: Committed | None, target_offset: Committed | None) -> _Outcome:
-    if source_offset is None:
+def _check_unplanned(source: Committed | None, target: Committed | None) -> _Outcome:
+    if source is None:
         return Status.NEW_IN_TARGET, VerifyEvidence.SEEN, "committed in the target since the plan"
-    if target_offset is not None and target_offset.offset >= source_offset.offset:
+    if target is not None and target.offset >= source.offset:
         return Status.PROGRESS, VerifyEvidence.SEEN, "not in the plan; the target is not behind the source"
     return Status.NOT_IN_PLAN, VerifyEvidence.SEEN, "committed in the source since the plan; make a new plan for it"
 
 
-def check_planned(
-    step: PlanStep, source_offset: Committed | None, target_offset: Committed | None, log_end: int | None
-) -> _Outcome:
+def check_planned(step: PlanStep, source: Committed | None, target: Committed | None, log_end: int | None) -> _Outcome:
     """Returns the result for a planned partition from the current offsets of both stores."""
     if step.action.refuses:
         comparable = step.origin is None and not isinstance(step.tp.partition, BrokerPartition)
-        if (
-            comparable
-            and source_offset is not None
-            and target_offset is not None
-            and source_offset.offset == target_offset.offset
-        ):
+        if comparable and source is not None and target is not None and source.offset == target.offset:
             return Status.EQUAL, VerifyEvidence.SEEN, "the plan refused it, but source and target are equal now"
         return Status.REFUSED, VerifyEvidence.SEEN, f"the plan refused it: {step.note}"
     if step.after is None:
         return Status.UNKNOWN, VerifyEvidence.UNKNOWN, "the plan expects nothing here"
-    if target_offset is None:
+    if target is None:
         return Status.MISSING, VerifyEvidence.SEEN, "the target has no commit"
     expected = step.after.offset
-    if target_offset.offset < expected:
-        return Status.BEHIND, VerifyEvidence.SEEN, f"behind the plan by {expected - target_offset.offset}"
-    if target_offset.offset > expected:
-        moved = _check_progress(step, target_offset.offset, log_end)
+    if target.offset < expected:
+        return Status.BEHIND, VerifyEvidence.SEEN, f"behind the plan by {expected - target.offset}"
+    if target.offset > expected:
+        moved = _check_progress(step, target.offset, log_end)
         if not moved[0].ok:
             return moved
     else:
         moved = (Status.EQUAL, VerifyEvidence.SEEN, "")
-    return _compare_with_source(step, source_offset, target_offset, moved)
+    return _compare_with_source(step, source, target, moved)
 
 
 def _check_progress(step: PlanStep, offset: int, log_end: int | None) -> _Outcome:
@@ -374,52 +353,45 @@ def _check_progress(step: PlanStep, offset: int, log_end: int | None) -> _Outcom
 
 
 def _compare_with_source(
-    step: PlanStep, source_offset: Committed | None, target_offset: Committed, result_so_far: _Outcome
+    step: PlanStep, source: Committed | None, target: Committed, result_so_far: _Outcome
 ) -> _Outcome:
     if step.source is None:
         return result_so_far
     if step.origin is not None:
-        return _compare_with_position(step, step.origin, source_offset, result_so_far)
-    if source_offset is None:
+        return _compare_with_position(step, step.origin, source, result_so_far)
+    if source is None:
         return Status.SOURCE_GONE, VerifyEvidence.SEEN, "the source no longer holds it"
-    if source_offset.offset > target_offset.offset and source_offset.offset != step.source.offset:
-        behind = source_offset.offset - target_offset.offset
+    if source.offset > target.offset and source.offset != step.source.offset:
+        behind = source.offset - target.offset
         return (
             Status.SOURCE_AHEAD,
             VerifyEvidence.SEEN,
             f"the source moved on after the plan; a start from the target would repeat {behind} messages",
         )
-    if source_offset.offset < step.source.offset:
-        back = step.source.offset - source_offset.offset
+    if source.offset < step.source.offset:
+        back = step.source.offset - source.offset
         return Status.SOURCE_REWOUND, VerifyEvidence.SEEN, f"the source was moved back by {back} after the plan"
-    if (
-        step.action is Action.KEEP_NEWER
-        and result_so_far[0] is Status.EQUAL
-        and target_offset.offset > source_offset.offset
-    ):
-        why = f"as planned, the target stays ahead of the source by {target_offset.offset - source_offset.offset}"
+    if step.action is Action.KEEP_NEWER and result_so_far[0] is Status.EQUAL and target.offset > source.offset:
+        why = f"as planned, the target stays ahead of the source by {target.offset - source.offset}"
         return Status.KEPT_AHEAD, VerifyEvidence.SEEN, why
     return result_so_far
 
 
 def _compare_with_position(
-    step: PlanStep, origin: PlanSource, source_offset: Committed | None, result_so_far: _Outcome
+    step: PlanStep, origin: PlanSource, source: Committed | None, result_so_far: _Outcome
 ) -> _Outcome:
-    """Works like `_compare_with_source` for a byte position in the source, which can only be compared with the byte
-    position in the plan.
-
-    The target's offset was derived from the byte position, so the confidence is that of the derivation.
-    """
+    """Works like `_compare_with_source` for a byte position, which is compared with the byte position in the plan. The
+    target's offset was derived from it, so the confidence is that of the derivation."""
     assert step.source is not None
     old = step.source.offset
     evidence = VerifyEvidence(origin.evidence)
-    if source_offset is None:
+    if source is None:
         return Status.SOURCE_GONE, evidence, f"the source no longer holds byte {old}"
-    if source_offset.offset > old:
-        why = f"the source moved on after the plan, from byte {old} to {source_offset.offset}; make a new plan"
+    if source.offset > old:
+        why = f"the source moved on after the plan, from byte {old} to {source.offset}; make a new plan"
         return Status.SOURCE_AHEAD, VerifyEvidence.SEEN, why
-    if source_offset.offset < old:
-        why = f"the source was moved back after the plan, from byte {old} to {source_offset.offset}"
+    if source.offset < old:
+        why = f"the source was moved back after the plan, from byte {old} to {source.offset}"
         return Status.SOURCE_REWOUND, VerifyEvidence.SEEN, why
     status, _, detail = result_so_far
     return status, evidence, f"{detail}; {origin.how}" if detail else origin.how

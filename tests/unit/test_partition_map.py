@@ -340,7 +340,7 @@ class TestThePlan:
         (step,) = plan(tmp_path, {old(1, 0): 1024}, map_of({"1-0": {"partition": 0, "start": "earliest"}}))
 
         assert step.action is Action.REFUSE_BYTE_POSITION
-        assert "no Kafka cluster is named" in step.note
+        assert "no Kafka cluster is given" in step.note
 
     def test_an_offset_of_the_table_outside_the_log_is_refused(self, tmp_path: Path) -> None:
         map_ = map_of({"1-0": {"partition": 0, "table": [[1024, 91]]}})
