@@ -30,8 +30,8 @@ class LagRow(NamedTuple):
     """One partition of one group. None means unknown.
 
     ``lag`` counts the records from the committed offset, or from the log's start if that is larger. It is unknown if
-    the committed offset is beyond the log's end (for example because the topic was recreated); then ``note`` mentions it.
-    ``error`` is the reason why the partition could not be read.
+    the committed offset is beyond the log's end, for example because the topic was recreated; ``note`` then mentions
+    it. ``error`` is the reason why the partition could not be read.
     """
 
     group: str
@@ -75,8 +75,8 @@ def lag(
     """Yields the lag of groups in their order. Without a cluster the lag and the log ranges are unknown.
 
     ``newer`` is the Kafka store of the same cluster, for groups that may have left ZooKeeper: if its offset is larger,
-    or the only one, the lag counts from it, and the note mentions it. With ``strict``, a group that neither the store nor
-    ``newer`` knows raises `GroupNotFound`. ``partitions`` are reported for each group even without a commit.
+    or the only one, the lag counts from it, and the note mentions it. With ``strict``, a group that neither the store
+    nor ``newer`` knows raises `GroupNotFound`. ``partitions`` are reported for each group even without a commit.
 
     It scans the store once and sends one bulk request to the cluster for each `BATCH` offsets.
     """

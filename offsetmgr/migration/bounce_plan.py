@@ -28,12 +28,12 @@ from offsetmgr.migration.restart_command import (
 
 @dataclass(frozen=True, slots=True)
 class BounceSpec:
-    """The parameters of a bounce. ``start`` None: inferred from the group's commits.
+    """The parameters of a bounce. If ``start`` is None, it is inferred from the group's commits.
 
     ``baseline`` has the members to restart (None: those registered now). ``start_baseline`` is the baseline of the
     previous bounce, for the gate before this one. ``hosts`` has the hosts of members whose id does not contain one.
-    ``window`` limits each gate, ``restart_seconds`` the time in which a member leaves and returns, ``command_seconds``
-    the command.
+    ``window`` limits each gate, ``restart_seconds`` the time in which a member must leave and return, and
+    ``command_seconds`` the run time of the command.
     """
 
     group: str
@@ -54,14 +54,14 @@ class BounceOutcome(Enum):
     """Dry run: nothing was executed."""
     DONE = "done"
     STOPPED = "stopped"
-    """The caller asked for it; the same call resumes."""
+    """Stopped on request; the same call resumes the bounce."""
     FAILED = "failed"
-    """A command or a gate failed; the same call resumes there."""
+    """A command failed or a gate stayed closed; the same call resumes the bounce there."""
 
 
 @dataclass(frozen=True, slots=True)
 class BounceResult:
-    """The result of a bounce. ``report`` is the last gate's evidence; ``why`` and ``hint`` are for the operator."""
+    """The result of a bounce. ``report`` is the evidence of the last gate; ``why`` and ``hint`` are for the operator."""
 
     outcome: BounceOutcome
     group: str
@@ -74,10 +74,10 @@ class BounceResult:
 
 
 def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path | None = None) -> BounceResult:
-    """Returns what `bounce` would do now, with its commands and the offsets that it would copy first.
+    """Returns what `bounce` would do now: its commands, and the offsets that it would copy first.
 
-    It checks the gate before the first step, which only reads; for a bounce in progress it returns the state in the
-    file. Raises `GateRefused` if the change may not begin, `UsageError` for an invalid template.
+    It checks the gate before the first step, which only reads. For a bounce in progress it returns the saved state.
+    Raises `GateRefused` if the change may not begin, `UsageError` for an invalid template.
     """
     check_template(spec.command)
     state = resume(state_path, spec.group, spec.to) if state_path is not None else None
@@ -110,7 +110,8 @@ def _find_start(view: GroupView, spec: BounceSpec) -> BounceStart:
 
 
 def _new_state(spec: BounceSpec, start: BounceStart) -> BounceState:
-    """Returns one step for each live member of the baseline; the others have been restarted since."""
+    """Returns a new state with one step for each live member of the baseline. The other members have been restarted
+    since."""
     baseline = spec.baseline or start.observation
     steps = [
         RestartStep(m.id, spec.hosts.get(m.id, m.host or "") or None, m.czxid)

@@ -163,7 +163,7 @@ def _check_idle(history: PartitionHistory, rules: EvidenceThresholds, result: _M
         return result(False, Confidence.UNKNOWN, why, "check the brokers of this partition", final=False)
     if history.lag > 0:
         why = f"{history.lag} messages are waiting and no commit was seen; {_numbers(history)}"
-        remedy = "use a --window of at least three auto.commit.interval.ms; if the result stays the same, the member is stuck"
+        remedy = "use a --window of at least three auto.commit.interval.ms; if that does not help, the member is stuck"
         return result(False, Confidence.UNKNOWN, why, remedy, final=False)
     if history.unchanged_ms < rules.quiet_ms:
         return result(
@@ -197,7 +197,7 @@ def _unproven_dual(history: PartitionHistory, rules: EvidenceThresholds, result:
             return result(
                 False, Confidence.UNKNOWN, f"one store changed so far: {why}", "wait for the next commit", final=False
             )
-        # Not final: a dual member retries a failed write to ZooKeeper with its next commit.
+        # The result is not final, because a dual member retries a failed write to ZooKeeper with its next commit.
         return result(False, Confidence.INFERRED, f"commits to Kafka alone: {why}; {_numbers(history)}", final=False)
     if history.zookeeper.changes:
         why = f"ZooKeeper {history.zookeeper.changes[-1]}, Kafka {reading_text(history.kafka.last)} has not changed"
@@ -254,8 +254,8 @@ def _unproven_zookeeper(history: PartitionHistory, rules: EvidenceThresholds, re
         )
     if history.zookeeper.changes:
         why = (
-            f"ZooKeeper {history.zookeeper.changes[-1]} is not beyond Kafka's {reading_text(history.kafka.last)}: the member"
-            " repeats what the group consumed before"
+            f"ZooKeeper {history.zookeeper.changes[-1]} is not beyond Kafka's {reading_text(history.kafka.last)}: the"
+            " member consumes again what the group has already consumed"
         )
         return result(False, Confidence.UNKNOWN, why, "wait until ZooKeeper has passed Kafka", final=False)
     not_idle = _check_idle(history, rules, result)

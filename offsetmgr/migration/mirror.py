@@ -31,7 +31,6 @@ HOLDER = "offsetmgr-mirror"
 _MAX_WAIT_S: Final = 0.25
 """The longest single wait, so that the mirror reacts to ``stop`` quickly."""
 _ROUNDING_S: Final = 0.01
-"""A tolerance for rounding."""
 _RETRY_S: Final = 0.2
 _MAX_BACKOFF_S: Final = 5.0
 

@@ -74,7 +74,7 @@ def find_start(
         raise GateRefused(
             f"bounce of group {group}",
             "no live member is registered in ZooKeeper, so there is no member to restart",
-            "check its name, and the chroot of --zookeeper; an idle group is moved with `offsetmgr migrate`",
+            "check its name, and the chroot of --zookeeper; to move an idle group, use `offsetmgr migrate`",
         )
     if start is not None and (start is to or CommitMode.DUAL not in (start, to)):
         observation = view.observe(group)
@@ -125,7 +125,7 @@ def _start_of(found: InferredPhase) -> CommitMode:
 
 
 def refuse_offset_jump(change: CommitModeChange, history: GroupHistory) -> None:
-    """Raises `GateRefused` if the unused store is ahead: a dual member reads the larger offset and would skip messages."""
+    """Raises `GateRefused` if the unused store is ahead: a dual member would read the larger offset and skip messages."""
     jumps = _jumps(change, history)
     if jumps:
         used, other = _stores(change)
@@ -173,7 +173,7 @@ def _check_change_from_dual(
     change = CommitModeChange(CommitMode.DUAL, to)
 
     def report_of(history: GroupHistory) -> PhaseReport:
-        # After a reversed bounce, or one that lost its state file, members may already be in the target phase: accept them.
+        # After a reversed bounce, or one that lost its state file, members may already be in the target phase.
         return assess_phase(history, CommitMode.DUAL, baseline=baseline, rules=rules, also=to)
 
     history = watch_group(view, group, window, enough=lambda w: report_of(w).final)

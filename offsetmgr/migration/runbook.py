@@ -1,7 +1,7 @@
-"""Runbooks: the rolling bounces that lead one group to another phase, written from the group's real state.
+"""A runbook: the rolling bounces that lead one group to another phase, written from the group's observed state.
 
 A runbook is a value: the stages with their settings, gates and ways back, and the *baseline*, which is the observation
-of the group when it was written. `runbook_render` makes Markdown of it.
+of the group at the time of writing. `runbook_render` turns it into Markdown.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One rolling bounce of the runbook. ``gate`` and ``bounce`` are commands to copy; ``copies`` are the partitions
-    without traffic whose Kafka offset must be copied to ZooKeeper."""
+    """One rolling bounce of the runbook. ``gate`` and ``bounce`` are commands for the operator to copy. ``copies`` are
+    the partitions without traffic whose offset in Kafka must be copied to ZooKeeper."""
 
     change: CommitModeChange
     why_safe: str
@@ -69,8 +69,8 @@ def write_runbook(
 ) -> Runbook:
     """Watches the group until its phase is known (or uses ``start``) and returns its runbook.
 
-    ``options`` are the connection options for the commands, ``baseline_file`` the name of the JSON file. Raises
-    `GateRefused` if the phase cannot be inferred, or no member is alive.
+    ``options`` are the connection options for the commands; ``baseline_file`` is the name of the JSON file. Raises
+    `GateRefused` if the phase cannot be inferred, or if no member is alive.
     """
     window = window or ObservationWindow(seconds=30)
 
@@ -83,14 +83,14 @@ def write_runbook(
         raise GateRefused(
             f"runbook of group {group}",
             "no live member is registered in ZooKeeper, so there is no member to bounce",
-            "an idle group is moved with `offsetmgr migrate`; check the name and the chroot",
+            "check the name and the chroot; to move an idle group, use `offsetmgr migrate`",
         )
     found = infer_phase(history) if start is None else InferredPhase(start, Confidence.UNKNOWN, "given by --from")
     if found.phase is None:
         raise GateRefused(
             f"runbook of group {group}",
             f"its phase is unknown: {found.why}",
-            "give a --window of at least three auto.commit.interval.ms, or say the phase with --from",
+            "use a --window of at least three auto.commit.interval.ms, or give the phase with --from",
         )
     changes = route(found.phase, to)
     return Runbook(
@@ -113,10 +113,10 @@ def check_phase(
     rules: EvidenceThresholds | None = None,
     window: ObservationWindow | None = None,
 ) -> PhaseReport:
-    """Watches the group until the check is settled, or the window is over, and returns the check.
+    """Watches the group until the check is final, the window is over, or no member is alive; returns the check.
 
-    The wait ends for a group without live members. Raises `GroupNotFound` if nothing is known of it, and the errors of
-    the servers at the first observation.
+    Raises `GroupNotFound` if neither the registry nor a store knows the group, and the errors of the servers at the
+    first observation.
     """
     rules = rules or EvidenceThresholds()
     history = watch_group(
@@ -152,7 +152,7 @@ def _stage(
     before = []
     if number:
         renew = f"offsetmgr runbook write --group {quoted} --to {to} --from {change.start.value} -o {baseline}{tail}"
-        before.append(f"Renew the baseline, so that the gate compares with the members of this moment: `{renew}`")
+        before.append(f"Renew the baseline, so that the gate compares with the current members: `{renew}`")
     if change == CommitModeChange(CommitMode.DUAL, CommitMode.ZOOKEEPER):
         before.append(
             "Check that ZooKeeper has caught up on every partition (the gate of the dual phase); partitions "
@@ -189,14 +189,15 @@ _WAYS_BACK: Mapping[CommitModeChange, tuple[str, ...]] = {
         " offsets to ZooKeeper for partitions without traffic (forward only, conditional on the version; the bounce"
         " does it before its gate): a dual member assumes that the larger offset is already stored and never "
         "writes it by itself.",
-        "Only then, through the gate dual, to zookeeper. Never from kafka to zookeeper directly: everything committed"
-        " to Kafka alone would be repeated.",
+        "After that, once the gate of phase dual has passed, to zookeeper. Never from kafka to zookeeper directly: the"
+        " group would consume again everything that it committed to Kafka alone.",
     ),
     CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL): (
-        "At any point: bounce the restarted members back to kafka. Kafka held everything all the time.",
+        "At any point: bounce the restarted members back to kafka. Kafka has had every commit all the time.",
     ),
     CommitModeChange(CommitMode.DUAL, CommitMode.ZOOKEEPER): (
-        "At any point: bounce the restarted members back to dual. They read the larger of both: nothing is repeated.",
+        "At any point: bounce the restarted members back to dual. They read the larger of both offsets, so nothing is"
+        " consumed twice.",
         "Never from zookeeper to kafka directly: Kafka does not have what was committed to ZooKeeper alone.",
     ),
 }
@@ -212,17 +213,19 @@ def _warnings(
     if idle:
         warnings.append(
             f"{count_of(len(idle), 'partition')} had no traffic while the group was watched ({_shortened(idle)}): their"
-            " gates say unknown. Send each a message, or pass --accept-idle, which lets them pass where the offsets"
+            " gates say unknown. Send a message to each, or use --accept-idle, which lets them pass if the offsets"
             " show that nothing can be lost"
         )
     for member in observation.members.values():
         if member.host is None:
             warnings.append(
-                f"{member.id} has a configured consumer.id: its id stays the same over a restart, so the gate "
+                f"{member.id} has a configured consumer.id: its id stays the same after a restart, so the gate "
                 f"uses its registration and its commits; give its host with --host"
             )
         if not observation.owned_by(member.id):
-            warnings.append(f"{member.id} owns no partition: nothing can be seen of its commits (--accept-spare)")
+            warnings.append(
+                f"{member.id} owns no partition, so its commits cannot be seen (--accept-spare lets it pass)"
+            )
     unowned = [tp for tp in observation.partitions if tp not in observation.owners]
     if unowned:
         count = count_of(len(unowned), "partition")
@@ -230,14 +233,14 @@ def _warnings(
     if observation.unconsumed:
         count = count_of(len(observation.unconsumed), "partition")
         warnings.append(
-            f"no live member subscribes to {count} with offsets ({_shortened(observation.unconsumed)}): a bounce does not move"
-            " those; `offsetmgr migrate` does"
+            f"no live member subscribes to {count} with offsets ({_shortened(observation.unconsumed)}): a bounce does not"
+            " move them; `offsetmgr migrate` does"
         )
     if changes and (ahead := _ahead_in_the_other(observation, changes[0].start)):
         other = "Kafka" if changes[0].start is CommitMode.ZOOKEEPER else "ZooKeeper"
         warnings.append(
-            f"{other} is ahead on {_shortened(ahead)}: a dual member reads the larger and would skip messages there; the"
-            " bounce refuses to begin until that is settled"
+            f"{other} is ahead on {_shortened(ahead)}: a dual member reads the larger offset and would skip messages there;"
+            " the bounce refuses to begin before that is resolved"
         )
     return tuple(warnings)
 
@@ -298,7 +301,7 @@ def to_json(book: Runbook) -> dict[str, Any]:
 def read_baseline(path: Path, group: str) -> Observation:
     """Returns the baseline in a runbook's JSON, or in the state file of a bounce.
 
-    Raises `MalformedData` (also if it belongs to another group), `UnknownVersion`.
+    Raises `MalformedData` (also if the baseline belongs to another group) and `UnknownVersion`.
     """
     what = f"baseline {path}"
     try:

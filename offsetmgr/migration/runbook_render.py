@@ -12,7 +12,7 @@ from offsetmgr.migration.runbook import Runbook, Stage
 
 
 def runbook_markdown(book: Runbook) -> str:
-    """Returns the runbook: the state, the next action, the stages, and the way back."""
+    """Returns the runbook in Markdown: the state, the next action, the stages, and the way back."""
     start = book.found.phase.value if book.found.phase else "unknown"
     lines = [
         f"# Runbook: group `{book.group}`, {start} -> {book.to.value}",
@@ -24,7 +24,7 @@ def runbook_markdown(book: Runbook) -> str:
         "",
     ]
     if book.warnings:
-        lines += ["## Mind this first", "", *(f"- {w}" for w in book.warnings), ""]
+        lines += ["## Warnings", "", *(f"- {w}" for w in book.warnings), ""]
     if not book.stages:
         lines += [f"No step is needed: the group is in phase {book.to.value}.", ""]
     for number, stage in enumerate(book.stages, 1):
@@ -67,21 +67,21 @@ def _stage_lines(number: int, of: int, stage: Stage, observation: Observation) -
     if stage.copies:
         named = ", ".join(str(tp) for tp in stage.copies)
         lines += [
-            f"{step}. As things stand, nothing moves on {named} and ZooKeeper is behind Kafka there. When every member"
-            " is dual, copy Kafka's offset to ZooKeeper, forward only and on condition of the version that was read."
+            f"{step}. There is no traffic on {named}, and ZooKeeper is behind Kafka there. When every member"
+            " is dual, copy Kafka's offset to ZooKeeper, forward only and conditional on the version that was read."
             " `runbook bounce` does it before its gate.",
             "",
         ]
         step += 1
     lines += [
-        f"{step}. The gate. Go on only when this returns 0:",
+        f"{step}. The gate. Continue only when this command returns 0:",
         "",
         "   ```sh",
         f"   {stage.gate}",
         "   ```",
         "",
-        "The same, done for you (it shows the commands; with `--execute` it runs them, one member at a time, with the"
-        " gate after each):",
+        "The same as one command (it shows the restarts; with `--execute` it runs them, one member at a time, and"
+        " checks the gate after each):",
         "",
         "```sh",
         stage.bounce,
@@ -126,7 +126,7 @@ def _offsets_table(observation: Observation) -> list[str]:
 
 
 def report_text(report: PhaseReport) -> str:
-    """Returns a phase report for a terminal: the answer, the missing evidence, then every result with its evidence."""
+    """Returns a phase report for a terminal: the answer, the problems, then every result with its remedy."""
     seconds = (report.ended_ms - report.began_ms) / 1000
     lines = [
         f"phase {report.phase.value} of group {report.group}: {'PASSED' if report.passed else 'NOT PASSED'}"
@@ -147,7 +147,7 @@ def report_text(report: PhaseReport) -> str:
 
 
 def report_json(report: PhaseReport) -> dict[str, Any]:
-    """Returns a phase report as plain JSON values; unknown and absent offsets are null."""
+    """Returns a phase report as plain JSON values. Unknown and absent offsets are null."""
     return {
         "group": report.group,
         "phase": report.phase.value,
@@ -188,7 +188,7 @@ def report_json(report: PhaseReport) -> dict[str, Any]:
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Returns a table with aligned columns, so that it is readable without rendering."""
+    """Returns a Markdown table with aligned columns, so that the source is readable too."""
     cells = [list(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
     widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(head))]
     lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |" for row in cells]

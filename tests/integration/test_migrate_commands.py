@@ -367,7 +367,7 @@ def test_finalize_asks_for_evidence_and_then_removes_the_source_with_before_imag
 ) -> None:
     world.commit(world.zk, unique, 10, 20)
     world.plan("--group", unique)
-    assert "not applied to its end" in world.run("migrate", "finalize", "plan.json", code=1).stderr
+    assert "not applied completely" in world.run("migrate", "finalize", "plan.json", code=1).stderr
     world.run("migrate", "apply", "plan.json", "--yes")
     with OldConsumer(
         tmp_path / "old", zookeeper=f"{zookeeper.connect}/kafka", group=unique, topic=world.topic,
