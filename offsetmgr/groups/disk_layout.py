@@ -157,12 +157,12 @@ def report_problems(sources: TopicDirectories, listener: RecoveryListener) -> No
     for log_dir in sources.log_dirs:
         found = detect_broker(log_dir)
         if found.use is Use.RUNNING:
-            listener.note(f"mind: {log_dir}: {found}: its writes meanwhile are not seen")
+            listener.note(f"mind: {log_dir}: {found}: the result may lack offsets that it writes from now on")
     for error in missing_directories(sources):
         listener.error(error)
     if sources.named and (missing := sources.missing):
         listener.note(
-            f"{sources.topic}: partitions {missing} are not among the directories named, nor are their groups"
+            f"{sources.topic}: partitions {missing} are not among the given directories, so their groups are missing"
         )
 
 
@@ -178,6 +178,6 @@ def missing_directories(sources: TopicDirectories) -> list[OffsetMgrError]:
         for directory in sources.empty
     ]
     if not sources.named and (missing := sources.missing):
-        why = f"there is no directory of its partitions {missing}: the groups that lie there are not found"
+        why = f"there is no directory of its partitions {missing}: their groups are missing"
         found.append(OffsetMgrError(f"topic {sources.topic}", why, "name all log dirs (log.dirs) of all brokers"))
     return found

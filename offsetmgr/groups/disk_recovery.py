@@ -97,7 +97,7 @@ def _unexpired(group: SavedGroup, expiry: Expiry | None, listener: RecoveryListe
         yield group
         return
     if group.activity_error is not None:
-        why = f"whether its offsets have expired is not known, so all are kept: {group.activity_error}"
+        why = f"whether its offsets have expired is unknown, so all are kept: {group.activity_error}"
         listener.error(OffsetMgrError(f"group {group.group!r}", why, group.activity_error.hint))
         yield group
         return

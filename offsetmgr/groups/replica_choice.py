@@ -92,14 +92,16 @@ def _ranked(
         listener.note(f"{topic}-{number}: of its replicas {names[0]} is used, not {', '.join(names[1:])}")
         if readable:  # without any readable replica, each read reports its error
             for directory, error in unreadable.items():
-                why = f"how far {directory} goes is not known, so the result may lack the latest commits: {error}"
+                why = (
+                    f"the end of the log in {directory} is unknown; the result may lack the latest commits: {error}"
+                )
                 listener.error(OffsetMgrError(f"{topic}-{number}", why, error.hint))
     return ranked
 
 
 def _describe_end(end: LogEnd) -> str:
     if not end.offset:
-        return "nothing sound in it"
+        return "no valid record"
     epoch = f", leader epoch {end.leader_epoch}" if end.leader_epoch >= 0 else ""
     return f"up to offset {end.offset}{epoch}"
 

@@ -61,7 +61,7 @@ class BounceOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BounceResult:
-    """The result of a bounce. ``report`` is the evidence of the last gate; ``why`` and ``hint`` are for the operator."""
+    """The result of a bounce. ``report`` is the last gate's evidence; ``why`` and ``hint`` are for the operator."""
 
     outcome: BounceOutcome
     group: str

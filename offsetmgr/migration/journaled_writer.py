@@ -47,7 +47,7 @@ class GroupWrite:
     group: str
     target_group: str
     steps: tuple[PlanStep, ...]
-    pending_lock: Guard
+    guard: Guard
     in_doubt: frozenset[TopicPartition] = frozenset()
     allow_rewind: bool = False
     keep_newer: bool = False
@@ -262,7 +262,7 @@ def _edit(task: GroupWrite) -> GroupEdit:
         for step in task.steps
         if step.tp not in task.refused
     }
-    return GroupEdit(task.target_group, changes, task.pending_lock)
+    return GroupEdit(task.target_group, changes, task.guard)
 
 
 def _all_refused(task: GroupWrite) -> GroupOutcome:

@@ -219,22 +219,22 @@ class Planner:
         selected: dict[str, list[TopicPartition]] = {}
         for group, name in names.items():
             known = targets[name].offsets if name in targets else {}
-            wanted = [tp for tp in sources[group].offsets if tp not in known and tp.partition >= 0]
-            if wanted := [tp for tp in wanted if self.options.selects(tp)]:
-                selected[name] = wanted
+            partitions = [tp for tp in sources[group].offsets if tp not in known and tp.partition >= 0]
+            if partitions := [tp for tp in partitions if self.options.selects(tp)]:
+                selected[name] = partitions
         return {found.group: found.errors for found in self.target.scan_named(selected) if found.errors}
 
     def _load_logs(self, sources: Mapping[str, GroupOffsets], log: LogRangeCache) -> None:
         """Loads from the cluster, in bulk, the log ranges and starting points that the steps of these groups need."""
-        wanted = {tp for found in sources.values() for tp in found.offsets if self.options.selects(tp)}
-        if foreign := {tp for tp in wanted if not self.target.capabilities.partitions.holds(tp)}:
-            wanted -= foreign
+        partitions = {tp for found in sources.values() for tp in found.offsets if self.options.selects(tp)}
+        if foreign := {tp for tp in partitions if not self.target.capabilities.partitions.holds(tp)}:
+            partitions -= foreign
             if self._translator is not None:
                 self._translator.load_starts(foreign)
                 entries = ((tp, self._translator.map.entry(tp)) for tp in foreign)
-                wanted |= {TopicPartition(tp.topic, entry.partition) for tp, entry in entries if entry is not None}
-        log.load(wanted)
-        self.crossing.learn({tp.topic for tp in wanted})
+                partitions |= {TopicPartition(tp.topic, entry.partition) for tp, entry in entries if entry is not None}
+        log.load(partitions)
+        self.crossing.learn({tp.topic for tp in partitions})
 
     @cached_property
     def _of_another_cluster(self) -> bool:
@@ -277,12 +277,12 @@ class Planner:
         self, source: GroupOffsets, target: GroupOffsets, log: LogRangeCache, capabilities: Capabilities
     ) -> list[PlanStep]:
         seen = {*source.offsets, *source.errors, *target.offsets, *target.errors}
-        wanted = sorted(tp for tp in seen if self.options.selects(tp))
-        foreign = [tp for tp in wanted if not capabilities.partitions.holds(tp)]
+        partitions = sorted(tp for tp in seen if self.options.selects(tp))
+        foreign = [tp for tp in partitions if not capabilities.partitions.holds(tp)]
         if not foreign:
-            return [self._step(tp, source, target, log, capabilities) for tp in wanted]
+            return [self._step(tp, source, target, log, capabilities) for tp in partitions]
         steps = {step.tp: step for tp in foreign for step in (self._foreign_step(tp, source, target, log),)}
-        for tp in wanted:
+        for tp in partitions:
             if tp not in steps and capabilities.partitions.holds(tp):
                 steps[tp] = self._step(tp, source, target, log, capabilities)
         return sorted(steps.values())

@@ -125,7 +125,7 @@ def _start_of(found: InferredPhase) -> CommitMode:
 
 
 def refuse_offset_jump(change: CommitModeChange, history: GroupHistory) -> None:
-    """Raises `GateRefused` if the unused store is ahead: a dual member would read the larger offset and skip messages."""
+    """Raises `GateRefused` if the unused store is ahead: a dual member reads the larger offset and skips messages."""
     jumps = _jumps(change, history)
     if jumps:
         used, other = _stores(change)

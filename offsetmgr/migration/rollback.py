@@ -51,8 +51,8 @@ def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force
     if not (report.groups or skipped or report.interrupted):
         raise JournalError(
             f"plan {plan.path}",
-            "by its journal, apply wrote nothing, so nothing was rolled back",
-            f"the journal is {executor.journal.path}: is it the one of the run that wrote?",
+            "according to its journal, apply wrote nothing, so nothing was rolled back",
+            f"the journal is {executor.journal.path}: check that it is the journal of the run that wrote",
         )
     return report
 

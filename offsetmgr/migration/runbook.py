@@ -233,14 +233,14 @@ def _warnings(
     if observation.unconsumed:
         count = count_of(len(observation.unconsumed), "partition")
         warnings.append(
-            f"no live member subscribes to {count} with offsets ({_shortened(observation.unconsumed)}): a bounce does not"
-            " move them; `offsetmgr migrate` does"
+            f"no live member subscribes to {count} with offsets ({_shortened(observation.unconsumed)}): a bounce"
+            " does not move them; `offsetmgr migrate` does"
         )
     if changes and (ahead := _ahead_in_the_other(observation, changes[0].start)):
         other = "Kafka" if changes[0].start is CommitMode.ZOOKEEPER else "ZooKeeper"
         warnings.append(
-            f"{other} is ahead on {_shortened(ahead)}: a dual member reads the larger offset and would skip messages there;"
-            " the bounce refuses to begin before that is resolved"
+            f"{other} is ahead on {_shortened(ahead)}: a dual member reads the larger offset and would skip messages"
+            " there; the bounce refuses to begin before that is resolved"
         )
     return tuple(warnings)
 

@@ -166,8 +166,8 @@ class MigrationVerifier:
         """
         if self._log is None:
             self._log = LogRangeCache(self.open_logs())
-        held = set[TopicPartition]().union(*(target.offsets for target in targets.values()))
-        self._log.load(held)
+        partitions = set[TopicPartition]().union(*(target.offsets for target in targets.values()))
+        self._log.load(partitions)
         for target in targets.values():
             self._log.refresh((tp, found.offset) for tp, found in target.offsets.items())
         return self._log

@@ -147,7 +147,7 @@ def test_a_replica_of_which_nothing_is_known_is_an_error_though_another_is_read(
 
     assert found == {"g": 4}
     (error,) = heard.errors
-    why = f"how far {unknown} goes is not known, so the result may lack the latest commits: "
+    why = f"the end of the log in {unknown} is unknown; the result may lack the latest commits: "
     assert error.startswith(f"__consumer_offsets-0: {why}")
     assert error.endswith("Is a directory")
 
@@ -184,7 +184,7 @@ def test_partitions_of_which_no_directory_is_there_are_an_error(
     found, heard = read(tmp_path)
 
     assert len(found) == len(there)
-    why = f"there is no directory of its partitions {missing}: the groups that lie there are not found"
+    why = f"there is no directory of its partitions {missing}: their groups are missing"
     assert heard.errors == [f"topic __consumer_offsets: {why}"]
 
 
@@ -195,7 +195,7 @@ def test_who_names_one_partition_is_reported_of_the_others_and_that_is_no_error(
 
     assert (found, heard.errors) == ({"g": 4}, [])
     assert heard.notes == [
-        "__consumer_offsets: partitions 0-1 are not among the directories named, nor are their groups"
+        "__consumer_offsets: partitions 0-1 are not among the given directories, so their groups are missing"
     ]
 
 
@@ -394,4 +394,4 @@ def test_a_group_of_which_it_is_not_known_whether_it_lives_loses_nothing_by_expi
 
     assert {group.group: group.offsets[ORDERS].offset for group in found} == {"g": 4}
     (error,) = heard.errors
-    assert error.startswith("group 'g': whether its offsets have expired is not known, so all are kept: ")
+    assert error.startswith("group 'g': whether its offsets have expired is unknown, so all are kept: ")
