@@ -92,9 +92,7 @@ def _ranked(
         listener.note(f"{topic}-{number}: of its replicas {names[0]} is used, not {', '.join(names[1:])}")
         if readable:  # without any readable replica, each read reports its error
             for directory, error in unreadable.items():
-                why = (
-                    f"the end of the log in {directory} is unknown; the result may lack the latest commits: {error}"
-                )
+                why = f"the end of the log in {directory} is unknown; the result may lack the latest commits: {error}"
                 listener.error(OffsetMgrError(f"{topic}-{number}", why, error.hint))
     return ranked
 
