@@ -23,7 +23,7 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.core.version import __version__
 from offsetmgr.groups.before_images import header_for, new_path
 from offsetmgr.groups.describe import refuse_active
-from offsetmgr.groups.dual_execute import DualEdit, Image, execute_dual
+from offsetmgr.groups.dual_execute import BeforeImageFile, StorePair, execute_dual
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan
 from offsetmgr.groups.execute import execute
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.errors import OffsetMgrError
     from offsetmgr.core.log_origin import OffsetTranslation
     from offsetmgr.core.model import TopicPartition
-    from offsetmgr.groups.describe import Directory
+    from offsetmgr.groups.describe import DescribeGroups
     from offsetmgr.stores.cross_cluster_check import OriginStore
 
 PLAN: Final = (
@@ -75,7 +75,7 @@ class Edit:
         operation: str,
         connect: ConnectFlags,
         store: OffsetStore,
-        directory: Directory,
+        directory: DescribeGroups,
         flags: RunFlags,
         image: str | None,
         *,
@@ -223,14 +223,15 @@ class Edit:
         """
         tool = f"offsetmgr {__version__}"
         store = self.store
-        if not isinstance(store, DualEdit):
+        if not isinstance(store, StorePair):
             header = header_for(store, tool, _topic_ids(store, proposal))
             results = execute(store, proposal, path, header, guard=guard, on_images=self._note_images)
             return [self._undo(path, store.uri)], results
         inner = (store.primary, store.secondary)
         paths = [path.with_stem(f"{path.stem}.{which}") for which in ("primary", "secondary")]
         first, second = (
-            Image(at, header_for(one, tool, _topic_ids(one, proposal))) for at, one in zip(paths, inner, strict=True)
+            BeforeImageFile(at, header_for(one, tool, _topic_ids(one, proposal)))
+            for at, one in zip(paths, inner, strict=True)
         )
         both = execute_dual(store, proposal, (first, second), guard=guard, on_images=self._note_images)
         return [self._undo(at, one.uri) for at, one in zip(paths, inner, strict=True)], both

@@ -136,7 +136,7 @@ def _partition_rows(
     from offsetmgr.groups.lag import needs_log_range
 
     for one in found:
-        topic_matches.see((row.partition for row, _ in one.partitions), unread=one.error is not None)
+        topic_matches.record((row.partition for row, _ in one.partitions), incomplete=one.error is not None)
         if one.error is not None:
             errors.append(one.error)
             continue

@@ -45,7 +45,7 @@ def delete(
 ) -> None:
     """Delete groups with all their committed offsets. Groups with members are refused."""
     from offsetmgr.cli.edit_command import Edit, exit_edit
-    from offsetmgr.groups.edits import propose_delete
+    from offsetmgr.groups.edits import plan_delete
     from offsetmgr.groups.selection import ALL_TOPICS, choose_groups
 
     names = require_groups(group, all_groups)
@@ -59,7 +59,7 @@ def delete(
         RunFlags(execute, yes, output),
         before_image,
     )
-    code = edit.run(propose_delete(store, chosen, ALL_TOPICS))
+    code = edit.run(plan_delete(store, chosen, ALL_TOPICS))
     if execute:
         if not edit.confirmed:
             confirm(f"groups delete: remove {count_of(len(chosen), 'group')} without offsets?", yes=yes)
@@ -106,7 +106,7 @@ def copy(
 ) -> None:
     """Copy a group's committed offsets to another group."""
     from offsetmgr.cli.edit_command import Edit, cross_cluster_check, exit_edit
-    from offsetmgr.groups.copy import propose_copy
+    from offsetmgr.groups.copy import plan_copy
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.groups.topic_matches import require_topics
 
@@ -124,7 +124,7 @@ def copy(
         before_image,
     )
     topics = TopicSelection.parse(topic or []).within(store.capabilities.partitions)
-    proposals = propose_copy(store, source, into, target, topics, allow_rewind=allow_rewind, crossing=crossing)
+    proposals = plan_copy(store, source, into, target, topics, allow_rewind=allow_rewind, crossing=crossing)
     exit_edit(edit.run(require_topics(proposals, topics, store.uri)))
 
 
@@ -141,9 +141,9 @@ def rename(
 ) -> None:
     """Rename a group: copy, verify by a fresh read, then delete the old one. Groups with members are refused."""
     from offsetmgr.cli.edit_command import Edit, cross_cluster_check, exit_edit
-    from offsetmgr.groups.copy import propose_copy, verify_copy
+    from offsetmgr.groups.copy import plan_copy, verify_copy
     from offsetmgr.groups.describe import require_idle
-    from offsetmgr.groups.edits import propose_delete
+    from offsetmgr.groups.edits import plan_delete
     from offsetmgr.groups.selection import ALL_TOPICS
 
     if source == target:
@@ -174,12 +174,12 @@ def rename(
     )
     try:
         crossing = cross_cluster_check("groups rename", store, store, None)
-        code = first.run(propose_copy(store, source, store, target, ALL_TOPICS, crossing=crossing))
+        code = first.run(plan_copy(store, source, store, target, ALL_TOPICS, crossing=crossing))
         if execute and not code:
             verify_copy(store, source, store, target)
             note(f"verified: group {target!r} has all offsets of {source!r}")
             require_idle(directory, [source], "deletion")
-            code = second.run(propose_delete(store, [source], ALL_TOPICS)) or _remove(connect, [source])
+            code = second.run(plan_delete(store, [source], ALL_TOPICS)) or _remove(connect, [source])
     finally:
         for at, line in enumerate([*second.undo, *first.undo], 1):
             note(f"undo {at}: {line}")

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from offsetmgr.cli.render import note
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.groups.former_locks import outwaited
+from offsetmgr.groups.former_locks import wait_for_former_locks
 
 if TYPE_CHECKING:
     from offsetmgr.core.errors import OffsetMgrError
     from offsetmgr.core.model import GroupDescription
-    from offsetmgr.groups.describe import Directory
+    from offsetmgr.groups.describe import DescribeGroups
     from offsetmgr.kafka.cluster.base import Cluster
 
 _LOG_INTERVAL_S: Final = 3.0
@@ -34,9 +34,9 @@ class LockWait:
         note(f"waiting up to {max(seconds, 1):.0f} s for the lock of another or a killed run of offsetmgr on {named}")
 
 
-def lock_waiting_directory(directory: Directory) -> Directory:
+def lock_waiting_directory(directory: DescribeGroups) -> DescribeGroups:
     """Wraps a source of group members for commands that edit: it waits until group locks of other runs have ended."""
-    return outwaited(directory, SystemClock(), LockWait())
+    return wait_for_former_locks(directory, SystemClock(), LockWait())
 
 
 class _LockWaitingCluster:

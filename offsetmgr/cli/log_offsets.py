@@ -31,7 +31,7 @@ from offsetmgr.core.plurals import count_of
 if TYPE_CHECKING:
     from offsetmgr.core.model import TopicPartition
     from offsetmgr.core.offset_store import GroupOffsets
-    from offsetmgr.groups.disk_layout import Sources
+    from offsetmgr.groups.disk_layout import TopicDirectories
     from offsetmgr.groups.disk_recovery import Expiry
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.segments.committed_offsets import SavedGroup
@@ -131,7 +131,7 @@ def offsets(
     others, and the exit code is 1. It leaves out the offsets of unfinished transactions.
     """
     from offsetmgr.cli.scenario import parse_datetime
-    from offsetmgr.groups.disk_layout import find
+    from offsetmgr.groups.disk_layout import find_topic_directories
     from offsetmgr.groups.disk_recovery import Expiry
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.segments.parallel import processors
@@ -159,7 +159,7 @@ def offsets(
     if expired_at is not None:
         retention_ms = (retention_minutes or _DEFAULT_RETENTION) * _MINUTE_MS
         expiry = Expiry(parse_datetime(expired_at, "--expired-at"), retention_ms)
-    sources = find(dirs, offsets_topic)
+    sources = find_topic_directories(dirs, offsets_topic)
     saved = _SavedOffsets(sources, group or [], TopicSelection.parse(topic or []), processes or processors(), expiry)
     failed = 0
     if target is None:
@@ -168,14 +168,14 @@ def offsets(
         _write_file(target, saved, overwrite=overwrite)
     else:
         from offsetmgr.cli.edit_command import Edit, cross_cluster_check
-        from offsetmgr.groups.disk_layout import SavedLogs
-        from offsetmgr.groups.edits import propose_import
+        from offsetmgr.groups.disk_layout import DiskLogs
+        from offsetmgr.groups.edits import plan_import
 
         store = connect.store(to)
-        crossing = cross_cluster_check("log offsets", SavedLogs(sources), store, translate)
+        crossing = cross_cluster_check("log offsets", DiskLogs(sources), store, translate)
         flags = RunFlags(execute, yes, output)
         edit = Edit("log offsets", connect, store, connect.directory(to), flags, before_image)
-        proposals = propose_import(store, saved.offsets(errors=False), allow_rewind=allow_rewind, crossing=crossing)
+        proposals = plan_import(store, saved.offsets(errors=False), allow_rewind=allow_rewind, crossing=crossing)
         failed = edit.run(proposals)
     if saved.finish(target) or failed:
         raise typer.Exit(FAILED)
@@ -199,7 +199,7 @@ def _reject_inapplicable(target: StoreUri | None, of_files: dict[str, bool], of_
 def _write_file(target: StoreUri, saved: _SavedOffsets, *, overwrite: bool) -> None:
     """Writes a snapshot, as ``offsets export`` does. It includes errors if its format supports them."""
     from offsetmgr.core.version import __version__
-    from offsetmgr.groups.disk_layout import SavedLogs, cluster_id
+    from offsetmgr.groups.disk_layout import DiskLogs, cluster_id
     from offsetmgr.segments.broker_lock import require_unused_parent
     from offsetmgr.snapshots.base import SnapshotHeader
     from offsetmgr.snapshots.registry import by_name, format_name
@@ -210,7 +210,7 @@ def _write_file(target: StoreUri, saved: _SavedOffsets, *, overwrite: bool) -> N
     group = target.options.get("group")
     source = ",".join(str(path.absolute()) for path in saved.sources.log_dirs)
     header = SnapshotHeader.new(f"log:{source}", "kafka", cluster_id(saved.sources), f"offsetmgr {__version__}")
-    header = with_origin(header, SavedLogs(saved.sources).log_origin(), {})
+    header = with_origin(header, DiskLogs(saved.sources).log_origin(), {})
     keeps = by_name(name, group).capabilities.errors
     try:
         with require_unused_parent(Path(target.address), "name another file with --to"):
@@ -247,7 +247,12 @@ class _SavedOffsets:
     """The recovered offsets, and the messages about them. It is the `Listener` of the recovery."""
 
     def __init__(
-        self, sources: Sources, groups: list[str], topics: TopicSelection, processes: int, expiry: Expiry | None
+        self,
+        sources: TopicDirectories,
+        groups: list[str],
+        topics: TopicSelection,
+        processes: int,
+        expiry: Expiry | None,
     ) -> None:
         self.sources = sources
         self._where = ", ".join(map(str, sources.log_dirs))

@@ -10,14 +10,14 @@ from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import GroupDescription, GroupMember, TopicPartition
 
 if TYPE_CHECKING:
-    from offsetmgr.groups.describe import Directory
+    from offsetmgr.groups.describe import DescribeGroups
     from offsetmgr.kafka.cluster.base import Cluster
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 Descriptions = Mapping[str, GroupDescription | OffsetMgrError]
 
 
-def registry_directory(session: ZookeeperSession) -> Directory:
+def registry_directory(session: ZookeeperSession) -> DescribeGroups:
     """Members that old consumers registered in ``/consumers/G/ids``, and their partitions in ``/consumers/G/owners``.
 
     ZooKeeper stores no group state. A group with members is STABLE, one without members EMPTY, one without a znode
@@ -62,7 +62,7 @@ def registry_directory(session: ZookeeperSession) -> Directory:
     return describe
 
 
-def cluster_directory(cluster: Cluster) -> Directory:
+def cluster_directory(cluster: Cluster) -> DescribeGroups:
     """Members that the groups' coordinators report."""
     return cluster.describe_groups
 
@@ -72,7 +72,7 @@ def empty_directory(groups: Iterable[str]) -> Descriptions:
     return {group: GroupDescription(group, "DEAD") for group in groups}
 
 
-def merged_directory(first: Directory, second: Directory) -> Directory:
+def merged_directory(first: DescribeGroups, second: DescribeGroups) -> DescribeGroups:
     """The members of both sources. A group's state is that of the first, unless only the second has members."""
 
     def describe(groups: Iterable[str]) -> Descriptions:
@@ -83,7 +83,7 @@ def merged_directory(first: Directory, second: Directory) -> Directory:
     return describe
 
 
-def with_registered_members(coordinator: Directory, cluster: Cluster, session: ZookeeperSession) -> Directory:
+def with_registered_members(coordinator: DescribeGroups, cluster: Cluster, session: ZookeeperSession) -> DescribeGroups:
     """The coordinator's members, and old consumers registered in ZooKeeper.
 
     With dual commit, old consumers commit to the group without being its members. A ZooKeeper of another cluster is

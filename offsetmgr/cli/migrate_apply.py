@@ -65,7 +65,7 @@ def apply_command(
     logs = sides.logs()
     if plan.header.cluster_id is not None and logs is None:
         note("log ranges are not checked again; to check them, add the --bootstrap-server that the plan was made with")
-    if state.apply.opened and not state.undo.touched:
+    if state.apply.opened and not state.undo.may_have_written:
         note(f"an earlier run completed {counted(len(state.apply.done), 'group')}; this one continues")
     if plan.summary.writes:
         confirm(f"write {counted(plan.summary.writes, 'offset')} to {plan.header.target.uri}?", yes=yes)

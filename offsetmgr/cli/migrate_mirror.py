@@ -103,14 +103,14 @@ def mirror_command(
     if options.topics:
         topic_matches = TopicMatches(options.selection.within(source.capabilities.partitions))
         for found in source.scan(names):
-            topic_matches.see_group(found)
+            topic_matches.record_group(found)
         topic_matches.require_all(source.uri)
     refresh_s = _show_plan(sides, header, translate)
     note(f"mirrors {counted(len(names), 'group')}, forward only: {source.uri} -> {target.uri}; Ctrl-C ends it")
     confirm(f"copy to {target.uri} until stopped?", yes=yes)
     with (
         stop_on_signal("the mirror ends after this round") as stop,
-        sides.feed(options, interval) as feed,
+        sides.notifier(options, interval) as notifier,
         sides.legacy_groups() as legacy_groups,
     ):
         shown = migrate_output.MirrorLine()
@@ -118,7 +118,7 @@ def mirror_command(
             source,
             target,
             options,
-            feed,
+            notifier,
             SystemClock(),
             stop,
             shown.show,
@@ -131,10 +131,10 @@ def mirror_command(
         )
         status = mirror.run(once=once)
     shown.show(status, last=True)
-    bad = [mirrored for mirrored in mirror.groups.values() if not mirrored.good]
+    bad = [mirrored for mirrored in mirror.groups.values() if not mirrored.succeeded]
     if bad or format is not OutputFormat.TABLE:
         write_rows(migrate_output.MIRROR_COLUMNS, migrate_output.mirror_rows(bad or mirror.groups.values()), format)
-    if mirror.cut:
+    if mirror.interrupted:
         raise Interrupted("some offsets were not copied yet")
     if bad:
         raise typer.Exit(1)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from offsetmgr.migration.plan_file import PlanFile, PlanSummary
     from offsetmgr.migration.progress import MigrationState
     from offsetmgr.migration.refresh import RefreshReport
-    from offsetmgr.migration.verify import VerifySummary, VerifyVerdict
+    from offsetmgr.migration.verify import PartitionResult, VerifySummary
 
 SHOWN: Final = 20
 """Maximum number of printed lines of a kind; the rest is counted."""
@@ -220,8 +220,8 @@ def _first(items: Iterable[str], count: int) -> Iterator[str]:
 def show_report(report: Report, verb: str) -> None:
     """Prints the results of a run, and at most `SHOWN` failures."""
     parts = [f"{counted(report.written, 'offset')} {verb} in {counted(report.changed, 'group')}"]
-    if report.left:
-        parts.append(f"{report.left} left as they were")
+    if report.unchanged:
+        parts.append(f"{report.unchanged} left as they were")
     if report.skipped:
         parts.append(f"{counted(report.skipped, 'group')} completed by an earlier run")
     note("; ".join(parts))
@@ -257,8 +257,8 @@ def show_report(report: Report, verb: str) -> None:
 def describe_state(plan: PlanFile, state: MigrationState) -> dict[str, Any]:
     """The state of a migration for ``migrate status``. Counts are numbers of groups, unless the key says otherwise."""
     groups = plan.summary.groups
-    work = state.undo if state.undo.touched else state.apply
-    if state.undo.touched:
+    work = state.undo if state.undo.may_have_written else state.apply
+    if state.undo.may_have_written:
         phase = "rolled back" if state.undo.complete else "rolling back"
     elif state.finalized_at is not None:
         phase = "finalized"
@@ -286,7 +286,7 @@ def describe_state(plan: PlanFile, state: MigrationState) -> dict[str, Any]:
     }
 
 
-def verify_row(found: VerifyVerdict) -> tuple[Any, ...]:
+def verify_row(found: PartitionResult) -> tuple[Any, ...]:
     return (
         found.target_group,
         found.tp.topic if found.tp else None,

@@ -173,7 +173,7 @@ def _all_topics(plans: Iterable[GroupPlan], options: PlanOptions, where: str) ->
     """Passes the plans on. Raises `UnknownTopicOrPartition` at their end if a selected topic is in none of them."""
     topic_matches = TopicMatches(options.selection)
     for group in plans:
-        topic_matches.see((step.source_tp for step in group.steps), unread=bool(group.error))
+        topic_matches.record((step.source_tp for step in group.steps), incomplete=bool(group.error))
         yield group
     topic_matches.require_all(where)
 
@@ -187,7 +187,7 @@ def _draft_map(sides: SourceAndTarget, options: PlanOptions, path: Path) -> None
     for found in progress(sides.source.scan(names), "reading", len(names)):
         if found.error is not None:
             raise found.error
-        draft.add(found, [tp for tp in found.offsets if options.wants(tp)])
+        draft.add(found, [tp for tp in found.offsets if options.selects(tp)])
     counts = None if cluster is None else cluster.topics(draft.topics())
     write_draft(path, draft.encode(sides.source.uri, counts))
     note(f"draft written to {path}; nothing was changed")

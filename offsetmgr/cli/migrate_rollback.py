@@ -128,9 +128,9 @@ def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore) 
 
     Prints the differences and returns their number.
     """
-    from offsetmgr.migration.rollback import differences, not_settled
+    from offsetmgr.migration.rollback import differences, unrecorded_writes
 
-    others = sum(1 for _ in not_settled(plan, state))
+    others = sum(1 for _ in unrecorded_writes(plan, state))
     if not others:
         return 0
     started = len(state.apply.intents)

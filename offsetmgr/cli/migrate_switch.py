@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from offsetmgr.stores.switched.nodes import FollowerState
 
 STEP_TEXT: Final = {
-    "held": "asked all members to stop committing",
+    "announced": "asked all members to stop committing",
     "acknowledged": "all members have stopped committing",
     "copied": "the store that stays has all offsets",
     "compared": "compared both stores; no client has committed meanwhile",
-    "settled": "the new mode is in effect",
+    "changed": "the new mode is in effect",
     "followed": "read which members have acknowledged it",
 }
 
@@ -114,18 +114,18 @@ def switch_command(
             ),
             who=f"{getpass.getuser()} on {socket.gethostname()} (process {os.getpid()})",
             record=_recorder(group, before_image),
-            tell=lambda step: note(f"{group}: {STEP_TEXT[step]}"),
-            waiting=_waiting_notes(),
+            on_step=lambda step: note(f"{group}: {STEP_TEXT[step]}"),
+            on_wait=_waiting_notes(),
         )
         if switch.crossing.comparison.relation is not Relation.SAME:
             note(f"cluster {switch.crossing.text()}")
         if declare:
             _declare(switch, group, mode, execute=execute, yes=yes)
             return
-        snapshot = switch.look(mode)
+        snapshot = switch.inspect(mode)
         _show_before(snapshot, group, mode, format if not execute else OutputFormat.TABLE, quiet=execute)
         switch.check(snapshot, mode)
-        change = f"{snapshot.seen.storage.mode.value} -> {mode.value}"
+        change = f"{snapshot.state.storage.mode.value} -> {mode.value}"
         if not execute:
             note(f"dry run: would switch group {group} {change}; nothing was changed")
             note("hint: add --execute to do it")
@@ -141,7 +141,7 @@ def switch_command(
                     raise
                 raise Interrupted(f"{given_up.what} {given_up.why}") from given_up
     _show_after(evidence, format)
-    if evidence.late:
+    if evidence.unacknowledged:
         raise typer.Exit(FAILED)
 
 
@@ -230,7 +230,7 @@ def _waiting_notes() -> Any:
 
 
 def _show_before(snapshot: SwitchSnapshot, group: str, to: Any, format: OutputFormat, *, quiet: bool) -> None:
-    storage = snapshot.seen.storage
+    storage = snapshot.state.storage
     note(f"group {group}: {storage.mode.value}, epoch {storage.epoch}, by {storage.who}; to {to.value}")
     if not quiet:
         rows = [(group, f.name, f.node.host, f.node.process, f.node.epoch, None, None) for f in snapshot.followers]
@@ -250,19 +250,19 @@ def _show_after(evidence: SwitchEvidence, format: OutputFormat) -> None:
             m.host,
             m.process,
             None if m.followed_ms is None else evidence.epoch,
-            m.held_ms,
+            m.stopped_ms,
             m.followed_ms,
         )
         for m in evidence.members
     ]
     write_rows(COLUMNS, rows, format)
-    held = (evidence.settled_ms - evidence.began_ms) / 1000
+    held = (evidence.changed_ms - evidence.began_ms) / 1000
     note(
         f"switched group {evidence.group} {evidence.start.value} -> {evidence.to.value}, epoch {evidence.epoch}: "
         f"{count_of(len(evidence.members), 'member')} had stopped, {count_of(len(evidence.copies), 'offset')} copied, "
         f"{count_of(evidence.compared, 'partition')} compared; commits waited {held:.1f} s"
     )
-    for member in evidence.late:
+    for member in evidence.unacknowledged:
         note(
             f"has not acknowledged the new mode yet (and commits nothing in the old one): {member.name} on "
             f"{member.host}"

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from offsetmgr.cli.options import ConnectFlags
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.kafka.cluster.base import Cluster, Logs
+    from offsetmgr.migration.change_notifier import ChangeNotifier
     from offsetmgr.migration.evidence import EvidenceThresholds
     from offsetmgr.migration.finalize import FinalizeGate
     from offsetmgr.migration.group_observer import ObservationWindow
-    from offsetmgr.migration.mirror_feed import Feed
-    from offsetmgr.migration.mirror_safety import AskOldGroups
+    from offsetmgr.migration.mirror_safety import ReadLegacyGroups
     from offsetmgr.migration.plan import PlanHeader, PlanOptions
     from offsetmgr.migration.plan_file import PlanFile
-    from offsetmgr.migration.planner import LegacyMembers
+    from offsetmgr.migration.planner import ReadLegacyMembers
     from offsetmgr.migration.progress import MigrationState
     from offsetmgr.migration.verify import MigrationVerifier
 
@@ -121,7 +121,7 @@ class SourceAndTarget:
         return self.cluster()
 
     @contextmanager
-    def legacy_members(self) -> Iterator[LegacyMembers | None]:
+    def legacy_members(self) -> Iterator[ReadLegacyMembers | None]:
         """A function that reads live old consumers from ZooKeeper's registry; None if neither side uses a ZooKeeper."""
         from offsetmgr.stores.uri import zookeeper_of
 
@@ -152,23 +152,23 @@ class SourceAndTarget:
             yield ask
 
     @contextmanager
-    def feed(self, options: PlanOptions, interval_ms: int) -> Iterator[Feed]:
+    def notifier(self, options: PlanOptions, interval_ms: int) -> Iterator[ChangeNotifier]:
         """Reports changes of the source: by watches on ``/consumers`` of a ZooKeeper, by polling otherwise."""
-        from offsetmgr.migration.mirror_feed import PollingFeed
+        from offsetmgr.migration.change_notifier import PollingNotifier
         from offsetmgr.stores.uri import parse_uri
 
         parsed = parse_uri(self._uris["source"])
         if parsed.kind != "zookeeper" or parsed.options.get("layout") == "storm":
-            yield PollingFeed(SystemClock(), interval_ms / 1000)
+            yield PollingNotifier(SystemClock(), interval_ms / 1000)
             return
         from offsetmgr.zookeeper.client.session import ZookeeperSession
         from offsetmgr.zookeeper.offsets.offset_watcher import OffsetWatcher
 
         with ZookeeperSession(parsed.address + parsed.path, self._connection("source")) as session:
-            yield OffsetWatcher(session, options.wants_group)
+            yield OffsetWatcher(session, options.selects_group)
 
     @contextmanager
-    def legacy_groups(self) -> Iterator[AskOldGroups | None]:
+    def legacy_groups(self) -> Iterator[ReadLegacyGroups | None]:
         """A function that reads consumers and owners from the source's registry; None if the source has no registry."""
         from offsetmgr.stores.uri import parse_uri
 
@@ -201,7 +201,7 @@ class SourceAndTarget:
         """The gate that checks which members write only to the source. Raises `UsageError` if that cannot be
         checked."""
         from offsetmgr.core.commit_mode import CommitMode
-        from offsetmgr.migration.finalize_gates import CoordinatorGate, InactivityGate, NoMembers, OldConsumerGate
+        from offsetmgr.migration.finalize_gates import CoordinatorGate, InactivityGate, NoMembersGate, OldConsumerGate
         from offsetmgr.migration.group_observer import GroupView, ZookeeperRegistry
         from offsetmgr.stores.zookeeper import ZookeeperStore
         from offsetmgr.zookeeper.groups.registry import members_many
@@ -224,7 +224,7 @@ class SourceAndTarget:
         if source.kind in _COORDINATED and cluster is not None:
             return CoordinatorGate(self.source, self._source_cluster(), window, SystemClock())
         if source.kind == "file":
-            return NoMembers()
+            return NoMembersGate()
         raise UsageError(
             f"finalize of {plan.path}",
             f"offsetmgr cannot find out which live members still commit to {source.kind} {source.uri}",

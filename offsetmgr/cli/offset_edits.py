@@ -74,7 +74,7 @@ def set_offsets(
 ) -> None:
     """Commit an offset without checking the log (offsets reset checks it)."""
     from offsetmgr.cli.edit_command import Edit, exit_edit
-    from offsetmgr.groups.reset import propose_set
+    from offsetmgr.groups.reset import plan_set
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.groups.topic_matches import require_topics
 
@@ -97,7 +97,7 @@ def set_offsets(
         RunFlags(execute, yes, output),
         before_image,
     )
-    proposal = propose_set(store, group, new_offsets, create=new_group)
+    proposal = plan_set(store, group, new_offsets, create=new_group)
     exit_edit(edit.run(require_topics([proposal], topics, store.uri)))
 
 
@@ -157,7 +157,7 @@ def reset(
     """
     from offsetmgr.cli.edit_command import Edit, cross_cluster_check, exit_edit
     from offsetmgr.cli.scenario import ScenarioOptions, scenario_of
-    from offsetmgr.groups.reset import ToOffsets, propose_reset
+    from offsetmgr.groups.reset import ToOffsets, plan_reset
     from offsetmgr.groups.selection import TopicSelection, choose_groups
     from offsetmgr.groups.topic_matches import require_topics
 
@@ -195,7 +195,7 @@ def reset(
         before_image,
         as_csv=export_csv,
     )
-    proposals = propose_reset(store, cluster, chosen, topics, scenario, create=new_group)
+    proposals = plan_reset(store, cluster, chosen, topics, scenario, create=new_group)
     exit_edit(edit.run(require_topics(proposals, topics, store.uri)))
 
 
@@ -214,7 +214,7 @@ def delete(
 ) -> None:
     """Delete committed offsets."""
     from offsetmgr.cli.edit_command import Edit, exit_edit
-    from offsetmgr.groups.edits import propose_delete
+    from offsetmgr.groups.edits import plan_delete
     from offsetmgr.groups.selection import TopicSelection, choose_groups
     from offsetmgr.groups.topic_matches import require_topics
 
@@ -234,4 +234,4 @@ def delete(
         RunFlags(execute, yes, output),
         before_image,
     )
-    exit_edit(edit.run(require_topics(propose_delete(store, chosen, topics), topics, store.uri)))
+    exit_edit(edit.run(require_topics(plan_delete(store, chosen, topics), topics, store.uri)))

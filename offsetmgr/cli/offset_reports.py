@@ -130,7 +130,9 @@ def get(
     chosen = choose_groups(store, names, all_groups=all_groups)
     named = named_groups(names, chosen)
     held = store.capabilities.partitions
-    expected = topics.asked_for(_partition_counts(connect.cluster_or_none(), topics.named()) if named else {}, held)
+    expected = topics.explicit_partitions(
+        _partition_counts(connect.cluster_or_none(), topics.named()) if named else {}, held
+    )
     errors = ReadErrorReport()
     uncommitted = UncommittedTopics(store.uri, topics, errors)
 
@@ -181,12 +183,12 @@ def lag(
     chosen = choose_groups(store, names, all_groups=all_groups)
     named = named_groups(names, chosen)
     counts = _partition_counts(cluster, topics.named()) if named else {}
-    also = dict.fromkeys(named, topics.asked_for(counts, store.capabilities.partitions))
+    also = dict.fromkeys(named, topics.explicit_partitions(counts, store.capabilities.partitions))
     errors = ReadErrorReport()
     uncommitted = UncommittedTopics(store.uri, topics, errors)
 
     def rows() -> Iterator[tuple[Any, ...]]:
-        found = lag_of_groups(store, cluster, chosen, topics, strict=not all_groups, also=also, newer=newer)
+        found = lag_of_groups(store, cluster, chosen, topics, strict=not all_groups, partitions=also, newer=newer)
         for one in progress(found, "reading", len(chosen)):
             if one.error is not None:
                 errors.add(one.error)

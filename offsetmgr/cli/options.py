@@ -26,7 +26,7 @@ from offsetmgr.core.log_origin import OffsetTranslation
 
 if TYPE_CHECKING:
     from offsetmgr.core.offset_store import OffsetStore
-    from offsetmgr.groups.describe import Directory
+    from offsetmgr.groups.describe import DescribeGroups
     from offsetmgr.kafka.cluster.base import Cluster
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
@@ -285,7 +285,7 @@ class ConnectFlags:
             raise UsageError(what, "needs ZooKeeper, and none is named", "add --zookeeper HOST:PORT/CHROOT")
         return self._open.enter_context(ZookeeperSession(address, self.resolved.connection))
 
-    def directory(self, uri: str | None = None, *, edits: bool = False) -> Directory:
+    def directory(self, uri: str | None = None, *, edits: bool = False) -> DescribeGroups:
         """A function that describes the live members of groups of the selected store, or of ``uri``.
 
         If the command ``edits``, it waits for the group locks of killed runs.
@@ -299,7 +299,7 @@ class ConnectFlags:
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
         uri = uri or self.uri
-        found: list[Directory] = []
+        found: list[DescribeGroups] = []
         if (bootstrap := bootstrap_of(uri, self.resolved.connection)) is not None:
             coordinators = cluster_directory(self.cluster_at(bootstrap, self.resolved.connection))
             if edits:
@@ -313,7 +313,7 @@ class ConnectFlags:
             return empty_directory
         return found[0] if len(found) == 1 else merged_directory(found[0], found[1])
 
-    def directory_for_edit(self, uri: str | None = None) -> Directory:
+    def directory_for_edit(self, uri: str | None = None) -> DescribeGroups:
         """Like `directory`, for a command that edits.
 
         For a Kafka store it also includes the old consumers of a known ZooKeeper (--zookeeper, OFFSETMGR_ZOOKEEPER, the

@@ -208,12 +208,12 @@ def _show_report(report: PhaseReport, output: OutputFormat) -> None:
     elif output is OutputFormat.JSON:
         print(json.dumps(text.report_json(report), indent=2))
     else:
-        members = (("member", m.member, m.ok, m.confidence.value, m.why, m.settle) for m in report.members)
+        members = (("member", m.member, m.ok, m.confidence.value, m.why, m.remedy) for m in report.members)
         rows = [
             *members,
-            *(("partition", str(p.partition), p.ok, p.confidence.value, p.why, p.settle) for p in report.partitions),
+            *(("partition", str(p.partition), p.ok, p.confidence.value, p.why, p.remedy) for p in report.partitions),
         ]
-        names = ("kind", "name", "ok", "known", "evidence", "settle")
+        names = ("kind", "name", "ok", "known", "evidence", "remedy")
         write_rows([Column(name) for name in names], rows, output)
 
 
@@ -299,7 +299,7 @@ def bounce(
     try:
         if execute:
             with stop_on_signal("after this observation or restart; the same command line resumes") as stop:
-                result = bounces.bounce(_group_view(connect), spec, state, tell=note, stop=stop)
+                result = bounces.bounce(_group_view(connect), spec, state, progress=note, stop=stop)
         else:
             result = bounce_plan.plan_bounce(_group_view(connect), spec, state)
     except GateClosed as closed:

@@ -82,7 +82,7 @@ def export(
     store = connect.store()
     topics.within(store.capabilities.partitions)
     chosen = choose_groups(store, names, all_groups=all_groups)
-    ids = {name: topic_id for name, topic_id in store.topic_ids().items() if topics.matches_some_of(name)}
+    ids = {name: topic_id for name, topic_id in store.topic_ids().items() if topics.matches_topic(name)}
     header = header_for(store, f"offsetmgr {__version__}", ids)
     groups = export_groups(store, chosen, topics, strict=not all_groups)
     with _written_to(file) as path:
@@ -151,7 +151,7 @@ def import_offsets(
     """
     from offsetmgr.cli.edit_command import Edit, cross_cluster_check, exit_edit
     from offsetmgr.groups.before_images import holds_images, load_images
-    from offsetmgr.groups.edits import propose_import, propose_undo
+    from offsetmgr.groups.edits import plan_import, plan_undo
     from offsetmgr.groups.export import open_file, seekable
     from offsetmgr.groups.selection import TopicSelection, matching_groups
     from offsetmgr.groups.topic_matches import require_topics
@@ -178,7 +178,7 @@ def import_offsets(
             images = (one for one in load_images(path) if one.group in selected)
             note(f"{file} holds before-images: undoing that edit")
             code = edit.run(
-                require_topics(propose_undo(store, images, topics, force=allow_rewind, crossing=crossing), topics, file)
+                require_topics(plan_undo(store, images, topics, force=allow_rewind, crossing=crossing), topics, file)
             )
             if edit.confirmed:
                 created = (one.group for one in load_images(path) if not one.before)
@@ -202,5 +202,5 @@ def import_offsets(
             )
             entries = snapshot.read(set(chosen))
             crossing = cross_cluster_check("offsets import", snapshot, store, translate)
-            proposals = propose_import(store, entries, topics, allow_rewind=allow_rewind, crossing=crossing)
+            proposals = plan_import(store, entries, topics, allow_rewind=allow_rewind, crossing=crossing)
             exit_edit(edit.run(require_topics(proposals, topics, file)))

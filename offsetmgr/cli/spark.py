@@ -117,7 +117,7 @@ def _require_topics(topics: TopicSelection, rows: DataFrame, source: str) -> Non
 
     topic_matches = TopicMatches(topics)
     if topics.patterns:
-        topic_matches.see(
+        topic_matches.record(
             TopicPartition(*row) for row in rows.select("topic", "partition").distinct().toLocalIterator()
         )
     topic_matches.require_all(source)

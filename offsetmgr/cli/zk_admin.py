@@ -106,7 +106,7 @@ def _chosen(session: ZookeeperSession, texts: list[str]) -> tuple[list[TopicPart
 
     selection = TopicSelection.parse(texts)
     names = topic_names(session)
-    selected = [name for name in names if selection.matches_some_of(name)]
+    selected = [name for name in names if selection.matches_topic(name)]
     state = read_state(session, selected)
     there: dict[str, int] = {}
     partitions: list[TopicPartition] = []

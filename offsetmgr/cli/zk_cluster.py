@@ -107,7 +107,7 @@ def topics(
     def once() -> int:
         errors: list[OffsetMgrError] = []
         known = topic_names(session)
-        names = [name for name in known if selection.matches_some_of(name)]
+        names = [name for name in known if selection.matches_topic(name)]
         if missing := sorted(set(selection.named()) - set(known)):
             raise UnknownTopicOrPartition(f"topic {missing[0]}", f"does not exist in ZooKeeper at {session.connect}")
         pending = controller_requests(session)

@@ -1,4 +1,4 @@
-"""Before-images on disk: their paths, durable writes, and reads."""
+"""Files of before-images: their paths, durable writes, and reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from offsetmgr.stores.cross_cluster_check import with_origin
 
 
 def new_path(directory: Path, operation: str, taken_at_ms: int) -> Path:
-    """Returns a path for a new file under ``directory``: time (UTC, to the millisecond), operation, process."""
+    """Returns a path for a new file in ``directory``: its name has the time (UTC, with milliseconds), the operation and
+    the process id."""
     at = datetime.fromtimestamp(taken_at_ms / 1000, UTC)
     stamp = f"{at:%Y%m%dT%H%M%S}.{taken_at_ms % 1000:03}Z"
     return directory / f"{stamp}-{operation.replace(' ', '-')}-{os.getpid()}.avro"
@@ -26,7 +27,7 @@ def new_path(directory: Path, operation: str, taken_at_ms: int) -> Path:
 def header_for(
     store: OffsetStore, tool_version: str = "", topic_ids: Mapping[str, str] | None = None
 ) -> SnapshotHeader:
-    """Returns the header of a snapshot or of before-images of ``store``, whose topics have these ids.
+    """Returns the header of a snapshot or of before-images of ``store``. ``topic_ids`` are the ids of its topics.
 
     Raises the errors of `OffsetStore.identity`.
     """
@@ -35,15 +36,15 @@ def header_for(
     return with_origin(header, store.log_origin(), topic_ids or {})
 
 
-def write_images(path: Path, proposal: EditPlan, header: SnapshotHeader) -> None:
-    """Writes the value before and after each change of ``proposal``, and makes the file durable before it returns.
+def write_images(path: Path, plan: EditPlan, header: SnapshotHeader) -> None:
+    """Writes the values before and after each change of ``plan``; the file is durable when this returns.
 
     Raises `UsageError` if ``path`` exists, `OffsetMgrError` if it cannot be written.
     """
 
     def groups() -> Iterator[tuple[str, list[PlannedChange]]]:
-        for group in proposal:
-            rows = [change for change in group.changes if change[5] and change[4] is None]  # writes, no problem
+        for group in plan:
+            rows = [change for change in group.changes if change[5] and change[4] is None]  # writes, and no problem
             if rows and group.problem is None:
                 yield group.group, rows
 
@@ -66,7 +67,7 @@ def write_images(path: Path, proposal: EditPlan, header: SnapshotHeader) -> None
 
 
 def holds_images(path: Path) -> bool:
-    """Returns whether ``path`` is a file of before-images, whose import undoes an edit."""
+    """Returns whether ``path`` is a file of before-images. (Its import undoes the edit.)"""
     try:
         with path.open("rb") as stream:
             return is_images(stream)
@@ -75,6 +76,6 @@ def holds_images(path: Path) -> bool:
 
 
 def load_images(path: Path) -> Iterator[GroupImages]:
-    """Yields the before-images of a file, one group at a time. Raises `MalformedData` before the first."""
+    """Yields the before-images in a file, one group at a time. Raises `MalformedData` before the first group."""
     with path.open("rb") as stream:
         yield from read_images(stream, what=f"before-images {path}")

@@ -1,4 +1,4 @@
-"""Copies a group's offsets to another name or store, and verifies the copy with a new read."""
+"""Copies a group's offsets to another name or store, and verifies the copy."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from offsetmgr.core.errors import Conflict, GroupNotFound
 from offsetmgr.core.model import Committed
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.groups.edit_plan import GroupEditPlan
-from offsetmgr.groups.edits import propose_import
+from offsetmgr.groups.edits import plan_import
 from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 
-def propose_copy(
+def plan_copy(
     source: OffsetStore,
     group: str,
     target: OffsetStore,
@@ -23,9 +23,9 @@ def propose_copy(
     allow_rewind: bool = False,
     crossing: CrossClusterCheck | None = None,
 ) -> Iterator[GroupEditPlan]:
-    """Plans the copy of the committed offsets of ``group`` in ``source`` to the group ``name`` of ``target``.
+    """Plans the copy of the committed offsets of ``group`` in ``source`` to the group ``name`` in ``target``.
 
-    Raises `GroupNotFound` if there is no such group, or if it has no offsets in these topics.
+    Raises `GroupNotFound` if the group does not exist, or has no offsets in these topics.
     """
     (found,) = scan_in_order(source, [group])
     if not (found.offsets or found.errors or found.error):
@@ -33,9 +33,7 @@ def propose_copy(
         raise GroupNotFound(f"group {group!r}", "has no committed offsets to copy")
     if found.offsets and not any(topics.matches(tp) for tp in found.offsets):
         raise GroupNotFound(f"group {group!r}", "has no committed offsets in these topics")
-    yield from propose_import(
-        target, [found], topics, rename={group: name}, allow_rewind=allow_rewind, crossing=crossing
-    )
+    yield from plan_import(target, [found], topics, rename={group: name}, allow_rewind=allow_rewind, crossing=crossing)
 
 
 def verify_copy(source: OffsetStore, group: str, target: OffsetStore, name: str) -> int:
@@ -45,18 +43,21 @@ def verify_copy(source: OffsetStore, group: str, target: OffsetStore, name: str)
     """
     original, copied = source.fetch(group), target.fetch(name)
     for tp in sorted({*original, *copied}):
-        here, there = original.get(tp), copied.get(tp)
-        if not isinstance(here, Committed):
+        expected, actual = original.get(tp), copied.get(tp)
+        if not isinstance(expected, Committed):
             continue
-        if not isinstance(there, Committed) or there.offset != here.offset or there.metadata != here.metadata:
+        if not isinstance(actual, Committed) or (actual.offset, actual.metadata) != (
+            expected.offset,
+            expected.metadata,
+        ):
             raise Conflict(
                 f"copy of group {group!r} in {name!r}",
-                f"{tp} is {_shown(there)} there and {_shown(here)} here; the old group was left as it is",
-                "does a client commit to one of them?",
-                actual=there,
+                f"{tp} is {_offset_text(actual)} in the copy and {_offset_text(expected)} in the original (kept)",
+                "find out whether a client commits to one of them",
+                actual=actual,
             )
     return len(original)
 
 
-def _shown(found: object) -> str:
+def _offset_text(found: object) -> str:
     return str(found.offset) if isinstance(found, Committed) else "absent"

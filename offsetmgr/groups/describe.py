@@ -1,4 +1,4 @@
-"""Describes groups: state and members in addition to offsets and lag."""
+"""Describes groups: their state and members, in addition to offsets and lag."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from offsetmgr.kafka.cluster.base import Cluster
 GROUPS_AT_ONCE: Final = 500
 """The number of groups whose members are requested together."""
 
-Directory: TypeAlias = Callable[[Iterable[str]], Mapping[str, GroupDescription | OffsetMgrError]]
-"""The source of live members: the coordinators of a Kafka cluster, or the registry in ZooKeeper. Unknown groups are
-DEAD."""
+DescribeGroups: TypeAlias = Callable[[Iterable[str]], Mapping[str, GroupDescription | OffsetMgrError]]
+"""Returns the state and the live members of groups, as the coordinators of a Kafka cluster or the registry in ZooKeeper
+know them. The state of an unknown group is DEAD."""
 
 
 class DescribedPartition(NamedTuple):
-    """One partition of a described group, and the member that it is assigned to."""
+    """One partition of a described group, and the member to which it is assigned."""
 
     row: LagRow
     owner: GroupMember | None
 
 
 class DescribedGroup(NamedTuple):
-    """One group: its ``description`` from the directory, and its committed or owned ``partitions``, sorted.
+    """One group: its ``description``, and its ``partitions`` with a commit or an owner, sorted.
 
-    ``error`` is set if the group could not be described; the other fields are then empty.
+    If the group could not be described, ``error`` is the reason and the other fields are empty.
     """
 
     group: str
@@ -45,23 +45,23 @@ class DescribedGroup(NamedTuple):
 def describe(
     store: OffsetStore,
     cluster: Cluster | None,
-    directory: Directory,
+    describe_groups: DescribeGroups,
     groups: Iterable[str],
     topics: TopicSelection = ALL_TOPICS,
     *,
     newer: OffsetStore | None = None,
 ) -> Iterator[DescribedGroup]:
-    """Yields the groups in the order of ``groups``. Without a cluster the logs, and so the lag, are unknown. ``newer``
-    is as in `offsetmgr.groups.lag.lag`.
+    """Yields the groups in the order of ``groups``. Without a cluster the log ranges, and so the lag, are unknown.
+    ``newer`` is as in `offsetmgr.groups.lag.lag`.
 
-    The outcome of a group that neither the store nor the directory knows is `GroupNotFound`.
+    The error of a group that neither the store nor ``describe_groups`` knows is `GroupNotFound`.
     """
     names = list(dict.fromkeys(groups))
     remaining = iter(names)
     descriptions: Mapping[str, GroupDescription | OffsetMgrError] = {}
     for found in lag(store, cluster, names, topics, newer=newer):
         if found.group not in descriptions:
-            descriptions = directory(list(islice(remaining, GROUPS_AT_ONCE)))
+            descriptions = describe_groups(list(islice(remaining, GROUPS_AT_ONCE)))
         description = descriptions[found.group]
         if isinstance(description, OffsetMgrError) or found.error is not None:
             error = found.error if isinstance(description, GroupDescription) else description
@@ -72,7 +72,7 @@ def describe(
         owners = {tp: member for member in description.members for tp in member.partitions}
         unowned = [tp for tp in owners if topics.matches(tp) and tp not in {row.partition for row in found.rows}]
         rows = found.rows + _uncommitted(found.group, cluster, unowned)
-        # Brokers of 0.8.2 know no groups, so they cannot report a missing one.
+        # Brokers of 0.8.2 have no group membership, so they cannot report a missing group.
         unseen = description.state == "DEAD" or not (description.membership or description.members)
         if unseen and not rows and not _known(store, found.group):
             missing = GroupNotFound(
@@ -84,29 +84,32 @@ def describe(
         yield DescribedGroup(found.group, description, [DescribedPartition(r, owners.get(r.partition)) for r in rows])
 
 
-def require_idle(directory: Directory, groups: Iterable[str], what: str) -> None:
-    """Raises `GroupActive` with the members of the first group that has any, and the errors of the directory."""
-    for group, description in directory(list(groups)).items():
+def require_idle(describe_groups: DescribeGroups, groups: Iterable[str], what: str) -> None:
+    """Raises `GroupActive` with the members of the first group that has any, and the errors of ``describe_groups``."""
+    for group, description in describe_groups(list(groups)).items():
         if isinstance(description, OffsetMgrError):
             raise description
         if description.members:
             raise _active(f"{what} of group {group!r}", description)
 
 
-def refuse_active(directory: Directory, proposals: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
-    """Yields the plans. The problem of a plan whose group has members is `GroupActive`, because they would overwrite
-    the edit with their next commit. If the members cannot be determined, that is the problem of the group."""
-    remaining = iter(proposals)
+def refuse_active(describe_groups: DescribeGroups, plans: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
+    """Yields the plans, and marks those whose group has members.
+
+    The problem of such a plan is `GroupActive`, because the members would overwrite the edit with their next commit. If
+    the members of a group are unknown, the error of the request is its problem.
+    """
+    remaining = iter(plans)
     while batch := list(islice(remaining, GROUPS_AT_ONCE)):
-        descriptions = directory([p.group for p in batch])
-        for proposal in batch:
-            found = descriptions[proposal.group]
+        descriptions = describe_groups([p.group for p in batch])
+        for plan in batch:
+            found = descriptions[plan.group]
             if isinstance(found, OffsetMgrError):
-                yield replace(proposal, problem=proposal.problem or found)
+                yield replace(plan, problem=plan.problem or found)
             elif found.members:
-                yield replace(proposal, problem=proposal.problem or _active(f"group {proposal.group}", found))
+                yield replace(plan, problem=plan.problem or _active(f"group {plan.group}", found))
             else:
-                yield proposal
+                yield plan
 
 
 def _active(what: str, found: GroupDescription) -> GroupActive:
@@ -123,7 +126,7 @@ def _known(store: OffsetStore, group: str) -> bool:
 
 
 def _uncommitted(group: str, cluster: Cluster | None, partitions: list[TopicPartition]) -> list[LagRow]:
-    """Returns owned partitions without a commit: the lag is unknown, the log is known."""
+    """Returns the rows of owned partitions without a commit, whose lag is unknown."""
     logs = cluster.log_ranges(partitions) if cluster is not None and partitions else {}
     return [uncommitted(group, tp, logs.get(tp)) for tp in partitions]
 

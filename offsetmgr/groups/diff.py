@@ -14,10 +14,11 @@ from offsetmgr.groups.topic_matches import TopicMatches
 
 
 class OffsetDifference(NamedTuple):
-    """One partition on which the stores differ, or that could not be compared.
+    """A difference between the stores, or a partition that could not be compared.
 
-    ``kind``: ``only-left``, ``only-right``, ``offset``, ``metadata``, ``leader-epoch`` or ``unreadable`` (``error``
-    then gives the reason; a side that could not be read is None). ``partition`` is None for the whole group.
+    ``kind`` is ``only-left``, ``only-right``, ``offset``, ``metadata``, ``leader-epoch`` or ``unreadable`` (then
+    ``error`` is the reason, and the side that could not be read is None). ``partition`` is None if the whole group
+    could not be read.
     """
 
     group: str
@@ -35,21 +36,21 @@ def diff(
     topics: TopicSelection = ALL_TOPICS,
     topic_matches: TopicMatches | None = None,
 ) -> Iterator[OffsetDifference]:
-    """Yields all differences of ``groups``, in their order, sorted by partition.
+    """Yields the differences of ``groups`` in their order, sorted by partition.
 
-    Fields that only one of the stores can keep (metadata, leader epoch) are not compared. ``topic_matches`` records
-    what was read.
+    A field that only one of the stores can keep (metadata, leader epoch) is not compared. ``topic_matches`` records the
+    groups that were read.
     """
     for_left, for_right = tee(groups)
     capabilities = (left.capabilities, right.capabilities)
-    for here, there in zip(scan_in_order(left, for_left), scan_in_order(right, for_right), strict=True):
+    for in_left, in_right in zip(scan_in_order(left, for_left), scan_in_order(right, for_right), strict=True):
         if topic_matches is not None:
-            topic_matches.see_group(here)
-            topic_matches.see_group(there)
-        yield from _group(here, there, topics, capabilities)
+            topic_matches.record_group(in_left)
+            topic_matches.record_group(in_right)
+        yield from _group_differences(in_left, in_right, topics, capabilities)
 
 
-def _group(
+def _group_differences(
     left: GroupOffsets, right: GroupOffsets, topics: TopicSelection, capabilities: tuple[Capabilities, Capabilities]
 ) -> Iterator[OffsetDifference]:
     if (error := left.error or right.error) is not None:
@@ -58,10 +59,12 @@ def _group(
     for tp in sorted({*left.offsets, *right.offsets, *left.errors, *right.errors}):
         if not topics.matches(tp):
             continue
-        here: Offset | None = None if tp in left.errors else left.offsets.get(tp, ABSENT)
-        there: Offset | None = None if tp in right.errors else right.offsets.get(tp, ABSENT)
-        if (kind := _kind(here, there, capabilities)) is not None:
-            yield OffsetDifference(left.group, tp, kind, here, there, left.errors.get(tp) or right.errors.get(tp))
+        left_offset: Offset | None = None if tp in left.errors else left.offsets.get(tp, ABSENT)
+        right_offset: Offset | None = None if tp in right.errors else right.offsets.get(tp, ABSENT)
+        if (kind := _kind(left_offset, right_offset, capabilities)) is not None:
+            yield OffsetDifference(
+                left.group, tp, kind, left_offset, right_offset, left.errors.get(tp) or right.errors.get(tp)
+            )
 
 
 def _kind(left: Offset | None, right: Offset | None, capabilities: tuple[Capabilities, Capabilities]) -> str | None:

@@ -1,5 +1,7 @@
-"""Finds the directories of an offsets topic on the disks of a stopped Kafka cluster, and missing partitions.
-`disk_recovery` reads them."""
+"""Finds the directories of an offsets topic on the disks of a stopped Kafka cluster, and detects missing partitions.
+
+`disk_recovery` reads the directories.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from typing import Final
 
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import UNNAMED, LogOrigin
-from offsetmgr.groups.replica_choice import ReplicaProgress
+from offsetmgr.groups.replica_choice import RecoveryListener
 from offsetmgr.segments.broker_lock import Use, detect_broker
 from offsetmgr.segments.partition import has_partition_dir_name, named_partitions, partition_of, segments_in
 from offsetmgr.segments.transaction_state import TOPIC as TRANSACTIONS
@@ -21,51 +23,53 @@ CONSUMER_OFFSETS: Final = "__consumer_offsets"
 
 
 @dataclass(slots=True)
-class Sources:
-    """The directories of an offsets topic by partition, on all brokers."""
+class TopicDirectories:
+    """The directories of an offsets topic by partition number, on the disks of all brokers."""
 
     topic: str
     partitions: dict[int, list[Path]] = field(default_factory=dict)
     transactions: dict[int, list[Path]] = field(default_factory=dict)
     log_dirs: list[Path] = field(default_factory=list)
     named: bool = False
-    """Whether the caller named directories of single partitions, so that others are not expected."""
+    """Whether the caller named directories of single partitions. Then no other partitions are expected."""
     empty: list[Path] = field(default_factory=list)
-    """Log directories without any partition: for example a disk that is not mounted."""
+    """Log directories without any partition, for example a disk that is not mounted."""
 
     @property
     def complete(self) -> bool:
-        """Returns whether all partitions from 0 to the largest are present, so that their number is known."""
+        """Whether all partitions from 0 to the largest are present, so that the number of partitions is known."""
         return len(self.partitions) == max(self.partitions) + 1
 
     @property
     def missing(self) -> str:
-        """Returns the missing partitions below the largest as text: 3, 7, 10-18."""
+        """The missing partitions below the largest one, as text: 3, 7, 10-18."""
         numbers = [-1, *sorted(self.partitions)]
-        gaps = [(before + 1, behind - 1) for before, behind in pairwise(numbers) if behind - before > 1]
+        gaps = [(before + 1, after - 1) for before, after in pairwise(numbers) if after - before > 1]
         return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in gaps)
 
 
-def find(directories: Sequence[Path], topic: str = CONSUMER_OFFSETS) -> Sources:
-    """Returns the partitions of ``topic`` in log directories of brokers; the directory of a single partition may belong
-    to any topic.
+def find_topic_directories(directories: Sequence[Path], topic: str = CONSUMER_OFFSETS) -> TopicDirectories:
+    """Returns the partition directories of ``topic`` in these directories, which are log directories of brokers or
+    directories of single partitions. The latter may belong to another topic.
 
-    A directory counts once, whatever paths lead to it. Raises `UsageError` if there is none, or for directories of
-    several topics; `FileFailure`, `UnsupportedOperation`.
+    A directory counts once, even if several paths lead to it. Raises `UsageError` if there is no partition, or if the
+    directories belong to several topics; `FileFailure`, `UnsupportedOperation`.
     """
-    finding = _LayoutFinding(topic)
+    builder = _LayoutBuilder(topic)
     for directory in dict.fromkeys(directories):
-        finding.look_into(directory)
-    return finding.result(directories)
+        builder.add_directory(directory)
+    return builder.result(directories)
 
 
-class _LayoutFinding:
+class _LayoutBuilder:
+    """Sorts the given directories into log directories and directories of single partitions."""
+
     def __init__(self, topic: str) -> None:
-        self._sources = Sources(topic)
+        self._sources = TopicDirectories(topic)
         self._single: dict[str, list[tuple[int, Path]]] = defaultdict(list)
         self._known: set[Path] = set()
 
-    def look_into(self, directory: Path) -> None:
+    def add_directory(self, directory: Path) -> None:
         sources = self._sources
         partitions = [] if segments_in(directory) else named_partitions(directory)
         log_dir = directory
@@ -86,7 +90,7 @@ class _LayoutFinding:
         if log_dir not in sources.log_dirs:
             sources.log_dirs.append(log_dir)
 
-    def result(self, directories: Sequence[Path]) -> Sources:
+    def result(self, directories: Sequence[Path]) -> TopicDirectories:
         sources = self._sources
         for number, path in self._single.pop(TRANSACTIONS, []):
             self._add(sources.transactions, number, path)
@@ -103,20 +107,20 @@ class _LayoutFinding:
         return sources
 
     def _add(self, found: dict[int, list[Path]], number: int, directory: Path) -> None:
-        """Adds a directory once, whatever paths lead to it."""
+        """Adds a directory, unless another path to it was added before."""
         real = directory.resolve()
         if real not in self._known:
             self._known.add(real)
             found.setdefault(number, []).append(directory)
 
 
-def cluster_id(sources: Sources) -> str | None:
-    """Returns the cluster id in these log directories; None if they contain none."""
+def cluster_id(sources: TopicDirectories) -> str | None:
+    """Returns the cluster id in ``meta.properties`` of the log directories; None if there is none."""
     for log_dir in sources.log_dirs:
         try:
             lines = (log_dir / "meta.properties").read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError):
-            continue  # the id is only informative
+            continue  # the id is optional
         for line in lines:
             name, _, value = line.partition("=")
             if name.strip() == "cluster.id" and value.strip():
@@ -125,48 +129,50 @@ def cluster_id(sources: Sources) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class SavedLogs:
-    """Log directories as the source of offsets; see `offsetmgr.stores.cross_cluster_check.OriginStore`."""
+class DiskLogs:
+    """The log directories as a source of offsets, for `offsetmgr.stores.cross_cluster_check.OriginStore`."""
 
-    sources: Sources
+    sources: TopicDirectories
 
     @property
     def uri(self) -> str:
         return f"log:{','.join(map(str, self.sources.log_dirs))}"
 
     def log_origin(self) -> LogOrigin:
-        """Returns the cluster id of ``meta.properties`` in the log directories."""
+        """Returns the cluster id in ``meta.properties`` of the log directories, or an unnamed origin."""
         found = cluster_id(self.sources)
         if found is None:
             return replace(UNNAMED, how="no meta.properties in the log dirs names a cluster id")
         return LogOrigin(found, "cluster.id in meta.properties")
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:  # noqa: ARG002
-        """Returns nothing: the disks do not contain them."""
+        """Returns an empty mapping, because the log directories do not contain this."""
         return {}
 
     def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
-        """Returns nothing: the disks do not contain them."""
+        """Returns an empty mapping, because the log directories do not contain this."""
         return {}
 
 
-def look_over(sources: Sources, listener: ReplicaProgress) -> None:
-    """Reports before the read that a broker uses the directories, and missing ones."""
+def report_problems(sources: TopicDirectories, listener: RecoveryListener) -> None:
+    """Reports problems before the read: a running broker that uses a directory, and missing partitions."""
     for log_dir in sources.log_dirs:
         found = detect_broker(log_dir)
         if found.use is Use.RUNNING:
-            listener.note(f"warning: {log_dir}: {found}: its writes meanwhile are not seen")
-    for error in gaps(sources):
+            listener.note(f"mind: {log_dir}: {found}: the result may lack offsets that it writes from now on")
+    for error in missing_directories(sources):
         listener.error(error)
     if sources.named and (missing := sources.missing):
         listener.note(
-            f"{sources.topic}: partitions {missing} are not among the directories named, nor are their groups"
+            f"{sources.topic}: partitions {missing} are not among the given directories, so their groups are missing"
         )
 
 
-def gaps(sources: Sources) -> list[OffsetMgrError]:
-    """Returns the missing partitions: those without a directory below the largest. If the caller named directories of
-    single partitions, others are not expected."""
+def missing_directories(sources: TopicDirectories) -> list[OffsetMgrError]:
+    """Returns an error for each log directory without partitions, and one for missing partitions below the largest.
+
+    If the caller named directories of single partitions, other partitions are not expected.
+    """
     found = [
         OffsetMgrError(
             f"directory {directory}", "holds no partition of any topic", "is its disk mounted? Else leave it out"
@@ -174,6 +180,6 @@ def gaps(sources: Sources) -> list[OffsetMgrError]:
         for directory in sources.empty
     ]
     if not sources.named and (missing := sources.missing):
-        why = f"there is no directory of its partitions {missing}: the groups that lie there are not found"
+        why = f"there is no directory of its partitions {missing}: their groups are missing"
         found.append(OffsetMgrError(f"topic {sources.topic}", why, "name all log dirs (log.dirs) of all brokers"))
     return found

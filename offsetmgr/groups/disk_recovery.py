@@ -1,8 +1,8 @@
-"""Reads committed offsets from the directories of a stopped Kafka cluster, many at a time, and merges the groups.
-`disk_layout` finds the directories, `replica_choice` selects among several brokers.
+"""Reads committed offsets from the directories of a stopped Kafka cluster, in parallel, and merges the groups.
 
-It writes nothing. Notes go to a `ReplicaProgress`; an error concerns one directory or one partition, and the others
-continue (data rule "absent is not zero").
+`disk_layout` finds the directories, and `replica_choice` selects one of several replicas. This module writes nothing.
+Notes and errors go to a `RecoveryListener`. An error concerns one directory or one partition, and the others are still
+read (data rule "absent is not zero").
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from offsetmgr.core.errors import Conflict, OffsetMgrError
 from offsetmgr.core.model import Committed, TopicPartition, is_deleted
 from offsetmgr.core.offset_store import GroupOffsets
 from offsetmgr.core.plurals import count_of
-from offsetmgr.groups.disk_layout import Sources, look_over
-from offsetmgr.groups.replica_choice import ReplicaProgress, most_advanced_replica
+from offsetmgr.groups.disk_layout import TopicDirectories, report_problems
+from offsetmgr.groups.replica_choice import RecoveryListener, read_most_advanced_replicas
 from offsetmgr.manager import expiration
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.records.avro import AvroRecordFormat
@@ -30,11 +30,11 @@ from offsetmgr.segments.partition import partition_of
 from offsetmgr.segments.transaction_state import TOPIC as TRANSACTIONS
 
 _SHOWN: Final = 5
-"""The maximum number of groups in a message."""
+"""The maximum number of groups that a message names."""
 
 
 class Expiry(NamedTuple):
-    """Leaves out offsets that a broker's check at ``at`` (ms since 1970) would have deleted.
+    """The expiration rule: leaves out offsets that a broker would have deleted in a check at ``at`` (ms since 1970).
 
     ``retention_ms`` is ``offsets.retention.minutes`` in milliseconds.
     """
@@ -42,7 +42,7 @@ class Expiry(NamedTuple):
     at: int
     retention_ms: int
 
-    def over(self, tp: TopicPartition, saved: SavedOffset, activity: Activity | None) -> bool:
+    def has_expired(self, tp: TopicPartition, saved: SavedOffset, activity: Activity | None) -> bool:
         """Returns whether an offset has expired (KIP-211, GroupMetadata.removeExpiredOffsets)."""
         if activity is not None and activity.format == AvroRecordFormat.name:
             terms = expiration.RetentionPolicy(retention_ms=self.retention_ms)
@@ -54,35 +54,37 @@ class Expiry(NamedTuple):
                 return False
         elif activity is not None and activity.protocol_type and activity.since is not None:
             base = activity.since
-        over = base + self.retention_ms if saved.expire_timestamp is None else saved.expire_timestamp
-        return over <= self.at
+        expires_at_ms = base + self.retention_ms if saved.expire_timestamp is None else saved.expire_timestamp
+        return expires_at_ms <= self.at
 
 
 def saved_groups(
-    sources: Sources, listener: ReplicaProgress, *, processes: int = 1, expiry: Expiry | None = None
+    sources: TopicDirectories, listener: RecoveryListener, *, processes: int = 1, expiry: Expiry | None = None
 ) -> Iterator[SavedGroup]:
-    """Yields every group with offsets, partition by partition, and by name within one. Uses at most ``processes``.
+    """Yields every group with offsets, partition by partition, and sorted by name within a partition. Uses at most
+    ``processes`` processes.
 
-    If a group is in several partitions, because their number was raised, the one of its coordinator counts. Memory
-    grows with the offsets of the partitions in work, and with the names of all groups.
+    A group may be in several partitions because the number of partitions was raised; then the partition of its
+    coordinator counts. Memory grows with the offsets of the partitions that are being read, and with the names of all
+    groups.
     """
-    look_over(sources, listener)
-    decided = _decisions(sources, listener, processes)
-    gathering = _RecoveryWork(sources, listener)
-    for result in _partitions(sources, decided, listener, processes):
+    report_problems(sources, listener)
+    decisions = _decisions(sources, listener, processes)
+    work = _GroupLocations(sources, listener)
+    for result in _partitions(sources, decisions, listener, processes):
         if isinstance(result, int):
-            gathering.failed.add(result)
+            work.failed.add(result)
             continue
         _report(result, listener)
         for group in result.decoded.groups:
-            if gathering.at_home(result.partition.partition, group):
-                yield from _kept(group, expiry, listener)
-    for group in gathering.strays():
-        yield from _kept(group, expiry, listener)
+            if work.is_in_coordinator_partition(result.partition.partition, group):
+                yield from _unexpired(group, expiry, listener)
+    for group in work.misplaced_groups():
+        yield from _unexpired(group, expiry, listener)
 
 
 def group_offsets(saved: SavedGroup) -> GroupOffsets:
-    """Returns the group for stores and snapshots, without offsets that offsetmgr has deleted."""
+    """Returns the group as stores and snapshots represent it, without offsets that offsetmgr marked as deleted."""
     new = tuple.__new__  # skips the argument handling of named tuples
     offsets = {
         tp: new(Committed, (*one[:4], None)) for tp, one in saved.offsets.items() if not is_deleted(one[0], one[1])
@@ -90,24 +92,26 @@ def group_offsets(saved: SavedGroup) -> GroupOffsets:
     return GroupOffsets(saved.group, offsets, saved.errors)
 
 
-def _kept(group: SavedGroup, expiry: Expiry | None, listener: ReplicaProgress) -> Iterator[SavedGroup]:
+def _unexpired(group: SavedGroup, expiry: Expiry | None, listener: RecoveryListener) -> Iterator[SavedGroup]:
     if expiry is None:
         yield group
         return
     if group.activity_error is not None:
-        why = f"whether its offsets have expired is not known, so all are kept: {group.activity_error}"
+        why = f"whether its offsets have expired is unknown, so all are kept: {group.activity_error}"
         listener.error(OffsetMgrError(f"group {group.group!r}", why, group.activity_error.hint))
         yield group
         return
-    left = {tp: saved for tp, saved in group.offsets.items() if not expiry.over(tp, saved, group.activity)}
-    if left or group.errors:
-        yield SavedGroup(group.group, left, group.errors, group.activity, group.activity_error)
+    unexpired = {tp: saved for tp, saved in group.offsets.items() if not expiry.has_expired(tp, saved, group.activity)}
+    if unexpired or group.errors:
+        yield SavedGroup(group.group, unexpired, group.errors, group.activity, group.activity_error)
 
 
-def _decisions(sources: Sources, listener: ReplicaProgress, processes: int) -> dict[TopicPartition, dict[int, bool]]:
-    """Returns by partition the producers whose transaction was decided."""
+def _decisions(
+    sources: TopicDirectories, listener: RecoveryListener, processes: int
+) -> dict[TopicPartition, dict[int, bool]]:
+    """Returns the decided transactions: by partition, whether each producer's transaction was committed."""
     found: dict[TopicPartition, dict[int, bool]] = defaultdict(dict)
-    for number, result in most_advanced_replica(
+    for number, result in read_most_advanced_replicas(
         sources.transactions, read_decisions, TRANSACTIONS, listener, processes
     ):
         if isinstance(result, OffsetMgrError):
@@ -122,15 +126,18 @@ def _decisions(sources: Sources, listener: ReplicaProgress, processes: int) -> d
 
 
 def _partitions(
-    sources: Sources, decided: Mapping[TopicPartition, dict[int, bool]], listener: ReplicaProgress, processes: int
+    sources: TopicDirectories,
+    decisions: Mapping[TopicPartition, dict[int, bool]],
+    listener: RecoveryListener,
+    processes: int,
 ) -> Iterator[SavedPartition | int]:
-    """Yields every readable partition, and the numbers of the unreadable ones."""
-    # A transaction may concern one partition of this topic or several: a decision is looked up by both.
-    producers = {tp.partition: found for tp, found in decided.items() if tp.topic == sources.topic}
+    """Yields the content of every readable partition, and the number of every unreadable one."""
+    # A transaction may span several partitions, so a decision is identified by the partition and the producer.
+    producers = {tp.partition: found for tp, found in decisions.items() if tp.topic == sources.topic}
     read = partial(_read_one, producers)
     unknown_starts: set[str] = set()
 
-    for number, result in most_advanced_replica(sources.partitions, read, sources.topic, listener, processes):
+    for number, result in read_most_advanced_replicas(sources.partitions, read, sources.topic, listener, processes):
         if isinstance(result, OffsetMgrError):
             listener.error(result)
             yield number
@@ -142,13 +149,13 @@ def _partitions(
 
 
 def _read_one(
-    decided: Mapping[int, Mapping[int, bool]], directory: Path, tick: Callable[[int], None]
+    decisions: Mapping[int, Mapping[int, bool]], directory: Path, tick: Callable[[int], None]
 ) -> SavedPartition:
-    return read_partition(directory, decided.get(partition_of(directory).partition), tick)
+    return read_partition(directory, decisions.get(partition_of(directory).partition), tick)
 
 
-def _report(found: SavedPartition, listener: ReplicaProgress) -> None:
-    """Reports notes about a partition, and what in it could not be read."""
+def _report(found: SavedPartition, listener: RecoveryListener) -> None:
+    """Reports what is notable in a partition: a truncated tail, open transactions, skipped keys, and errors."""
     name = found.partition
     if found.ignored_tail is not None:
         listener.note(f"{name}: cut as a broker's recovery would: {found.ignored_tail}")
@@ -173,24 +180,25 @@ def _report(found: SavedPartition, listener: ReplicaProgress) -> None:
         listener.error(OffsetMgrError(str(name), str(error)))
 
 
-class _RecoveryWork:
-    """Decides which partition counts if a group is in several."""
+class _GroupLocations:
+    """Decides which partition's copy of a group counts if the group is in several partitions."""
 
-    def __init__(self, sources: Sources, listener: ReplicaProgress) -> None:
+    def __init__(self, sources: TopicDirectories, listener: RecoveryListener) -> None:
         self._count = max(sources.partitions) + 1 if sources.complete else None
         self._topic = sources.topic
         self._listener = listener
         self._seen: dict[str, int] = {}
-        self._strays: dict[str, tuple[int, SavedGroup]] = {}
+        self._misplaced: dict[str, tuple[int, SavedGroup]] = {}
         self.failed: set[int] = set()
 
-    def at_home(self, partition: int, group: SavedGroup) -> bool:
-        """Returns whether to take the group from this partition at once."""
+    def is_in_coordinator_partition(self, partition: int, group: SavedGroup) -> bool:
+        """Returns whether the group belongs in this partition, so that it can be used at once. Remembers other groups
+        for `misplaced_groups`."""
         name = group.group
         if self._count is not None and shard_for(name, self._count) != partition:
-            known = self._strays.get(name)
+            known = self._misplaced.get(name)
             if known is None or _latest(known[1]) < _latest(group):
-                self._strays[name] = (partition, group)
+                self._misplaced[name] = (partition, group)
             return False
         before = self._seen.setdefault(name, partition)
         if before == partition:
@@ -198,34 +206,35 @@ class _RecoveryWork:
         self._listener.error(
             Conflict(
                 f"group {name!r}",
-                f"lies in {self._topic}-{before} and {self._topic}-{partition}; the former is used",
+                f"is in {self._topic}-{before} and in {self._topic}-{partition}; the former is used",
                 "name all partitions of the topic, so that their number is known",
             )
         )
         return False
 
-    def strays(self) -> Iterator[SavedGroup]:
-        """Yields groups that were found only in partitions of other coordinators, after all partitions were read."""
-        stale, strange = 0, list[str]()
-        for name, (partition, group) in sorted(self._strays.items()):
+    def misplaced_groups(self) -> Iterator[SavedGroup]:
+        """Yields the groups that were found only in partitions of other coordinators. Call it after all partitions were
+        read."""
+        stale, only_misplaced = 0, list[str]()
+        for name, (partition, group) in sorted(self._misplaced.items()):
             if name in self._seen:
                 stale += 1
-            elif self._count is not None and (home := shard_for(name, self._count)) in self.failed:
+            elif self._count is not None and (coordinator_partition := shard_for(name, self._count)) in self.failed:
                 self._listener.error(
                     OffsetMgrError(
                         f"group {name!r}",
-                        f"{self._topic}-{home}, where it belongs, cannot be read; what "
+                        f"{self._topic}-{coordinator_partition}, where it belongs, cannot be read; what "
                         f"{self._topic}-{partition} says of it may be old, and is left out",
                     )
                 )
             else:
-                strange.append(name)
+                only_misplaced.append(name)
                 yield group
-        if strange:
-            more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
+        if only_misplaced:
+            more = f" and {len(only_misplaced) - _SHOWN} more" if len(only_misplaced) > _SHOWN else ""
             self._listener.note(
-                f"offsetmgr takes {count_of(len(strange), 'group')} from where a coordinator does not look, "
-                f"{self._topic} having {self._count} partitions: {', '.join(strange[:_SHOWN])}{more}"
+                f"offsetmgr takes {count_of(len(only_misplaced), 'group')} from where a coordinator does not look, "
+                f"{self._topic} having {self._count} partitions: {', '.join(only_misplaced[:_SHOWN])}{more}"
             )
         if stale:
             self._listener.note(

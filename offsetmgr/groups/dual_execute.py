@@ -1,11 +1,11 @@
-"""Edits of a dual store that can be undone in each of the two stores.
+"""Edits a dual store so that the edit can be undone in each of its two stores.
 
-A dual store returns the larger offset, so one before-image could not restore both: each of the two stores has its own
-plan and its own before-images.
+A dual store returns the larger of two offsets, so one before-image could not restore both. Therefore each of the two
+stores has its own plan and its own before-images.
 
-Ordering contract: both files of before-images are complete and fsynced before the first edit; the primary store is
-written before the secondary, and the secondary never for a partition that the primary rejected (data rule "dual commit:
-Kafka first"). Every write is conditional on the value in its before-image.
+Ordering contract: both files of before-images are complete and fsynced before the first edit. The primary store is
+written before the secondary; a partition that the primary rejected is not written to the secondary (data rule "dual
+commit: Kafka first"). Every write is conditional on the value in its before-image.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from offsetmgr.groups.selection import scan_in_order
 from offsetmgr.snapshots.base import SnapshotHeader
 
 GROUPS_AT_ONCE: Final = 200
-"""The number of groups that are written to the primary store before the secondary."""
+"""The number of groups that are written to the primary store before they are written to the secondary."""
 
 
 @runtime_checkable
-class DualEdit(Protocol):
+class StorePair(Protocol):
     """A store that keeps the same offsets in two others."""
 
     @property
@@ -47,7 +47,7 @@ class DualEdit(Protocol):
     def secondary(self) -> OffsetStore: ...
 
 
-class Image(NamedTuple):
+class BeforeImageFile(NamedTuple):
     """The file of before-images of one of the two stores, and its header."""
 
     path: Path
@@ -55,84 +55,91 @@ class Image(NamedTuple):
 
 
 def execute_dual(
-    store: DualEdit,
-    proposal: EditPlan,
-    images: tuple[Image, Image],
+    store: StorePair,
+    plan: EditPlan,
+    images: tuple[BeforeImageFile, BeforeImageFile],
     *,
     guard: Guard = Guard.LOCK,
     on_images: Callable[[Path], None] | None = None,
 ) -> Iterator[GroupEditResult]:
-    """Works as `execute`, with one file of before-images for the primary store and one for the secondary.
+    """Executes a plan like `execute`, with one file of before-images for the primary store and one for the secondary.
 
     A partition that failed only in the secondary store is FAILED, and its error says that the primary was written.
     """
-    names = [p.group for p in proposal if p.edit(guard) is not None]
+    names = [p.group for p in plan if p.edit(guard) is not None]
     with EditPlan() as first, EditPlan() as second:
         both = zip(scan_in_order(store.primary, names), scan_in_order(store.secondary, names), strict=True)
-        for one, (here, there) in zip((p for p in proposal if p.edit(guard) is not None), both, strict=True):
-            moved = _moved(one, here, there)
-            first.add(_inner(one, here, moved, store.primary))
-            second.add(_inner(one, there, moved, store.secondary))
-        for image, inner in zip(images, (first, second), strict=True):
-            write_images(image.path, inner, image.header)
+        for group_plan, (in_primary, in_secondary) in zip(
+            (p for p in plan if p.edit(guard) is not None), both, strict=True
+        ):
+            changed = _changed_since_plan(group_plan, in_primary, in_secondary)
+            first.add(_plan_for_store(group_plan, in_primary, changed, store.primary))
+            second.add(_plan_for_store(group_plan, in_secondary, changed, store.secondary))
+        for image, store_plan in zip(images, (first, second), strict=True):
+            write_images(image.path, store_plan, image.header)
             if on_images is not None:
                 on_images(image.path)
         pairs = zip(first, second, strict=True)
         while batch := list(islice(pairs, GROUPS_AT_ONCE)):
-            yield from _carry_out(store, batch, guard)
+            yield from _execute_batch(store, batch, guard)
 
 
-def _moved(proposal: GroupEditPlan, here: GroupOffsets, there: GroupOffsets) -> Mapping[TopicPartition, OffsetMgrError]:
-    """Returns partitions that cannot be changed: unreadable in one of the stores, or changed since the plan."""
+def _changed_since_plan(
+    plan: GroupEditPlan, in_primary: GroupOffsets, in_secondary: GroupOffsets
+) -> Mapping[TopicPartition, OffsetMgrError]:
+    """Returns the partitions that cannot be changed, each with its error: unreadable in one of the stores, or changed
+    since the plan."""
     found: dict[TopicPartition, OffsetMgrError] = {}
-    for change in proposal.changes:
+    for change in plan.changes:
         tp = change.partition
-        error = here.error or there.error or here.errors.get(tp) or there.errors.get(tp)
+        error = in_primary.error or in_secondary.error or in_primary.errors.get(tp) or in_secondary.errors.get(tp)
         if error is None:
-            committed = (here.offsets.get(tp), there.offsets.get(tp))
+            committed = (in_primary.offsets.get(tp), in_secondary.offsets.get(tp))
             now = max((c.offset for c in committed if c is not None), default=None)
             if now != (change.before.offset if isinstance(change.before, Committed) else None):
-                error = Conflict(f"group {proposal.group}, {tp}", f"has moved on meanwhile: {now} now")
+                error = Conflict(
+                    f"group {plan.group}, {tp}", f"was changed by another client since the plan: now {now}"
+                )
         if error is not None:
             found[tp] = error
     return found
 
 
-def _inner(
-    proposal: GroupEditPlan, found: GroupOffsets, moved: Mapping[TopicPartition, OffsetMgrError], store: OffsetStore
+def _plan_for_store(
+    plan: GroupEditPlan, found: GroupOffsets, changed: Mapping[TopicPartition, OffsetMgrError], store: OffsetStore
 ) -> GroupEditPlan:
     """Returns the plan of one of the two stores: the same changes with its own before-images."""
 
-    def change(wanted: PlannedChange) -> PlannedChange:
-        before: Offset = found.offsets.get(wanted.partition, ABSENT)
-        differs = not same_value(before, wanted.after, store.capabilities)
-        problem = moved.get(wanted.partition)
-        return wanted._replace(before=before, problem=problem, writes=differs and problem is None)
+    def for_store(planned: PlannedChange) -> PlannedChange:
+        before: Offset = found.offsets.get(planned.partition, ABSENT)
+        differs = not same_value(before, planned.after, store.capabilities)
+        problem = changed.get(planned.partition)
+        return planned._replace(before=before, problem=problem, writes=differs and problem is None)
 
-    wanted = (c for c in proposal.changes if c.writes and c.problem is None)
-    return GroupEditPlan(proposal.group, tuple(change(one) for one in wanted))
+    return GroupEditPlan(plan.group, tuple(for_store(c) for c in plan.changes if c.writes and c.problem is None))
 
 
-def _carry_out(
-    store: DualEdit, batch: list[tuple[GroupEditPlan, GroupEditPlan]], guard: Guard
+def _execute_batch(
+    store: StorePair, batch: list[tuple[GroupEditPlan, GroupEditPlan]], guard: Guard
 ) -> Iterator[GroupEditResult]:
     done = _edit(store.primary, [edit for first, _ in batch if (edit := first.edit(guard)) is not None])
-    seconds: list[GroupEdit] = []
+    secondary_edits: list[GroupEdit] = []
     for _, second in batch:
         edit = second.edit(guard)
         if edit is None:
             continue
         failed = done[second.group].failures if second.group in done else {}
-        taken = {tp: change for tp, change in edit.changes.items() if tp not in failed}
-        if taken:
-            seconds.append(GroupEdit(second.group, taken, guard))
-    also = _edit(store.secondary, seconds)
+        accepted = {tp: change for tp, change in edit.changes.items() if tp not in failed}
+        if accepted:
+            secondary_edits.append(GroupEdit(second.group, accepted, guard))
+    secondary_done = _edit(store.secondary, secondary_edits)
     for first, _ in batch:
-        yield _combined(first, done.get(first.group), also.get(first.group))
+        yield _combined(first, done.get(first.group), secondary_done.get(first.group))
 
 
 def _edit(store: OffsetStore, edits: list[GroupEdit]) -> dict[str, GroupEditResult]:
-    """Returns one result for each group: if the whole store fails, its error for all groups without a result."""
+    """Edits a store and returns one result for each group. If the whole store fails, its error is the result of every
+    group that has none yet."""
     done: dict[str, GroupEditResult] = {}
     try:
         for result in store.edit(edits) if edits else ():
@@ -144,26 +151,26 @@ def _edit(store: OffsetStore, edits: list[GroupEdit]) -> dict[str, GroupEditResu
     return done
 
 
-def _combined(
-    proposal: GroupEditPlan, first: GroupEditResult | None, second: GroupEditResult | None
-) -> GroupEditResult:
+def _combined(plan: GroupEditPlan, first: GroupEditResult | None, second: GroupEditResult | None) -> GroupEditResult:
     outcomes: dict[TopicPartition, ChangeOutcome] = {}
-    for change in proposal.changes:
+    for change in plan.changes:
         tp = change.partition
-        here = first.outcomes.get(tp) if first is not None else None
-        there = second.outcomes.get(tp) if second is not None else None
+        in_primary = first.outcomes.get(tp) if first is not None else None
+        in_secondary = second.outcomes.get(tp) if second is not None else None
         if change.problem is not None:
             outcomes[tp] = ChangeOutcome(EditStatus.FAILED, change.before, change.problem)
-        elif here is not None and here.error is not None:
-            outcomes[tp] = here
-        elif there is not None and there.error is not None:
-            written = "written to the primary" if here is not None else "already so in the primary"
+        elif in_primary is not None and in_primary.error is not None:
+            outcomes[tp] = in_primary
+        elif in_secondary is not None and in_secondary.error is not None:
+            written = "written to the primary" if in_primary is not None else "unchanged in the primary"
             error = OffsetMgrError(
-                f"group {proposal.group}, {tp}", f"{written}, but not to the secondary: {there.error}", there.error.hint
+                f"group {plan.group}, {tp}",
+                f"{written}, but not to the secondary: {in_secondary.error}",
+                in_secondary.error.hint,
             )
             outcomes[tp] = ChangeOutcome(EditStatus.FAILED, change.before, error)
         else:
-            wrote = any(o is not None and o.status is EditStatus.WRITTEN for o in (here, there))
+            wrote = any(o is not None and o.status is EditStatus.WRITTEN for o in (in_primary, in_secondary))
             outcomes[tp] = ChangeOutcome(EditStatus.WRITTEN if wrote else EditStatus.UNCHANGED, change.before)
-    both = "the two stores are written one after the other, each on its own condition"
-    return GroupEditResult(proposal.group, outcomes, atomic=False, how=both)
+    both = "the two stores are written one after the other, each with its own condition"
+    return GroupEditResult(plan.group, outcomes, atomic=False, how=both)

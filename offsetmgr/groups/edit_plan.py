@@ -1,6 +1,6 @@
-"""The plan of an edit as a value: a command prints it, saves its before-images, and executes it.
+"""The plan of an edit: a command prints it, saves its before-images, and executes it.
 
-An `EditPlan` holds any number of changes in bounded memory: it moves large plans to an unnamed temporary file.
+An `EditPlan` holds any number of changes in bounded memory, because it moves large plans to a temporary file.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Capabilities, Change, GroupEdit, Guard, same_value
 
-IN_MEMORY: Final = 60_000
-"""The number of changes in memory before a plan moves to its temporary file; about 40 MB."""
+MAX_CHANGES_IN_MEMORY: Final = 60_000
+"""The number of changes that a plan keeps in memory before it moves them to a temporary file; about 40 MB."""
 
 
 class PlannedChange(NamedTuple):
-    """The change of one partition: ``before`` as it was read, ``after`` None to delete it.
+    """The change of one partition from ``before``, the value that was read, to ``after`` (None: delete it).
 
-    ``note`` is information for the user (clamped, rewinds, ...). ``problem`` is why the change will not be done.
-    ``writes`` is False if the store already holds the value.
+    ``note`` is information for the user (clamped, rewinds, ...). ``problem`` is the reason why the change will not be
+    made. ``writes`` is False if the store already holds the value, or if there is a problem.
     """
 
     partition: TopicPartition
@@ -42,8 +42,11 @@ BY_PARTITION: Final = itemgetter(0)
 
 @dataclass(frozen=True, slots=True)
 class GroupEditPlan:
-    """The changes of one group, sorted by partition. ``problem`` is why the group will not be changed. ``as_of`` is
-    that of the scan with every ``before`` (see `GroupEdit`)."""
+    """The changes of one group, sorted by partition.
+
+    ``problem`` is the reason why the group will not be changed. ``as_of`` is the version of the scan that read every
+    ``before`` (see `GroupEdit`).
+    """
 
     group: str
     changes: tuple[PlannedChange, ...]
@@ -51,9 +54,9 @@ class GroupEditPlan:
     as_of: int | None = None
 
     def edit(self, guard: Guard = Guard.LOCK) -> GroupEdit | None:
-        """Returns the edit with each change conditional on its before-image; None if there is nothing to do.
+        """Returns the edit, with each change conditional on its before-image; None if there is nothing to write.
 
-        Rewinds were allowed or rejected when the change was planned, with the value that the write expects.
+        Every change allows a rewind, because the plan has already allowed or rejected rewinds against the same value.
         """
         new = tuple.__new__  # skips the argument handling of named tuples
         changes = {
@@ -68,7 +71,7 @@ class GroupEditPlan:
 
 @dataclass(slots=True)
 class Counts:
-    """The number of partitions of each kind in a plan (``groups``: groups with at least one write)."""
+    """The number of partitions of each kind in a plan. ``groups`` counts the groups with at least one write."""
 
     groups: int = 0
     writes: int = 0
@@ -78,20 +81,20 @@ class Counts:
 
 @dataclass(slots=True)
 class EditPlan:
-    """All changes of one edit in the order of their groups. Iterate it as often as needed, then close it."""
+    """The changes of one edit, group by group. It can be iterated several times; close it afterwards."""
 
     counts: Counts = field(default_factory=Counts)
-    _held: list[GroupEditPlan] = field(default_factory=list)
-    _held_changes: int = 0
+    _in_memory: list[GroupEditPlan] = field(default_factory=list)
+    _changes_in_memory: int = 0
     _file: IO[bytes] | None = None
 
     @classmethod
     def of(cls, groups: Iterable[GroupEditPlan]) -> Self:
-        """Reads all groups into a plan."""
-        proposal = cls()
+        """Returns a plan of all these groups."""
+        plan = cls()
         for group in groups:
-            proposal.add(group)
-        return proposal
+            plan.add(group)
+        return plan
 
     def add(self, group: GroupEditPlan) -> None:
         counts = self.counts
@@ -107,30 +110,30 @@ class EditPlan:
             counts.problems += 1
         counts.writes += writes
         counts.groups += writes > 0
-        self._held.append(group)
-        self._held_changes += len(group.changes)
-        if self._held_changes > IN_MEMORY:
+        self._in_memory.append(group)
+        self._changes_in_memory += len(group.changes)
+        if self._changes_in_memory > MAX_CHANGES_IN_MEMORY:
             self._spill()
 
     def _spill(self) -> None:
         if self._file is None:
             self._file = tempfile.TemporaryFile(prefix="offsetmgr-")  # noqa: SIM115 - closed by close()
         self._file.seek(0, 2)
-        for group in self._held:
+        for group in self._in_memory:
             pickle.dump(group, self._file, protocol=pickle.HIGHEST_PROTOCOL)
-        self._held.clear()
-        self._held_changes = 0
+        self._in_memory.clear()
+        self._changes_in_memory = 0
 
     def __iter__(self) -> Iterator[GroupEditPlan]:
         if self._file is not None:
-            at = 0
+            position = 0
             with suppress(EOFError):
                 while True:
-                    self._file.seek(at)
+                    self._file.seek(position)
                     group = pickle.load(self._file)
-                    at = self._file.tell()
+                    position = self._file.tell()
                     yield group
-        yield from self._held
+        yield from self._in_memory
 
     def close(self) -> None:
         if self._file is not None:
@@ -143,7 +146,7 @@ class EditPlan:
         self.close()
 
 
-def propose(
+def plan_change(
     partition: TopicPartition,
     before: Offset,
     after: OffsetAndMetadata | None,
@@ -151,7 +154,7 @@ def propose(
     *,
     note: str = "",
 ) -> PlannedChange:
-    """Returns a change with its note."""
+    """Returns the change of one partition, with a note if it rewinds or changes nothing."""
     if not isinstance(before, Committed):  # fast path, because imports into empty stores are the largest edits
         return PlannedChange(partition, before, after, note, None, after is not None)
     if after is not None and after.offset > before.offset:  # fast path: nearly every import does this

@@ -1,6 +1,6 @@
-"""Plans of edits that need no log: delete, copy, import, and undo.
+"""Plans edits that need no log: delete, import, copy, and undo.
 
-Each is a stream of `GroupEditPlan`; nothing is written here.
+Each function yields one `GroupEditPlan` for each group and writes nothing.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Protocol, runtime_checkable
 from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, RewindRefused
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
-from offsetmgr.groups.edit_plan import BY_PARTITION, GroupEditPlan, PlannedChange, propose
+from offsetmgr.groups.edit_plan import BY_PARTITION, GroupEditPlan, PlannedChange, plan_change
 from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
 from offsetmgr.snapshots.group_images import GroupImages
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 
-def propose_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelection) -> Iterator[GroupEditPlan]:
-    """Plans the deletion of committed offsets of groups in the selected topics.
+def plan_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelection) -> Iterator[GroupEditPlan]:
+    """Plans the deletion of the groups' committed offsets in the selected topics.
 
-    An unreadable partition is its own problem: it has no before-image, so it stays.
+    A partition that cannot be read is a problem and is not deleted, because it has no before-image.
     """
     for found in scan_in_order(store, groups):
         if found.error is not None:
@@ -29,7 +29,7 @@ def propose_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelec
         if not (found.offsets or found.errors):
             require_known(store, [found.group])
         changes = [
-            propose(tp, committed, None, store.capabilities, note="deletes")
+            plan_change(tp, committed, None, store.capabilities, note="deletes")
             for tp, committed in found.offsets.items()
             if topics.matches(tp)
         ]
@@ -50,8 +50,11 @@ class GroupRemovingStore(Protocol):
 
 
 def remove_groups(store: OffsetStore, groups: Iterable[str]) -> Iterator[tuple[str, OffsetMgrError | None]]:
-    """Removes groups whose offsets were deleted before (with before-images); a group that has offsets again is a
-    `Conflict` and stays. Yields nothing for stores in which a group consists of its offsets."""
+    """Deletes groups whose offsets were deleted before (with before-images), and yields each with its error or None.
+
+    A group that has offsets again is a `Conflict` and stays. Yields nothing for a store in which a group consists only
+    of its offsets.
+    """
     if not isinstance(store, GroupRemovingStore):
         return
     for group in groups:
@@ -69,34 +72,34 @@ def remove_groups(store: OffsetStore, groups: Iterable[str]) -> Iterator[tuple[s
 
 
 def groups_left_without_offsets(store: OffsetStore, groups: Iterable[str]) -> list[str]:
-    """Returns those of ``groups`` that the store still knows, without offsets. Raises the errors of the read."""
+    """Returns the groups that the store still lists although they have no offsets. Raises the errors of the read."""
     known = set(store.groups())
     names = [group for group in groups if group in known]
     return [f.group for f in scan_in_order(store, names) if not (f.offsets or f.errors or f.error)]
 
 
-def propose_import(
+def plan_import(
     store: OffsetStore,
-    wanted: Iterable[GroupOffsets],
+    sources: Iterable[GroupOffsets],
     topics: TopicSelection = ALL_TOPICS,
     *,
     rename: Mapping[str, str] | None = None,
     allow_rewind: bool = False,
     crossing: CrossClusterCheck | None = None,
 ) -> Iterator[GroupEditPlan]:
-    """Plans the import of the offsets of ``wanted`` (groups of a snapshot or of another store) into ``store``.
+    """Plans the import of the offsets in ``sources`` (groups of a snapshot or of another store) into ``store``.
 
-    A rewind is the problem of its partition unless ``allow_rewind`` (data rule "no accidental rewind"). An offset of a
-    topic that was recreated after the commit is a problem too, according to ``crossing``. Without ``crossing`` the
-    caller states that the offsets belong to the target's logs; leader epochs are then dropped. Other partitions are not
-    changed.
+    A rewind is a problem of its partition unless ``allow_rewind`` (data rule "no accidental rewind"). An offset of a
+    topic that was recreated after the commit is a problem too; ``crossing`` detects it. If ``crossing`` is None, the
+    caller guarantees that the offsets belong to the logs of the target's cluster, and leader epochs are dropped.
+    Partitions without an offset in ``sources`` are not changed.
     """
     rename, new = rename or {}, tuple.__new__
     keeps_epochs = crossing is not None and crossing.comparison.keeps_epochs
     pending: dict[str, GroupOffsets] = {}
 
     def targets() -> Iterator[str]:
-        for source in wanted:
+        for source in sources:
             target = rename.get(source.group, source.group)
             pending[target] = source
             yield target
@@ -110,22 +113,22 @@ def propose_import(
         changes: list[PlannedChange] = []
         if crossing is not None:
             crossing.load_topics({tp.topic for tp in source.offsets})
-        for tp, held in source.offsets.items():
+        for tp, original in source.offsets.items():
             if topics.patterns and not topics.matches(tp):
                 continue
-            committed = held if keeps_epochs or held[2] is None else held._replace(leader_epoch=None)
+            committed = original if keeps_epochs or original[2] is None else original._replace(leader_epoch=None)
             before = found.offsets.get(tp)
             if crossing is not None and (refused := crossing.recreation_error(tp, committed)) is not None:
                 changes.append(PlannedChange(tp, before or ABSENT, committed.value(), problem=refused, writes=False))
-            elif before is not None and committed[0] > before[0]:  # as in `_toward`; nearly every import does this
+            elif before is not None and committed[0] > before[0]:  # fast path of `_plan_imported` for the usual case
                 changes.append(new(PlannedChange, (tp, before, new(OffsetAndMetadata, committed[:4]), "", None, True)))
             else:
-                changes.append(_toward(store, tp, found, committed.value(), allow_rewind))
+                changes.append(_plan_imported(store, tp, found, committed.value(), allow_rewind))
         changes += _unreadable(source.errors, topics)
         yield GroupEditPlan(found.group, tuple(sorted(changes, key=BY_PARTITION)), as_of=found.as_of)
 
 
-def propose_undo(
+def plan_undo(
     store: OffsetStore,
     images: Iterable[GroupImages],
     topics: TopicSelection = ALL_TOPICS,
@@ -133,11 +136,12 @@ def propose_undo(
     force: bool = False,
     crossing: CrossClusterCheck | None = None,
 ) -> Iterator[GroupEditPlan]:
-    """Plans the undo of an edit: restores previous offsets and deletes created ones.
+    """Plans the undo of an edit: restores the previous offsets and deletes the offsets that the edit created.
 
-    A partition that has neither the offset of the edit nor the previous one has changed since: its problem is a
-    `Conflict` unless ``force``. An undo may rewind. An offset of a topic that was recreated since is a problem too,
-    according to ``crossing``; without it the caller states that the before-images belong to the store's logs.
+    If a partition holds neither the offset that the edit wrote nor the previous one, another client has committed
+    since: the problem is a `Conflict` unless ``force``. An undo may rewind. An offset of a topic that was recreated
+    since is a problem too; ``crossing`` detects it. If ``crossing`` is None, the caller guarantees that the
+    before-images belong to the store's logs.
     """
     pending: dict[str, GroupImages] = {}
 
@@ -154,7 +158,7 @@ def propose_undo(
         changes: list[PlannedChange] = []
         if crossing is not None:
             crossing.load_topics({tp.topic for tp in source.left})
-        for tp, left in source.left.items():
+        for tp, written_offset in source.left.items():
             if not topics.matches(tp):
                 continue
             if (error := found.errors.get(tp)) is not None:
@@ -168,14 +172,14 @@ def propose_undo(
                 if (refused := crossing.recreation_error(tp, before)) is not None:
                     changes.append(PlannedChange(tp, current, back, problem=refused, writes=False))
                     continue
-            change = propose(tp, current, back, store.capabilities, note="deletes" if back is None else "")
-            if change.writes and not force and not _left_by(current, left):
-                change = change._replace(problem=_moved_on(found.group, tp, current, left), writes=False)
+            change = plan_change(tp, current, back, store.capabilities, note="deletes" if back is None else "")
+            if change.writes and not force and not _is_result_of_edit(current, written_offset):
+                change = change._replace(problem=_moved_on(found.group, tp, current, written_offset), writes=False)
             changes.append(change)
         yield GroupEditPlan(found.group, tuple(sorted(changes, key=BY_PARTITION)), as_of=found.as_of)
 
 
-def _toward(
+def _plan_imported(
     store: OffsetStore, tp: TopicPartition, found: GroupOffsets, after: OffsetAndMetadata, allow_rewind: bool
 ) -> PlannedChange:
     if (error := found.errors.get(tp)) is not None:
@@ -186,20 +190,20 @@ def _toward(
             f"group {found.group}, {tp}", f"would go back from {before.offset} to {after.offset}", "add --allow-rewind"
         )
         return PlannedChange(tp, before, after, problem=refused, writes=False)
-    return propose(tp, before, after, store.capabilities)
+    return plan_change(tp, before, after, store.capabilities)
 
 
-def _left_by(current: Offset, left: int | None) -> bool:
-    """Returns whether ``current`` is the offset ``left`` of an edit (None: no commit)."""
-    return current.offset == left if isinstance(current, Committed) else left is None
+def _is_result_of_edit(current: Offset, written_offset: int | None) -> bool:
+    """Returns whether ``current`` is still the offset that an edit wrote (None: the edit deleted it)."""
+    return current.offset == written_offset if isinstance(current, Committed) else written_offset is None
 
 
-def _moved_on(group: str, tp: TopicPartition, current: Offset, left: int | None) -> Conflict:
+def _moved_on(group: str, tp: TopicPartition, current: Offset, written_offset: int | None) -> Conflict:
     now = current.offset if isinstance(current, Committed) else "absent"
     return Conflict(
         f"group {group}, {tp}",
-        f"has moved on: {now} now, the edit left {'absent' if left is None else left}",
-        "add --allow-rewind to restore it all the same",
+        f"has changed since: {now} now, the edit wrote {'absent' if written_offset is None else written_offset}",
+        "add --allow-rewind to restore it anyway",
     )
 
 

@@ -1,7 +1,7 @@
-"""Executes a plan: makes the before-images durable, then edits with conditions.
+"""Executes a plan: makes the before-images durable, then writes the changes conditionally.
 
-Ordering contract: the file of before-images is complete and fsynced (with its directory entry) before the store
-receives the first edit.
+Ordering contract: the file of before-images is complete and fsynced, together with its directory entry, before the
+store receives the first edit.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from offsetmgr.snapshots.base import SnapshotHeader
 
 def execute(
     store: OffsetStore,
-    proposal: EditPlan,
+    plan: EditPlan,
     images: Path,
     header: SnapshotHeader,
     *,
     guard: Guard = Guard.LOCK,
     on_images: Callable[[Path], None] | None = None,
 ) -> Iterator[GroupEditResult]:
-    """Writes the before-images to ``images`` (which must not exist), then edits; yields one result for each group in
-    the order of the store. Calls ``on_images`` when the file is durable, before any change.
+    """Writes the before-images to ``images`` (which must not exist), then edits the store; yields one result for each
+    group, in the order of the store.
 
-    Failures are outcomes in the results. Raises `OffsetMgrError` if the before-images cannot be written (nothing is
-    changed then) or the whole store is unreachable.
+    Calls ``on_images`` once the file is durable, before any change. A failed change is an outcome in its group's
+    result. Raises `OffsetMgrError` if the before-images cannot be written (nothing is changed then), or if the whole
+    store is unreachable.
     """
-    write_images(images, proposal, header)
+    write_images(images, plan, header)
     if on_images is not None:
         on_images(images)
 
     def edits() -> Iterator[GroupEdit]:
-        for group in proposal:
+        for group in plan:
             if (edit := group.edit(guard)) is not None:
                 yield edit
 

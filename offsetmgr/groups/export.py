@@ -1,4 +1,4 @@
-"""The content of snapshot files, and opening them. `offsetmgr.stores.snapshot` writes them."""
+"""Reads the groups for a snapshot file, and opens snapshot files. `offsetmgr.stores.snapshot` writes them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def export_groups(
 ) -> Iterator[GroupOffsets]:
     """Yields the content of a snapshot of ``groups`` in their order: the groups with offsets in these topics.
 
-    With ``strict``, a group that the store does not know, or without such offsets, is `GroupNotFound`. Unreadable
-    values are in the results, for the writer to reject or record. A topic that no group has is
-    `UnknownTopicOrPartition` at the end.
+    With ``strict``, it raises `GroupNotFound` for a group that the store does not know, or that has no offsets in these
+    topics. Unreadable values are part of the results; the writer rejects or records them. At the end it raises
+    `UnknownTopicOrPartition` for a selected topic in which no group has an offset.
     """
     topic_matches = TopicMatches(topics)
-    for found in topic_matches.reading(scan_in_order(store, groups)):
+    for found in topic_matches.record_each(scan_in_order(store, groups)):
         if strict and not (found.offsets or found.errors or found.error):
             require_known(store, [found.group])
         if not topics.patterns:
@@ -61,7 +61,7 @@ class SnapshotFile:
 
     @property
     def header(self) -> SnapshotHeader | None:
-        """Returns the origin of the snapshot; None if its format has none."""
+        """The header, which names the origin of the snapshot; None if the file format has no header."""
         return self._reader.header
 
     def log_origin(self) -> LogOrigin:
@@ -94,11 +94,11 @@ class SnapshotFile:
 def open_file(
     path: Path, format_name: str | None = None, group: str | None = None, *, accept_unterminated: bool = False
 ) -> SnapshotFile:
-    """Opens and checks a snapshot; ``group`` is for files without a group. ``accept_unterminated`` is as in
+    """Opens and checks a snapshot. ``group`` is the group of a file that names none; ``accept_unterminated`` is as in
     `offsetmgr.snapshots.registry.open_snapshot`.
 
-    Raises `UsageError` if the format is not known, `MalformedData`, `UnknownVersion`, `OffsetMgrError` if the file
-    cannot be read.
+    Raises `UsageError` if the format is unknown, `MalformedData`, `UnknownVersion`, `OffsetMgrError` if the file cannot
+    be read.
     """
     name = registry.format_name(str(path), format_name)
     stream: BinaryIO
@@ -115,7 +115,7 @@ def open_file(
 
 
 def _reader(stream: BinaryIO, name: str, group: str | None, what: str, accept_unterminated: bool) -> SnapshotReader:
-    """Uses ``group`` only if the content names no group."""
+    """Opens the snapshot; passes ``group`` on only if the content names no group."""
     read = partial(registry.open_snapshot, what=what, accept_unterminated=accept_unterminated)
     if name == "csv":
         first = next((line for line in stream if line.strip()), b"")
@@ -132,7 +132,7 @@ def _reader(stream: BinaryIO, name: str, group: str | None, what: str, accept_un
 
 @contextmanager
 def seekable(file: str) -> Iterator[Path]:
-    """Returns a regular file with the content of ``file``: the file itself, or a copy of a pipe or of standard input
+    """Yields a regular file with the content of ``file``: the file itself, or a copy of a pipe or of standard input
     (``-``), which can be read only once. Raises `FileFailure`."""
     path = Path(file)
     if file != "-" and (path.is_file() or not path.exists() or path.is_dir()):
@@ -141,14 +141,14 @@ def seekable(file: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="offsetmgr-") as directory:
         copy = Path(directory) / ("standard-input" if file == "-" else path.name)
         try:
-            with copy.open("wb") as target, _once(file) as source:
+            with copy.open("wb") as target, _open_once(file) as source:
                 shutil.copyfileobj(source, target)
         except OSError as error:
             raise FileFailure(f"file {file}", error.strerror or "cannot be read") from error
         yield copy
 
 
-def _once(file: str) -> AbstractContextManager[IO[bytes]]:
+def _open_once(file: str) -> AbstractContextManager[IO[bytes]]:
     if file != "-":
         return Path(file).open("rb")
     if sys.stdin is None:

@@ -1,7 +1,7 @@
 """Waits for group locks that a killed run of offsetmgr left behind.
 
-The coordinator ends such a lock after its session timeout. A lock that exists after that belongs to a live run: its
-group counts as active.
+The coordinator removes such a lock after its session timeout. If a lock still exists after that time, it belongs to a
+live run, and its group counts as active.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from offsetmgr.core.model import GroupDescription
 if TYPE_CHECKING:
     from offsetmgr.core.clock import Clock
     from offsetmgr.core.errors import OffsetMgrError
-    from offsetmgr.groups.describe import Directory
+    from offsetmgr.groups.describe import DescribeGroups
 
 POLL_S: Final = 0.5
-"""Seconds between two requests for the groups."""
+"""Seconds between two requests for the state of the groups."""
 
 Waiting: TypeAlias = Callable[[list[str], float], None]
-"""Called at each request with the groups, and the maximum number of seconds to wait."""
+"""Receives, at each request, the locked groups and the maximum number of seconds that remain to wait."""
 
 
-def outwaited(directory: Directory, clock: Clock, waiting: Waiting) -> Directory:
-    """Returns a directory that answers for a group with such a lock once the lock has ended, or has not ended in
-    time."""
+def wait_for_former_locks(describe_groups: DescribeGroups, clock: Clock, waiting: Waiting) -> DescribeGroups:
+    """Returns a `DescribeGroups` that waits until no group has a lock of a killed run, or until the locks must have
+    ended."""
 
     def describe(groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
-        found = dict(directory(list(groups)))
+        found = dict(describe_groups(list(groups)))
         began = clock.monotonic()
         wait_s = {group: seconds for group, one in found.items() if (seconds := _lock_ends_s(one))}
         while wait_s:
             waited = clock.monotonic() - began
             waiting(sorted(wait_s), max(wait_s.values()) - waited)
             clock.sleep(POLL_S)
-            found.update(directory(list(wait_s)))
+            found.update(describe_groups(list(wait_s)))
             waited = clock.monotonic() - began
             wait_s = {g: s for g, s in wait_s.items() if _lock_ends_s(found[g]) and waited < s}
         return found

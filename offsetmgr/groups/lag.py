@@ -1,6 +1,6 @@
-"""Lag: the distance of each committed offset from the end of its log.
+"""The lag of groups: the number of records between each committed offset and the end of its log.
 
-Log ends are read in bulk after the commits, so that an active group never has a negative lag.
+Log ends are read in bulk after the commits, so that the lag of an active group is never negative.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known
 from offsetmgr.kafka.cluster.base import Cluster
 
 BATCH: Final = 100_000
-"""The number of offsets whose log ranges are requested together; it limits memory, and most clusters have fewer."""
+"""The number of offsets whose log ranges are requested together. This limits memory; most clusters have fewer."""
 
 STALE: Final = "older than Kafka's"
-"""The start of the note of a row whose group has a larger offset in Kafka, or the only one. The lag then counts from
-that one."""
+"""The beginning of a row's note if the group's offset in Kafka is larger than in the store, or the only one. The lag
+then counts from the offset in Kafka."""
 
 NOTHING: Final = "nothing committed"
 """The note of a partition without a commit."""
 
 
 class LagRow(NamedTuple):
-    """One partition of one group; None means not known.
+    """One partition of one group. None means unknown.
 
-    ``lag`` counts records from the committed offset, or from the log's start if that is larger. It is unknown if the
-    committed offset is beyond the log's end (for example a recreated topic): ``note`` mentions it. ``error`` is why the
-    partition could not be read.
+    ``lag`` counts the records from the committed offset, or from the log's start if that is larger. It is unknown if
+    the committed offset is beyond the log's end, for example because the topic was recreated; ``note`` then mentions
+    it. ``error`` is the reason why the partition could not be read.
     """
 
     group: str
@@ -53,12 +53,12 @@ class GroupLag(NamedTuple):
 
 
 def needs_log_range(row: LagRow) -> bool:
-    """Returns whether a row has a lag, an unknown lag or a note."""
+    """Returns whether a row needs attention: it has a lag, its lag is unknown, or it has a note."""
     return row.lag is None or row.lag > 0 or bool(row.note)
 
 
 def lag_of(committed: int, log: LogRange) -> int | None:
-    """Returns the records between ``committed`` and the log's end; None if it is beyond the end."""
+    """Returns the number of records between ``committed`` and the log's end; None if it is beyond the end."""
     return log.end - max(committed, log.start) if committed <= log.end else None
 
 
@@ -69,30 +69,29 @@ def lag(
     topics: TopicSelection = ALL_TOPICS,
     *,
     strict: bool = False,
-    also: Mapping[str, Collection[TopicPartition]] = MappingProxyType({}),
+    partitions: Mapping[str, Collection[TopicPartition]] = MappingProxyType({}),
     newer: OffsetStore | None = None,
 ) -> Iterator[GroupLag]:
-    """Yields the lag of groups in their order; without a cluster the lag and the logs are unknown.
+    """Yields the lag of groups in their order. Without a cluster the lag and the log ranges are unknown.
 
-    ``newer`` is the Kafka store of the same cluster, for groups that may have left ZooKeeper: if it has a larger
-    offset, or the only one, the lag counts from that, and the note names it.
+    ``newer`` is the Kafka store of the same cluster, for groups that may have left ZooKeeper: if its offset is larger,
+    or the only one, the lag counts from it, and the note mentions it. With ``strict``, a group that neither the store
+    nor ``newer`` knows raises `GroupNotFound`. ``partitions`` are reported for each group even without a commit.
 
-    With ``strict``, a group that the store does not know, and of which ``newer`` has nothing, is `GroupNotFound`.
-    ``also`` are partitions to report even without a commit. It makes one scan of the store, and one bulk request to the
-    cluster for each `BATCH` of offsets.
+    It scans the store once and sends one bulk request to the cluster for each `BATCH` offsets.
     """
     logs: dict[TopicPartition, LogRange | OffsetMgrError] = {}
     batch: list[GroupOffsets] = []
-    waiting = 0
+    pending = 0
     for found in scan_in_order(store, groups):
         if strict and newer is None:
             _require_known(store, found)
         batch.append(found)
-        waiting += len(found.offsets)
-        if waiting >= BATCH:
-            yield from _flush(store, cluster, batch, topics, logs, also, newer, strict=strict)
-            batch, waiting = [], 0
-    yield from _flush(store, cluster, batch, topics, logs, also, newer, strict=strict)
+        pending += len(found.offsets)
+        if pending >= BATCH:
+            yield from _flush(store, cluster, batch, topics, logs, partitions, newer, strict=strict)
+            batch, pending = [], 0
+    yield from _flush(store, cluster, batch, topics, logs, partitions, newer, strict=strict)
 
 
 def _require_known(store: OffsetStore, *read: GroupOffsets) -> None:
@@ -107,40 +106,41 @@ def _flush(
     batch: list[GroupOffsets],
     topics: TopicSelection,
     logs: dict[TopicPartition, LogRange | OffsetMgrError],
-    also: Mapping[str, Collection[TopicPartition]],
+    partitions: Mapping[str, Collection[TopicPartition]],
     newer: OffsetStore | None,
     *,
     strict: bool,
 ) -> Iterator[GroupLag]:
-    """Yields the rows of one batch. ``logs`` are the known ranges; those that a commit has passed are requested
-    again."""
-    everything = not topics.patterns
+    """Yields the rows of one batch. ``logs`` are the known ranges, and those below a commit are requested again."""
+    all_topics = not topics.patterns
     in_kafka = {} if newer is None else {found.group: found for found in newer.scan([found.group for found in batch])}
-    wanted: set[TopicPartition] = set()
+    to_read: set[TopicPartition] = set()
     for found in batch:
-        there = in_kafka.get(found.group)
-        if strict and there is not None:
-            _require_known(store, found, there)
-        for tp, committed in (*found.offsets.items(), *(there.offsets.items() if there is not None else ())):
+        other = in_kafka.get(found.group)
+        if strict and other is not None:
+            _require_known(store, found, other)
+        for tp, committed in (*found.offsets.items(), *(other.offsets.items() if other is not None else ())):
             log = logs.get(tp)
             if isinstance(tp.partition, BrokerPartition):
                 continue  # a byte position has no lag in messages
             if (log is None or (isinstance(log, LogRange) and committed.offset > log.end)) and (
-                everything or topics.matches(tp)
+                all_topics or topics.matches(tp)
             ):
-                wanted.add(tp)
-        wanted.update(tp for tp in also.get(found.group, ()) if tp not in logs)
-    if wanted and cluster is not None:
-        logs.update(_named(cluster, cluster.log_ranges(wanted)))
+                to_read.add(tp)
+        to_read.update(tp for tp in partitions.get(found.group, ()) if tp not in logs)
+    if to_read and cluster is not None:
+        logs.update(_with_missing_topics(cluster, cluster.log_ranges(to_read)))
     for found in batch:
-        there = in_kafka.get(found.group)
-        held: dict[TopicPartition, Offset] = {**found.offsets}
-        if there is not None and found.error is None:
-            held |= {tp: ABSENT for tp in (*there.offsets, *there.errors) if tp not in held and tp not in found.errors}
+        other = in_kafka.get(found.group)
+        offsets: dict[TopicPartition, Offset] = {**found.offsets}
+        if other is not None and found.error is None:
+            offsets |= {
+                tp: ABSENT for tp in (*other.offsets, *other.errors) if tp not in offsets and tp not in found.errors
+            }
         rows = [
-            _row(found.group, tp, offset, logs, _ahead(there, tp, offset))
-            for tp, offset in held.items()
-            if everything or topics.matches(tp)
+            _row(found.group, tp, offset, logs, _larger_in_kafka(other, tp, offset))
+            for tp, offset in offsets.items()
+            if all_topics or topics.matches(tp)
         ]
         rows += [
             LagRow(found.group, tp, ABSENT, None, None, None, "unreadable", error)
@@ -149,39 +149,41 @@ def _flush(
         ]
         rows += [
             uncommitted(found.group, tp, logs.get(tp))
-            for tp in also.get(found.group, ())
-            if found.error is None and tp not in held and tp not in found.errors
+            for tp in partitions.get(found.group, ())
+            if found.error is None and tp not in offsets and tp not in found.errors
         ]
         rows.sort(key=_partition)
-        # An unreadable value of Kafka is missing in the rows: one row has its error, or else the group has it.
-        unread = None if there is None or any(row.error is there.error for row in rows) else there.error
+        # If Kafka could not be read, a row has the error; without any row, the group has it.
+        unread = None if other is None or any(row.error is other.error for row in rows) else other.error
         yield GroupLag(found.group, rows, found.error or unread)
 
 
-def _named(
+def _with_missing_topics(
     cluster: Cluster, logs: Mapping[TopicPartition, LogRange | OffsetMgrError]
 ) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
-    """Returns the logs, and distinguishes missing topics from missing partitions."""
+    """Returns the log ranges, with a separate error for a topic that does not exist."""
     unknown = {tp.topic for tp, log in logs.items() if isinstance(log, UnknownTopicOrPartition)}
     if not unknown:
         return logs
-    there = cluster.topics(sorted(unknown))
+    other = cluster.topics(sorted(unknown))
     gone = {
         topic: UnknownTopicOrPartition(f"topic {topic}", "does not exist in this Kafka cluster")
-        for topic in unknown.difference(there)
+        for topic in unknown.difference(other)
     }
     return {tp: gone.get(tp.topic, log) for tp, log in logs.items()}
 
 
-def _ahead(in_kafka: GroupOffsets | None, tp: TopicPartition, held: Offset) -> Committed | OffsetMgrError | None:
-    """Returns the larger offset of the partition in Kafka, or the error; None if there is none. Any offset is larger
-    than none."""
+def _larger_in_kafka(
+    in_kafka: GroupOffsets | None, tp: TopicPartition, committed: Offset
+) -> Committed | OffsetMgrError | None:
+    """Returns the partition's offset in Kafka if it is larger than ``committed`` or the only one, or the error of its
+    read; None otherwise."""
     if in_kafka is None:
         return None
     if (error := in_kafka.error or in_kafka.errors.get(tp)) is not None:
         return error
     found = in_kafka.offsets.get(tp)
-    if found is None or (isinstance(held, Committed) and found.offset <= held.offset):
+    if found is None or (isinstance(committed, Committed) and found.offset <= committed.offset):
         return None
     return found
 
@@ -189,7 +191,7 @@ def _ahead(in_kafka: GroupOffsets | None, tp: TopicPartition, held: Offset) -> C
 def _row(
     group: str,
     tp: TopicPartition,
-    held: Offset,
+    committed: Offset,
     logs: Mapping[TopicPartition, LogRange | OffsetMgrError],
     ahead: Committed | OffsetMgrError | None,
 ) -> LagRow:
@@ -200,23 +202,23 @@ def _row(
     elif ahead is not None:
         notes.append("Kafka's offset unknown")
     behind: int | None = None
-    newest = ahead if isinstance(ahead, Committed) else held
+    counted_from = ahead if isinstance(ahead, Committed) else committed
     if log is None:
         notes += ["a byte position of Kafka 0.7"] if isinstance(tp.partition, BrokerPartition) else []
     elif isinstance(log, OffsetMgrError):
         notes.append("log unknown")
-    elif isinstance(newest, Committed):
-        if (behind := lag_of(newest.offset, log)) is None:
+    elif isinstance(counted_from, Committed):
+        if (behind := lag_of(counted_from.offset, log)) is None:
             notes.append("beyond the log's end")
-        elif newest.offset < log.start:
+        elif counted_from.offset < log.start:
             notes.append("below the log's start")
     error = log if isinstance(log, OffsetMgrError) else ahead if isinstance(ahead, OffsetMgrError) else None
     start, end = (log.start, log.end) if isinstance(log, LogRange) else (None, None)
-    return LagRow(group, tp, held, start, end, behind, "; ".join(notes), error)
+    return LagRow(group, tp, committed, start, end, behind, "; ".join(notes), error)
 
 
 def uncommitted(group: str, tp: TopicPartition, log: LogRange | OffsetMgrError | None) -> LagRow:
-    """Returns the row of a partition without a commit: the lag is unknown, the log may be known."""
+    """Returns the row of a partition without a commit. Its lag is unknown; its log range may be known."""
     if isinstance(log, LogRange):
         return LagRow(group, tp, ABSENT, log.start, log.end, None, NOTHING)
     return LagRow(group, tp, ABSENT, None, None, None, NOTHING, log)

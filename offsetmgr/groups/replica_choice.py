@@ -1,8 +1,8 @@
-"""Selects the directory of a partition among those of several brokers: the most advanced replica.
+"""Selects the most advanced replica of each partition among the directories of several brokers.
 
-A stopped cluster has no leader to ask. The replica with records of the later leader wins, then the longer one, as in
-elections (KIP-101). It may contain records that were never acknowledged, and lacks none as long as one of the replicas
-was in sync.
+A stopped cluster has no leader to ask. As in leader elections (KIP-101), the replica with records of the latest leader
+epoch wins, then the longer one. The selected replica may contain records that were never acknowledged. It lacks no
+acknowledged record if one of the replicas was in sync.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from offsetmgr.segments.partition import segments_in
 
 Result = TypeVar("Result")
 
-_A_PROCESS: Final = 16 * 1024 * 1024
-"""Bytes for which another process is worth its start: a quarter of a second of reading."""
+_BYTES_PER_PROCESS: Final = 16 * 1024 * 1024
+"""The number of bytes that justifies another process: about a quarter of a second of reading."""
 
 
-class ReplicaProgress(Protocol):
-    """Receives what a read finds besides offsets."""
+class RecoveryListener(Protocol):
+    """Receives the notes, errors and progress of a read."""
 
     def note(self, text: str) -> None:
         """Receives information that is not an error: a truncated damaged tail, the selected replica, ..."""
@@ -34,75 +34,77 @@ class ReplicaProgress(Protocol):
         ...
 
     def read(self, done: int, total: int) -> None:
-        """Receives now and then the number of bytes read and the total."""
+        """Receives, from time to time, the number of bytes read and the total."""
         ...
 
 
-def most_advanced_replica(
+def read_most_advanced_replicas(
     replicas: Mapping[int, Sequence[Path]],
     read: Callable[[Path, Callable[[int], None]], Result],
     topic: str,
-    listener: ReplicaProgress,
+    listener: RecoveryListener,
     processes: int,
 ) -> Iterator[tuple[int, Result | OffsetMgrError]]:
-    """Reads each partition from its most advanced replica, or from the next one after an error, which it reports."""
+    """Reads each partition from its most advanced replica. After an error, reports it and reads the next replica."""
     ranked = _ranked(replicas, topic, listener, processes)
     total = sum(_size(directories[0]) for directories in ranked.values())
 
-    def told(done: int) -> None:
+    def report_bytes(done: int) -> None:
         listener.read(done, max(total, done))
 
-    processes = min(processes, 1 + total // _A_PROCESS)
+    processes = min(processes, 1 + total // _BYTES_PER_PROCESS)
     while ranked:
         number_of = {directories[0]: number for number, directories in ranked.items()}
-        left: dict[int, list[Path]] = {}
-        for directory, result in map_directories(read, list(number_of), processes, told):
+        remaining: dict[int, list[Path]] = {}
+        for directory, result in map_directories(read, list(number_of), processes, report_bytes):
             number = number_of[directory]
             if isinstance(result, OffsetMgrError) and len(ranked[number]) > 1:
                 listener.error(result)
-                left[number] = ranked[number][1:]
-                listener.note(f"{topic}-{number}: {left[number][0]} is read instead; it may lack the latest commits")
+                remaining[number] = ranked[number][1:]
+                listener.note(
+                    f"{topic}-{number}: {remaining[number][0]} is read instead; it may lack the latest commits"
+                )
             else:
                 yield number, result
-        ranked = left
+        ranked = remaining
 
 
 def _ranked(
-    replicas: Mapping[int, Sequence[Path]], topic: str, listener: ReplicaProgress, processes: int
+    replicas: Mapping[int, Sequence[Path]], topic: str, listener: RecoveryListener, processes: int
 ) -> dict[int, list[Path]]:
-    """Returns the replicas of each partition, best first: the latest leader epoch, then the longest log."""
+    """Returns the replicas of each partition, best first: by the latest leader epoch, then by the length of the log."""
     ranked = {number: list(replicas[number]) for number in sorted(replicas)}
-    several = [directory for directories in ranked.values() if len(directories) > 1 for directory in directories]
-    if not several:
+    replicated = [directory for directories in ranked.values() if len(directories) > 1 for directory in directories]
+    if not replicated:
         return ranked
-    ends = dict(map_directories(_how_far, several, processes))
+    ends = dict(map_directories(_read_log_end, replicated, processes))
     for number, directories in ranked.items():
         if len(directories) == 1:
             continue
-        known = [
+        readable = [
             (end, directory) for directory in directories if not isinstance(end := ends[directory], OffsetMgrError)
         ]
-        known.sort(key=lambda pair: pair[0], reverse=True)
-        unknown = {directory: end for directory in directories if isinstance(end := ends[directory], OffsetMgrError)}
-        ranked[number] = [*(directory for _, directory in known), *unknown]
-        told = [f"{directory} ({_said(end)})" for end, directory in known]
-        told += [f"{directory} (not readable)" for directory in unknown]
-        listener.note(f"{topic}-{number}: of its replicas {told[0]} is used, not {', '.join(told[1:])}")
-        if known:  # otherwise each read reports it
-            for directory, error in unknown.items():
-                why = f"how far {directory} goes is not known, so the result may lack the latest commits: {error}"
+        readable.sort(key=lambda pair: pair[0], reverse=True)
+        unreadable = {directory: end for directory in directories if isinstance(end := ends[directory], OffsetMgrError)}
+        ranked[number] = [*(directory for _, directory in readable), *unreadable]
+        names = [f"{directory} ({_describe_end(end)})" for end, directory in readable]
+        names += [f"{directory} (not readable)" for directory in unreadable]
+        listener.note(f"{topic}-{number}: of its replicas {names[0]} is used, not {', '.join(names[1:])}")
+        if readable:  # without any readable replica, each read reports its error
+            for directory, error in unreadable.items():
+                why = f"the end of the log in {directory} is unknown; the result may lack the latest commits: {error}"
                 listener.error(OffsetMgrError(f"{topic}-{number}", why, error.hint))
     return ranked
 
 
-def _said(end: LogEnd) -> str:
+def _describe_end(end: LogEnd) -> str:
     if not end.offset:
-        return "nothing sound in it"
+        return "no valid record"
     epoch = f", leader epoch {end.leader_epoch}" if end.leader_epoch >= 0 else ""
     return f"up to offset {end.offset}{epoch}"
 
 
-def _how_far(directory: Path, tick: Callable[[int], None]) -> LogEnd:
+def _read_log_end(directory: Path, tick: Callable[[int], None]) -> LogEnd:
     del tick
     return log_end(directory)
 
@@ -111,4 +113,4 @@ def _size(directory: Path) -> int:
     try:
         return sum(segment.size for segment in segments_in(directory))
     except OffsetMgrError:
-        return 0  # the read reports it
+        return 0  # the read reports the error

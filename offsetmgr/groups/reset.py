@@ -1,7 +1,7 @@
-"""Reset: the offset at which a group continues, with the scenarios of kafka-consumer-groups.
+"""Resets a group: computes the offset at which it continues, for each scenario of kafka-consumer-groups.
 
 `resolve` is pure. The semantics are those of Kafka's ConsumerGroupCommand: to-offset, shift-by and from-file are
-clamped to the log (with a note), to-datetime and by-duration use the log's end if no record is that young, to-current
+clamped to the log (with a note); to-datetime and by-duration use the log's end if no record is that recent; to-current
 uses the log's end if nothing is committed.
 """
 
@@ -15,13 +15,13 @@ from typing import Final, NamedTuple, TypeAlias
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UnsupportedOperation, UsageError
 from offsetmgr.core.model import ABSENT, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, PartitionKinds
-from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange, propose
+from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange, plan_change
 from offsetmgr.groups.selection import TopicSelection, require_known, scan_in_order
 from offsetmgr.kafka.cluster.base import Cluster
 
 _NEW: Final = "--new-group creates a new one; offsetmgr groups list shows the existing ones"
 GROUPS_AT_ONCE: Final = 500
-"""The number of groups whose logs are requested together."""
+"""The number of groups whose log ranges are requested together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class ToLatest:
 
 @dataclass(frozen=True, slots=True)
 class ToCurrent:
-    """The committed offset; the log's end without one."""
+    """The committed offset, or the log's end if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToOffset:
-    """A given offset, clamped to the log."""
+    """A fixed offset, clamped to the log."""
 
     offset: int
 
@@ -62,47 +62,49 @@ class ToTime:
 
 @dataclass(frozen=True, slots=True)
 class ToOffsets:
-    """An offset for each partition of each group, as from a file, clamped to the log."""
+    """An offset for each partition of each group, for example from a file, clamped to the log."""
 
     offsets: Mapping[str, Mapping[TopicPartition, int]]
     refused: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
-    """Partitions whose offsets are not valid any more because their topic was recreated."""
+    """Partitions whose offsets are invalid because their topic was recreated."""
 
 
 Scenario: TypeAlias = ToEarliest | ToLatest | ToCurrent | ToOffset | ShiftBy | ToTime | ToOffsets
 
 
-class Target(NamedTuple):
-    """A resolved offset and a note about it."""
+class ResolvedOffset(NamedTuple):
+    """The offset at which a group continues, and a note about it."""
 
     offset: int
     note: str = ""
 
 
-def clamp(offset: int, log: LogRange) -> Target:
-    """Returns ``offset`` within the log, as Kafka's tool does, with a note if it was outside."""
+def clamp(offset: int, log: LogRange) -> ResolvedOffset:
+    """Returns ``offset``, clamped to the log as Kafka's tool does it, with a note if it was outside."""
     if offset > log.end:
-        return Target(log.end, f"clamped from {offset} to the log's end")
+        return ResolvedOffset(log.end, f"clamped from {offset} to the log's end")
     if offset < log.start:
-        return Target(log.start, f"clamped from {offset} to the log's start")
-    return Target(offset)
+        return ResolvedOffset(log.start, f"clamped from {offset} to the log's start")
+    return ResolvedOffset(offset)
 
 
-def resolve(scenario: Scenario, given: int | None, current: Offset, log: LogRange, for_time: int | None) -> Target:
+def resolve(
+    scenario: Scenario, given: int | None, current: Offset, log: LogRange, for_time: int | None
+) -> ResolvedOffset:
     """Returns the offset at which the group continues.
 
-    ``given`` is the partition's offset of `ToOffsets`, ``for_time`` the log's answer for `ToTime`. Raises `UsageError`
-    if the scenario needs a committed offset and there is none.
+    ``given`` is the partition's offset in `ToOffsets`; ``for_time`` is the offset that the broker found for `ToTime`.
+    Raises `UsageError` if the scenario needs an offset and there is none.
     """
     match scenario:
         case ToEarliest():
-            return Target(log.start)
+            return ResolvedOffset(log.start)
         case ToLatest():
-            return Target(log.end)
+            return ResolvedOffset(log.end)
         case ToCurrent():
             if isinstance(current, Committed):
-                return Target(current.offset)
-            return Target(log.end, "nothing committed: the log's end")
+                return ResolvedOffset(current.offset)
+            return ResolvedOffset(log.end, "nothing committed: the log's end")
         case ToOffset(offset):
             return clamp(offset, log)
         case ShiftBy(by):
@@ -111,15 +113,15 @@ def resolve(scenario: Scenario, given: int | None, current: Offset, log: LogRang
             return clamp(current.offset + by, log)
         case ToTime():
             if for_time is None:
-                return Target(log.end, "no record at or after that time: the log's end")
-            return Target(for_time)
+                return ResolvedOffset(log.end, "no record at or after that time: the log's end")
+            return ResolvedOffset(for_time)
         case ToOffsets():
             if given is None:
                 raise UsageError("from-file", "gives no offset for this partition")
             return clamp(given, log)
 
 
-def propose_reset(
+def plan_reset(
     store: OffsetStore,
     cluster: Cluster,
     groups: Iterable[str],
@@ -130,19 +132,21 @@ def propose_reset(
 ) -> Iterator[GroupEditPlan]:
     """Plans a reset, group by group.
 
-    Of exactly named topics it resets every partition, committed or not; of patterns, or without topics, those with a
-    commit (of `ToOffsets`, the given ones). A group that the store does not know is an error unless ``create``. Raises
-    the errors of the store and the cluster; an error of one partition is the problem of its change. Raises `UsageError`
-    for a store of Kafka 0.7, because no log can be asked about its byte positions.
+    It resets every partition of an exactly named topic, committed or not. For patterns, or without topics, it resets
+    the committed partitions, and for `ToOffsets` the given ones. A group that the store does not know is an error
+    unless ``create``.
+
+    Raises the errors of the store and the cluster; the error of one partition is the problem of its change. Raises
+    `UsageError` for a store of Kafka 0.7, because the cluster cannot be asked about its byte positions.
     """
     if store.capabilities.partitions is PartitionKinds.OF_BROKERS:
         raise UsageError(
             f"reset in {store.uri}",
-            "byte positions of Kafka 0.7 are in no log that could be asked",
-            "offsetmgr offsets set commits a position as it is",
+            "it holds byte positions of Kafka 0.7, and no log can be asked about them",
+            "offsetmgr offsets set commits a position unchanged",
         )
     counts = cluster.topics(topics.named()) if topics.named() else {}
-    logs = _Logs(cluster, scenario)
+    logs = _LogRanges(cluster, scenario)
     scanned = scan_in_order(store, groups)
     while batch := list(islice(scanned, GROUPS_AT_ONCE)):
         chosen: list[tuple[GroupOffsets, list[TopicPartition]]] = []
@@ -150,9 +154,9 @@ def propose_reset(
             if not (found.offsets or found.errors or found.error or create):
                 require_known(store, [found.group], _NEW)
             chosen.append((found, _partitions(found, topics, scenario, counts)))
-        logs.ask(tp for _, partitions in chosen for tp in partitions)
+        logs.load(tp for _, partitions in chosen for tp in partitions)
         for found, partitions in chosen:
-            yield _propose_group(store, logs, found, partitions, scenario)
+            yield _plan_group(store, logs, found, partitions, scenario)
 
 
 def _partitions(
@@ -163,8 +167,8 @@ def _partitions(
     return topics.expand(counts, [*found.offsets, *found.errors])
 
 
-class _Logs:
-    """The cluster's logs, requested in bulk and once for each partition."""
+class _LogRanges:
+    """The log ranges of the cluster (and the offsets for a time), requested in bulk and once for each partition."""
 
     def __init__(self, cluster: Cluster, scenario: Scenario) -> None:
         self._cluster = cluster
@@ -172,8 +176,9 @@ class _Logs:
         self.ranges: dict[TopicPartition, LogRange | OffsetMgrError] = {}
         self.times: dict[TopicPartition, int | OffsetMgrError | None] = {}
 
-    def ask(self, partitions: Iterable[TopicPartition]) -> None:
-        """Raises `UnsupportedOperation` if a leader cannot find offsets by time; nothing is reset then."""
+    def load(self, partitions: Iterable[TopicPartition]) -> None:
+        """Requests the ranges of new partitions. Raises `UnsupportedOperation` if a leader cannot find offsets by time;
+        nothing is reset then."""
         new = {tp for tp in partitions if tp not in self.ranges}
         if new:
             self.ranges.update(self._cluster.log_ranges(new))
@@ -184,19 +189,23 @@ class _Logs:
                         raise found
 
 
-def _propose_group(
-    store: OffsetStore, logs: _Logs, found: GroupOffsets, partitions: list[TopicPartition], scenario: Scenario
+def _plan_group(
+    store: OffsetStore, logs: _LogRanges, found: GroupOffsets, partitions: list[TopicPartition], scenario: Scenario
 ) -> GroupEditPlan:
     if found.error is not None:
         return GroupEditPlan(found.group, (), found.error)
     if not partitions:
-        why = "the file gives it no offsets" if isinstance(scenario, ToOffsets) else "it has no committed offsets there"
+        why = (
+            "the file has no offsets for it"
+            if isinstance(scenario, ToOffsets)
+            else "it has no committed offsets in these topics"
+        )
         return GroupEditPlan(
             found.group, (), GroupNotFound(f"group {found.group!r}", why, "name the topic with --topic")
         )
     given = scenario.offsets.get(found.group, {}) if isinstance(scenario, ToOffsets) else {}
 
-    def one(tp: TopicPartition) -> PlannedChange:
+    def change(tp: TopicPartition) -> PlannedChange:
         current: Offset = found.offsets.get(tp, ABSENT)
         log, for_time, unreadable = logs.ranges[tp], logs.times.get(tp), found.errors.get(tp)
         if isinstance(scenario, ToOffsets) and unreadable is None:
@@ -208,31 +217,34 @@ def _propose_group(
         if isinstance(for_time, OffsetMgrError):
             return PlannedChange(tp, current, None, problem=for_time, writes=False)
         try:
-            target = resolve(scenario, given.get(tp), current, log, for_time)
+            resolved = resolve(scenario, given.get(tp), current, log, for_time)
         except UsageError as error:
             return PlannedChange(tp, current, None, problem=error, writes=False)
-        after = OffsetAndMetadata(target.offset)
-        if isinstance(current, Committed) and current.offset == target.offset:
-            after = current.value()  # nothing moves, so its metadata stays as well
-        return propose(tp, current, after, store.capabilities, note=target.note)
+        after = OffsetAndMetadata(resolved.offset)
+        if isinstance(current, Committed) and current.offset == resolved.offset:
+            after = current.value()  # the offset stays, so the metadata stays too
+        return plan_change(tp, current, after, store.capabilities, note=resolved.note)
 
-    return GroupEditPlan(found.group, tuple(one(tp) for tp in partitions), as_of=found.as_of)
+    return GroupEditPlan(found.group, tuple(change(tp) for tp in partitions), as_of=found.as_of)
 
 
-def propose_set(
+def plan_set(
     store: OffsetStore,
     group: str,
-    wanted: Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, OffsetAndMetadata]],
+    offsets_for: Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, OffsetAndMetadata]],
     *,
     create: bool = False,
 ) -> GroupEditPlan:
-    """Plans to set given offsets unchanged, without reading a log.
+    """Plans to set the given offsets without a check against the log.
 
-    ``wanted`` receives the committed partitions, so that it can expand patterns over them.
+    ``offsets_for`` receives the committed partitions, so that it can expand patterns over them, and returns the
+    offsets.
     """
     current: dict[TopicPartition, Offset] = dict(store.fetch(group))
     if not current and not create:
         require_known(store, [group], _NEW)
-    offsets = wanted(current)
-    changes = (propose(tp, current.get(tp, ABSENT), after, store.capabilities) for tp, after in sorted(offsets.items()))
+    offsets = offsets_for(current)
+    changes = (
+        plan_change(tp, current.get(tp, ABSENT), after, store.capabilities) for tp, after in sorted(offsets.items())
+    )
     return GroupEditPlan(group, tuple(changes))

@@ -1,5 +1,7 @@
-"""The selection of groups and partitions: names, glob patterns, and ``topic:0,1``. Pure except for `choose_groups`,
-which asks a store for its groups only if there is a pattern."""
+"""The selection of groups and partitions: names, glob patterns, and ``topic:0,1``.
+
+Pure, except for `choose_groups`, which asks a store for its groups if there is a pattern.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +18,27 @@ from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, PartitionKinds
 
 _GLOB: Final = frozenset("*?[")
-LARGEST_PARTITION: Final = 2**31 - 1
-_DIGITS: Final = len(str(LARGEST_PARTITION))
+MAX_PARTITION: Final = 2**31 - 1
+_DIGITS: Final = len(str(MAX_PARTITION))
 
 
 def is_pattern(name: str) -> bool:
-    """Returns whether ``name`` has a glob character (``*``, ``?``, ``[``); ``[*]`` is a literal star."""
+    """Returns whether ``name`` contains a glob character (``*``, ``?``, ``[``). ``[*]`` is a literal star."""
     return not _GLOB.isdisjoint(name)
 
 
 def literal_of(pattern: str) -> str | None:
-    """Returns the one name that a pattern matches; None if it may match several."""
+    """Returns the only name that a pattern matches; None if it may match several names."""
     name = re.sub(r"\[([*?\[])\]", r"\1", pattern)
     return name if glob.escape(name) == pattern else None
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
-    """One ``--topic``: a name or glob, and the partitions (None: all).
+    """One ``--topic``: a name or glob, and its partitions (None: all).
 
-    ``1-2`` means 1 and 2 in stores with numbered partitions, and partition 2 of broker 1 in those of Kafka 0.7.
+    ``1-2`` means partitions 1 and 2 in stores with numbered partitions, and partition 2 of broker 1 in stores of Kafka
+    0.7.
     """
 
     name: str
@@ -48,12 +51,12 @@ class TopicPattern:
         return f"{self.name}:{','.join(map(str, sorted(numbers or self.partitions)))}"
 
     def numbers(self) -> list[int]:
-        """Returns the numbers of the partitions for versions after 0.7. Raises `UsageError` if only partitions of 0.7
+        """Returns the partition numbers for Kafka 0.8 and later. Raises `UsageError` if only partitions of Kafka 0.7
         are selected."""
         numbers = [number for number in self.partitions or () if not isinstance(number, BrokerPartition)]
         if self.partitions and not numbers:
             named = ",".join(map(str, sorted(self.partitions)))
-            why = f"{named} is no range, and BROKER-PARTITION only in stores of Kafka 0.7"
+            why = f"{named} is not a range, and only stores of Kafka 0.7 have partitions of the form BROKER-PARTITION"
             raise UsageError(f"topic {self.name}:{named}", why, "as in --topic orders:0,1,4-7")
         return numbers
 
@@ -74,10 +77,13 @@ class TopicSelection:
         """Parses ``topic``, ``top*`` or ``topic:0,1,4-7``. Raises `UsageError`."""
         return cls(tuple(_parse_topic(text) for text in texts))
 
-    def within(self, *held: PartitionKinds) -> TopicSelection:
-        """Returns the selection for stores with such partitions. Raises `UsageError` if partitions of 0.7 are named
-        (``7-2``, which is no range) and no store is of 0.7."""
-        if PartitionKinds.OF_BROKERS not in held:
+    def within(self, *kinds: PartitionKinds) -> TopicSelection:
+        """Returns the selection unchanged, after a check against the kinds of partitions of the stores.
+
+        Raises `UsageError` if it names a partition of Kafka 0.7 (``7-2``, which is not a range) and no store is of
+        Kafka 0.7.
+        """
+        if PartitionKinds.OF_BROKERS not in kinds:
             for pattern in self.patterns:
                 pattern.numbers()
         return self
@@ -85,20 +91,20 @@ class TopicSelection:
     def matches(self, tp: TopicPartition) -> bool:
         return not self.patterns or any(p.matches(tp) for p in self.patterns)
 
-    def matches_some_of(self, topic: str) -> bool:
+    def matches_topic(self, topic: str) -> bool:
         """Returns whether any partition of the topic could be selected."""
         return not self.patterns or any(
             fnmatchcase(topic, p.name) if is_pattern(p.name) else topic == p.name for p in self.patterns
         )
 
     def named(self) -> list[str]:
-        """Returns exactly named topics, whose partitions are all selected, committed or not."""
+        """Returns the exactly named topics. (Their partitions are selected whether committed or not.)"""
         return list(dict.fromkeys(p.name for p in self.patterns if not is_pattern(p.name)))
 
-    def numbered(self, held: PartitionKinds = PartitionKinds.NUMBERED) -> list[TopicPartition]:
-        """Returns partitions named by topic and number, which are selected even without a commit; only those that a
-        store can hold."""
-        old = held is PartitionKinds.OF_BROKERS
+    def numbered(self, kind: PartitionKinds = PartitionKinds.NUMBERED) -> list[TopicPartition]:
+        """Returns the partitions named by topic and number, which are selected even without a commit, as far as a store
+        with these partitions can hold them."""
+        old = kind is PartitionKinds.OF_BROKERS
         return sorted(
             TopicPartition(p.name, number)
             for p in self.patterns
@@ -107,20 +113,21 @@ class TopicSelection:
             if isinstance(number, BrokerPartition) is old
         )
 
-    def asked_for(
-        self, counts: Mapping[str, int], held: PartitionKinds = PartitionKinds.NUMBERED
+    def explicit_partitions(
+        self, counts: Mapping[str, int], kind: PartitionKinds = PartitionKinds.NUMBERED
     ) -> list[TopicPartition]:
-        """Returns partitions that are selected even without a commit, sorted: those named by number, and all of fully
-        named topics. ``counts`` are the known partition counts of these."""
+        """Returns the partitions that are selected even without a commit, sorted: those named by number, and all
+        partitions of topics that are named without partitions. ``counts`` are the known partition counts of these
+        topics."""
         whole = {p.name for p in self.patterns if p.partitions is None and not is_pattern(p.name)}
-        if held is PartitionKinds.OF_BROKERS:
-            return self.numbered(held)
+        if kind is PartitionKinds.OF_BROKERS:
+            return self.numbered(kind)
         return sorted({*self.numbered(), *(TopicPartition(t, n) for t in whole for n in range(counts.get(t, 0)))})
 
     def without(self, committed: Iterable[TopicPartition]) -> list[str]:
-        """Returns fully named topics without a partition in ``committed``."""
-        there = {tp.topic for tp in committed}
-        return [name for name in self.named() if name not in there]
+        """Returns the exactly named topics that have no partition in ``committed``."""
+        topics = {tp.topic for tp in committed}
+        return [name for name in self.named() if name not in topics]
 
     def unmatched(self, partitions: Iterable[TopicPartition]) -> list[TopicPattern]:
         """Returns the patterns that match none of ``partitions``; stops reading once every pattern has matched."""
@@ -132,7 +139,8 @@ class TopicSelection:
         return left
 
     def expand(self, counts: Mapping[str, int], committed: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Returns the selected partitions, sorted: all existing ones of exactly named topics, committed ones of globs.
+        """Returns the selected partitions, sorted: all existing partitions of exactly named topics, and the committed
+        ones that match a glob.
 
         ``counts`` are the partition counts of the named topics. Raises `UnknownTopicOrPartition` if a named topic or
         partition does not exist.
@@ -160,14 +168,16 @@ KNOWN_GROUPS: Final = "offsetmgr groups list shows the groups"
 def _parse_topic(text: str) -> TopicPattern:
     name, colon, numbers = text.partition(":")
     if not name:
-        raise UsageError(f"topic {text!r}", "no name", "as in --topic orders, --topic 'ord*' or --topic orders:0,1")
+        raise UsageError(
+            f"topic {text!r}", "it has no name", "as in --topic orders, --topic 'ord*' or --topic orders:0,1"
+        )
     if not colon:
         return TopicPattern(name)
     chosen: set[int] = set()
     for part in numbers.split(","):
         first, dash, last = part.strip().partition("-")
         if any(_beyond(number) for number in (first, last)):
-            raise UsageError(f"topic {name}", f"{_cut(part)} is beyond the largest partition, {LARGEST_PARTITION}")
+            raise UsageError(f"topic {name}", f"{_cut(part)} is beyond the largest partition, {MAX_PARTITION}")
         if of_broker := BrokerPartition.parse(part.strip()):
             chosen.add(of_broker)
             if int(last) < int(first):
@@ -179,14 +189,14 @@ def _parse_topic(text: str) -> TopicPattern:
                 "as in --topic orders:0,1,4-7 (0.7: 1-0)",
             )
         if dash and int(last) - int(first) > 1_000_000:
-            raise UsageError(f"topic {text!r}", f"{part!r} means more than a million partitions")
+            raise UsageError(f"topic {text!r}", f"{part!r} is a range of more than a million partitions")
         chosen.update(range(int(first), int(last if dash else first) + 1))
     return TopicPattern(name, frozenset(chosen))
 
 
 def _beyond(number: str) -> bool:
     digits = number.lstrip("0")
-    return number.isdecimal() and (len(digits) > _DIGITS or int(digits or 0) > LARGEST_PARTITION)
+    return number.isdecimal() and (len(digits) > _DIGITS or int(digits or 0) > MAX_PARTITION)
 
 
 def _cut(text: str) -> str:
@@ -194,10 +204,11 @@ def _cut(text: str) -> str:
 
 
 def choose_groups(store: OffsetStore, names: Iterable[str], *, all_groups: bool = False) -> list[str]:
-    """Returns the selected groups, sorted. A name that equals an existing group selects only that group, whatever it
-    would match as a glob. Names without a glob are returned unchecked: the caller checks them with `require_known`.
+    """Returns the selected groups, sorted.
 
-    Raises `GroupNotFound` if a pattern matches nothing, and the errors of ``store.groups()``.
+    A name that equals an existing group selects only that group, even if it could also be read as a glob. A name
+    without a glob is returned unchecked: the caller checks it with `require_known`. Raises `GroupNotFound` if a pattern
+    matches no group, and the errors of ``store.groups()``.
     """
     names = list(names)
     if not all_groups and not any(is_pattern(name) for name in names):
@@ -218,25 +229,26 @@ def choose_groups(store: OffsetStore, names: Iterable[str], *, all_groups: bool 
 
 
 def named_groups(names: Iterable[str], chosen: Iterable[str]) -> set[str]:
-    """Returns those of ``chosen`` that were named and not found by a glob."""
+    """Returns the groups of ``chosen`` that were selected by name and not by a glob."""
     names = list(names)
     return {*names, *(name for p in names if (name := literal_of(p)) is not None)}.intersection(chosen)
 
 
 def literal_first(patterns: Iterable[str], existing: Container[str]) -> list[str]:
-    """Returns the patterns; a pattern that equals an existing group becomes one that matches only this name."""
+    """Returns the patterns, with each that equals an existing group escaped, so that it matches only this group."""
     return [glob.escape(pattern) if pattern in existing else pattern for pattern in patterns]
 
 
 def matching_groups(patterns: Iterable[str], existing: Iterable[str]) -> list[str]:
-    """Returns those of ``existing``, in their order, that names or globs select; without any, all. Names come first."""
+    """Returns the groups of ``existing``, in their order, that match a pattern; all of them if there is no pattern. A
+    pattern that equals an existing group matches only that group."""
     known = list(existing)
-    wanted = literal_first(patterns, set(known))
-    return [group for group in known if not wanted or any(fnmatchcase(group, pattern) for pattern in wanted)]
+    globs = literal_first(patterns, set(known))
+    return [group for group in known if not globs or any(fnmatchcase(group, pattern) for pattern in globs)]
 
 
 def require_known(store: OffsetStore, empty: Iterable[str], hint: str = KNOWN_GROUPS) -> None:
-    """Raises `GroupNotFound` for groups without offsets that the store does not know."""
+    """Raises `GroupNotFound` if the store does not know one of these groups without offsets."""
     if empty := list(empty):
         known = set(store.groups())
         if unknown := sorted(group for group in empty if group not in known):
@@ -249,19 +261,19 @@ def require_known(store: OffsetStore, empty: Iterable[str], hint: str = KNOWN_GR
 
 
 def scan_in_order(store: OffsetStore, groups: Iterable[str]) -> Iterator[GroupOffsets]:
-    """Works as ``store.scan``, with the results in the order of ``groups``.
+    """Scans groups like ``store.scan``, with the results in the order of ``groups``.
 
-    It holds back only early results, so memory still grows with the groups in flight.
+    It holds back only results that arrive too early, so memory grows with the groups in flight.
     """
-    asked: deque[str] = deque()
+    requested: deque[str] = deque()
 
     def remember() -> Iterator[str]:
         for group in groups:
-            asked.append(group)
+            requested.append(group)
             yield group
 
     early: dict[str, GroupOffsets] = {}
     for result in store.scan(remember()):
         early[result.group] = result
-        while asked and asked[0] in early:
-            yield early.pop(asked.popleft())
+        while requested and requested[0] in early:
+            yield early.pop(requested.popleft())

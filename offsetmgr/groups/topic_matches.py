@@ -1,4 +1,4 @@
-"""Topics of ``--topic`` without any match: most likely a typing error, so the command does not succeed."""
+"""Finds ``--topic`` patterns without a match: most likely a typing error, so the command fails."""
 
 from __future__ import annotations
 
@@ -12,33 +12,34 @@ from offsetmgr.groups.selection import TopicPattern, TopicSelection
 
 
 class TopicMatches:
-    """The patterns of a selection that have matched no partition so far."""
+    """Records partitions, and which patterns of a selection have matched none of them so far."""
 
     def __init__(self, topics: TopicSelection) -> None:
-        self._left: list[TopicPattern] = list(topics.patterns)
-        self._unknown = False
-        """Whether something could not be read, so that a pattern may match after all."""
+        self._unmatched: list[TopicPattern] = list(topics.patterns)
+        self._incomplete = False
+        """Whether some partitions could not be read, so that a pattern may match one of those."""
 
-    def see(self, partitions: Iterable[TopicPartition], *, unread: bool = False) -> None:
-        """Records partitions; ``unread`` means that there may be more."""
-        self._unknown = self._unknown or unread
-        if self._left:
-            self._left = TopicSelection(tuple(self._left)).unmatched(partitions)
+    def record(self, partitions: Iterable[TopicPartition], *, incomplete: bool = False) -> None:
+        """Records partitions. ``incomplete`` means that there may be more, which could not be read."""
+        self._incomplete = self._incomplete or incomplete
+        if self._unmatched:
+            self._unmatched = TopicSelection(tuple(self._unmatched)).unmatched(partitions)
 
-    def see_group(self, found: GroupOffsets) -> None:
+    def record_group(self, group: GroupOffsets) -> None:
         """Records the partitions of a group."""
-        self.see([*found.offsets, *found.errors] if self._left else (), unread=found.error is not None)
+        self.record([*group.offsets, *group.errors] if self._unmatched else (), incomplete=group.error is not None)
 
-    def reading(self, groups: Iterable[GroupOffsets]) -> Iterator[GroupOffsets]:
+    def record_each(self, groups: Iterable[GroupOffsets]) -> Iterator[GroupOffsets]:
         """Yields the groups and records each."""
-        for found in groups:
-            self.see_group(found)
-            yield found
+        for group in groups:
+            self.record_group(group)
+            yield group
 
     @property
     def missing(self) -> tuple[TopicPattern, ...]:
-        """Returns the patterns without a match; none if something could not be read, because that has its own error."""
-        return () if self._unknown else tuple(self._left)
+        """The patterns without a match; empty if something could not be read, because that is reported as its own
+        error."""
+        return () if self._incomplete else tuple(self._unmatched)
 
     def require_all(self, where: str) -> None:
         """Raises `UnknownTopicOrPartition` for patterns without a match in ``where``."""
@@ -50,19 +51,19 @@ class TopicMatches:
             )
 
 
-def require_topics(proposals: Iterable[GroupEditPlan], topics: TopicSelection, where: str) -> Iterator[GroupEditPlan]:
-    """Yields the plans; at the end raises `UnknownTopicOrPartition` for selected topics that are in none of them.
+def require_topics(plans: Iterable[GroupEditPlan], topics: TopicSelection, where: str) -> Iterator[GroupEditPlan]:
+    """Yields the plans; at the end raises `UnknownTopicOrPartition` for selected topics that occur in none of them.
 
-    It does not raise if each group was rejected for having no offsets in these topics, because the user has seen that
-    for each group.
+    If each group was rejected because it has no offsets in these topics, it does not raise, because the user has
+    already seen an error for each group.
     """
-    topic_matches, refused = TopicMatches(topics), False
-    for proposal in proposals:
-        absent = isinstance(proposal.problem, GroupNotFound)
-        refused = refused or absent
-        topic_matches.see(
-            (change.partition for change in proposal.changes), unread=not absent and proposal.problem is not None
+    topic_matches, any_rejected = TopicMatches(topics), False
+    for plan in plans:
+        absent = isinstance(plan.problem, GroupNotFound)
+        any_rejected = any_rejected or absent
+        topic_matches.record(
+            (change.partition for change in plan.changes), incomplete=not absent and plan.problem is not None
         )
-        yield proposal
-    if len(topic_matches.missing) < len(topics.patterns) or not refused:
+        yield plan
+    if len(topic_matches.missing) < len(topics.patterns) or not any_rejected:
         topic_matches.require_all(where)

@@ -10,7 +10,7 @@ from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.cluster.base import Logs
-from offsetmgr.migration.batches import READ_GROUPS, batched
+from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched
 from offsetmgr.migration.journaled_writer import Executor, GroupWrite, Report
 from offsetmgr.migration.log_range_cache import LogRangeCache
 from offsetmgr.migration.plan import GroupPlan, PlanStep, StoreEndpoint
@@ -36,17 +36,17 @@ def check_endpoint(side: str, planned: StoreEndpoint, store: OffsetStore) -> Non
 def apply(
     plan: PlanFile, state: MigrationState, executor: Executor, open_logs: Callable[[], Logs | None] = lambda: None
 ) -> Report:
-    """Applies a plan, or continues after an earlier run stopped.
+    """Applies a plan, or resumes an earlier run.
 
-    ``executor.store`` is the target. Groups that the plan could not read, and steps that it refuses, are not touched;
+    ``executor.store`` is the target. Groups that could not be planned and steps that the plan refuses are not written;
     the report counts only the steps to write. ``open_logs`` returns the cluster against which the plan was checked: an
-    offset that is outside its log now (retention passed it, the topic was recreated) is rejected too.
+    offset that is now outside its log (because of retention, or because the topic was recreated) is rejected too.
 
-    Raises `PlanError` for another cluster, `JournalError` if the plan was rolled back or finalized, and the error if
-    that cluster is unreachable.
+    Raises `PlanError` for another cluster, `JournalError` if the plan was rolled back or finalized, and the error of
+    that cluster if it is unreachable.
     """
     check_endpoint("target", plan.header.target, executor.store)
-    if state.undo.touched:
+    if state.undo.may_have_written:
         raise JournalError(f"plan {plan.path}", "it was rolled back", "make a new plan")
     if state.finalized_at is not None:
         raise JournalError(f"plan {plan.path}", "it was finalized", "make a new plan")
@@ -63,7 +63,7 @@ def apply(
     recreated = _recreated(plan, executor.store)
     logs = open_logs() if plan.header.cluster_id is not None else None
     todo = _without_recreated(tasks(), recreated) if recreated else tasks()
-    report = executor.run(todo if logs is None else _within_their_logs(todo, _same_cluster(plan, logs)))
+    report = executor.run(todo if logs is None else _within_log_ranges(todo, _same_cluster(plan, logs)))
     report.skipped = skipped
     return report
 
@@ -77,7 +77,7 @@ def _same_cluster(plan: PlanFile, logs: Logs) -> Logs:
 
 
 def _recreated(plan: PlanFile, target: OffsetStore) -> dict[str, str]:
-    """Returns the topics that were deleted and recreated since the plan, each with the reason."""
+    """Returns the topics that were deleted and recreated since the plan was made, each with the reason."""
     planned = plan.summary.topic_ids
     found: dict[str, str] = {}
     for topic, now in target.topic_ids(planned).items():
@@ -90,7 +90,8 @@ def _recreated(plan: PlanFile, target: OffsetStore) -> dict[str, str]:
 
 
 def _without_recreated(tasks: Iterator[GroupWrite], recreated: Mapping[str, str]) -> Iterator[GroupWrite]:
-    """Yields the tasks without the offsets of these topics, which are positions in deleted logs."""
+    """Yields the tasks, with the partitions of recreated topics refused, because their offsets are positions in deleted
+    logs."""
     for task in tasks:
         refused: dict[TopicPartition, OffsetMgrError] = {
             step.tp: RecreatedTopic(str(step.tp), recreated[step.tp.topic], "make a new plan")
@@ -100,29 +101,29 @@ def _without_recreated(tasks: Iterator[GroupWrite], recreated: Mapping[str, str]
         yield replace(task, refused={**task.refused, **refused}) if refused else task
 
 
-def _within_their_logs(tasks: Iterator[GroupWrite], logs: Logs) -> Iterator[GroupWrite]:
-    """Yields the tasks without offsets outside their log. Each partition is requested once in a run, because groups
-    share topics."""
-    known = LogRangeCache(logs)
-    for batch in batched(tasks, READ_GROUPS):
-        known.learn({step.tp for task in batch for step in task.steps})
+def _within_log_ranges(tasks: Iterator[GroupWrite], logs: Logs) -> Iterator[GroupWrite]:
+    """Yields the tasks, with offsets outside their log refused. The range of each partition is requested once in a run,
+    because groups share topics."""
+    ranges = LogRangeCache(logs)
+    for batch in batched(tasks, READ_BATCH_GROUPS):
+        ranges.load({step.tp for task in batch for step in task.steps})
         for task in batch:
-            outside = [s for s in task.steps if s.after is not None and not known.holds(s.tp, s.after.offset)]
-            yield replace(task, refused={**task.refused, **_refusals(outside, known)}) if outside else task
+            outside = [s for s in task.steps if s.after is not None and not ranges.holds(s.tp, s.after.offset)]
+            yield replace(task, refused={**task.refused, **_refusals(outside, ranges)}) if outside else task
 
 
-def _refusals(steps: Iterable[PlanStep], known: LogRangeCache) -> dict[TopicPartition, OffsetMgrError]:
-    found = {step.tp: known.refusal(step.tp, step.after.offset) for step in steps if step.after is not None}
+def _refusals(steps: Iterable[PlanStep], ranges: LogRangeCache) -> dict[TopicPartition, OffsetMgrError]:
+    found = {step.tp: ranges.refusal(step.tp, step.after.offset) for step in steps if step.after is not None}
     return {tp: error for tp, error in found.items() if error is not None}
 
 
 def _task(group: GroupPlan, state: MigrationState) -> GroupWrite | None:
     steps = group.writes()
-    maybe: frozenset[TopicPartition] = frozenset()
+    in_doubt: frozenset[TopicPartition] = frozenset()
     if group.group in state.apply.intents:
-        so_far = state.partitions(state.apply, group.group)
-        steps = [step for step in steps if step.tp not in so_far.written and step.tp not in so_far.left]
-        maybe = so_far.in_doubt
+        applied = state.partitions(state.apply, group.group)
+        steps = [step for step in steps if step.tp not in applied.written and step.tp not in applied.unchanged]
+        in_doubt = applied.in_doubt
     if not steps:
         return None
-    return GroupWrite(group.group, group.target_group, tuple(steps), group.guard, maybe, keep_newer=True)
+    return GroupWrite(group.group, group.target_group, tuple(steps), group.guard, in_doubt, keep_newer=True)

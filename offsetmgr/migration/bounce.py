@@ -1,7 +1,7 @@
-"""Executes a rolling bounce: one member at a time, a gate after each, and the gate of the whole group at the end.
+"""Executes a rolling bounce: restarts one member at a time, checks a gate after each, and the whole group at the end.
 
-It returns a value and reports progress through a callback. `commit_mode`, `precheck` and `phase_inference` decide; this
-module has the order of the steps, and survives being killed at any point.
+It returns a value and reports progress through a callback. `commit_mode`, `precheck` and `phase_inference` make the
+decisions. This module has the order of the steps; a run that is killed at any point can be resumed.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from offsetmgr.migration.restart_command import (
 )
 
 
-def _silent(_: str) -> None:
-    """Ignores progress."""
+def _no_progress(_: str) -> None:
+    """The default of ``progress``: ignores the messages."""
 
 
 def bounce(
@@ -48,76 +48,75 @@ def bounce(
     state_path: Path,
     *,
     run: CommandRunner = run_in_shell,
-    tell: Callable[[str], None] = _silent,
+    progress: Callable[[str], None] = _no_progress,
     stop: Callable[[], bool] = lambda: False,
 ) -> BounceResult:
-    """Executes or resumes the bounce; ``state_path`` has its progress. The output of commands goes to the file next to
-    it that ends in ``.log``.
+    """Executes or resumes the bounce. ``state_path`` is the file with its progress; the output of commands goes to the
+    file next to it that ends in ``.log``.
 
-    ``stop`` is called between steps and while a gate is watched. A failed command or gate is a result; a change that
-    may not begin raises `GateRefused`, a state file of another bounce `UsageError`.
+    ``stop`` is called between steps and while a gate is watched. A failed command or a closed gate is a result. Raises
+    `GateRefused` if the change may not begin, and `UsageError` for the state file of another bounce.
     """
     check_template(spec.command)
     log = state_path.with_suffix(".log")
     with exclusive(log):
         state = resume(state_path, spec.group, spec.to)
-        work = _Work(view, spec, state_path, log, run, tell, stop)
+        bounce_run = _BounceRun(view, spec, state_path, log, run, progress, stop)
         if state is None or state.opened_ms is None:
-            tell(f"gate before the first step: may group {spec.group} go to {spec.to.value}?")
-            state = work.begin(() if state is None else state.copies)
-        return work.carry_on(state)
+            progress(f"gate before the first step: may group {spec.group} go to {spec.to.value}?")
+            state = bounce_run.start(() if state is None else state.copies)
+        return bounce_run.run_steps(state)
 
 
 @dataclass(slots=True)
-class _Work:
-    """One run of `bounce` with the objects that its steps use."""
+class _BounceRun:
+    """One run of `bounce`, with the objects that its steps use."""
 
     view: GroupView
     spec: BounceSpec
     state_path: Path
     log: Path
     run: CommandRunner
-    tell: Callable[[str], None]
+    progress: Callable[[str], None]
     stop: Callable[[], bool]
 
-    def begin(self, copied: Iterable[OffsetCopy]) -> BounceState:
-        """Passes the gate before the first step, with the copy that a change back to ZooKeeper needs."""
+    def start(self, copied: Iterable[OffsetCopy]) -> BounceState:
+        """Checks the gate before the first step, makes the copy that a change back to ZooKeeper needs, and saves the
+        state."""
         start = _find_start(self.view, self.spec)
         state = _new_state(self.spec, start)
         state.copies.extend(copied)
-        for step in state.steps:  # before any restart, not at the third member
+        for step in state.steps:  # finds an invalid command before any restart
             _command(self.spec, step)
-        if start.change.to is CommitMode.ZOOKEEPER and self._copy(state, start.watch):
-            again = behind(_find_start(self.view, self.spec).watch)
+        if start.change.to is CommitMode.ZOOKEEPER and self._copy(state, start.history):
+            again = behind(_find_start(self.view, self.spec).history)
             if again:
                 named = ", ".join(str(tp) for tp in sorted(again)[:3])
                 raise GateRefused(
                     f"bounce {start.change}",
-                    f"ZooKeeper is behind Kafka again on {named}, right after it was brought up",
+                    f"ZooKeeper is behind Kafka again on {named}, right after the copy",
                     "a client commits to Kafka alone: find it (offsetmgr runbook check --phase dual), then resume",
                 )
         state.opened_ms = self.view.clock.now_ms()
         save(state, self.state_path)
         return state
 
-    def carry_on(self, state: BounceState) -> BounceResult:
+    def run_steps(self, state: BounceState) -> BounceResult:
         for number, step in enumerate(state.steps, 1):
             if step.status in (StepStatus.PASSED, StepStatus.GONE):
                 continue
             if self.stop():
-                return self._result(BounceOutcome.STOPPED, state, why=f"asked to stop before step {number}")
-            self.tell(f"step {number} of {len(state.steps)}: {step.member}")
+                return self._result(BounceOutcome.STOPPED, state, why=f"stopped on request before step {number}")
+            self.progress(f"step {number} of {len(state.steps)}: {step.member}")
             if failed := self._restart(state, step) or self._pass_gate(state, step):
                 return failed
         return self._finish(state)
 
-    # --- one step ------------------------------------------------------------------------------------
-
     def _restart(self, state: BounceState, step: RestartStep) -> BounceResult | None:
-        """Runs the step's command unless it has run; returns None if the step may go on to its gate."""
+        """Runs the step's command unless it has run; returns None if the step can continue with its gate."""
         if step.status is StepStatus.RETURNED:
             return None
-        self._await_orphan(step)
+        self._await_earlier_command(step)
         registered = self.view.observe(self.spec.group, tolerant=True).members
         member = registered.get(step.member)
         if step.status is StepStatus.PENDING:
@@ -125,22 +124,22 @@ class _Work:
                 registered = self._await_return(step)
                 member = registered.get(step.member)
             if self.stop():
-                return self._result(BounceOutcome.STOPPED, state, why=f"asked to stop before {step.member}")
+                return self._result(BounceOutcome.STOPPED, state, why=f"stopped on request before {step.member}")
             if member is None:
                 step.status = StepStatus.GONE
-                self.tell(f"  {step.member} has left by itself; the gate at the end judges its successor")
+                self.progress(f"  {step.member} has left by itself; the gate at the end checks its successor")
                 save(state, self.state_path)
                 return None
             step.before = {m.id: m.czxid for m in registered.values()}
         elif member is None or member.czxid != step.before.get(step.member):
-            self.tell(f"  its command was cut short, but {step.member} is gone: on to the gate")
+            self.progress(f"  its command was interrupted, but {step.member} has left: continuing with the gate")
             step.status = StepStatus.RETURNED
             save(state, self.state_path)
             return None
         step.command = _command(self.spec, step)
         step.status, step.started_ms = StepStatus.RUNNING, self.view.clock.now_ms()
         save(state, self.state_path)
-        self.tell(f"  $ {step.command}")
+        self.progress(f"  $ {step.command}")
 
         def started(pid: int) -> None:
             step.pid = pid
@@ -152,7 +151,7 @@ class _Work:
         save(state, self.state_path)
         if done.exit_code == 0:
             return None
-        how = f"was ended after {self.spec.command_seconds:g} s" if done.timed_out else f"exit code {done.exit_code}"
+        how = f"killed after {self.spec.command_seconds:g} s" if done.timed_out else f"exit code {done.exit_code}"
         return self._result(
             BounceOutcome.FAILED,
             state,
@@ -161,47 +160,47 @@ class _Work:
         )
 
     def _await_return(self, step: RestartStep) -> Mapping[str, RegisteredMember]:
-        """Waits for a member that is not registered: after an expired session it registers the same id again."""
-        quick = replace(self.spec.window, seconds=self.spec.restart_seconds)
-        self.tell(f"  {step.member} is not registered: waiting up to {quick.seconds:g} s for it to come back")
-        watch = self._look(quick, lambda w: w.latest is not None and step.member in w.latest.members)
-        return {} if watch.latest is None else watch.latest.members
+        """Waits for a member that is not registered. After an expired session, it registers again with the same id."""
+        window = replace(self.spec.window, seconds=self.spec.restart_seconds)
+        self.progress(f"  {step.member} is not registered: waiting up to {window.seconds:g} s for it to come back")
+        history = self._watch_until(window, lambda w: w.latest is not None and step.member in w.latest.members)
+        return {} if history.latest is None else history.latest.members
 
-    def _await_orphan(self, step: RestartStep) -> None:
-        """Waits for a command that outlived its bounce, so that no member is restarted twice."""
+    def _await_earlier_command(self, step: RestartStep) -> None:
+        """Waits for a command that outlived its killed bounce, so that no member is restarted twice."""
         deadline = self.view.clock.monotonic() + self.spec.command_seconds
         if step.pid is not None and still_running(step.pid):
-            self.tell(f"  the command of an earlier run is still at it (process {step.pid}): waiting for it")
+            self.progress(f"  the command of an earlier run (process {step.pid}) is still running: waiting for it")
         while step.pid is not None and still_running(step.pid) and self.view.clock.monotonic() < deadline:
             self.view.clock.sleep(self.spec.window.poll_seconds)
         step.pid = None
 
     def _pass_gate(self, state: BounceState, step: RestartStep) -> BounceResult | None:
-        """Waits for the successor and its evidence; returns None once the gate is passed."""
+        """Waits for the member's successor and for the evidence about it; returns None once the gate has passed."""
         if step.status is StepStatus.GONE:
             return None
         spec = self.spec
-        quick = replace(spec.window, seconds=spec.restart_seconds)
-        watch = self._look(quick, lambda w: bool(_successors(w, step)))
+        window = replace(spec.window, seconds=spec.restart_seconds)
+        history = self._watch_until(window, lambda w: bool(_successors(w, step)))
         if self.stop():
             return self._stopped_at_gate(state, step)
-        if not _successors(watch, step):
-            assert watch.latest is not None  # a history begins with an observation
-            still = watch.latest.members.get(step.member)
-            there = still is not None and still.czxid == step.before.get(step.member)
+        if not _successors(history, step):
+            assert history.latest is not None  # a history begins with an observation
+            still = history.latest.members.get(step.member)
+            unchanged = still is not None and still.czxid == step.before.get(step.member)
             return self._result(
                 BounceOutcome.FAILED,
                 state,
                 why=(
                     f"{step.member} is still registered {spec.restart_seconds:g} s after its command"
-                    if there
+                    if unchanged
                     else f"no successor of {step.member} has registered within {spec.restart_seconds:g} s"
                 ),
                 hint=f"see {self.log} and the member's own log; start it with the phase's settings, then resume",
             )
-        self.tell(f"  restarted as {', '.join(_successors(watch, step))}; watching its commits")
-        later = state.change == CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL)
-        rules = replace(spec.rules, catch_up_later=later)
+        self.progress(f"  restarted as {', '.join(_successors(history, step))}; watching its commits")
+        copies_later = state.change == CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL)
+        rules = replace(spec.rules, catch_up_later=copies_later)
         report = self._gate(spec.to, state.baseline, rules, step)
         if not report.passed:
             if self.stop():
@@ -216,44 +215,42 @@ class _Work:
         step.successors = [m.member for m in report.members]
         step.status, step.passed_ms = StepStatus.PASSED, report.ended_ms
         save(state, self.state_path)
-        self.tell(f"  gate passed: {'; '.join(f'{m.confidence.value}: {m.why}' for m in report.members)}")
+        self.progress(f"  gate passed: {'; '.join(f'{m.confidence.value}: {m.why}' for m in report.members)}")
         return None
 
     def _gate(
         self, phase: CommitMode, baseline: Observation | None, rules: EvidenceThresholds, step: RestartStep | None
     ) -> PhaseReport:
-        watch = self._watch(phase, baseline, rules, step)
-        return assess_phase(watch, phase, baseline=baseline, rules=rules, only=_scope(watch, step))
+        history = self._watch_gate(phase, baseline, rules, step)
+        return assess_phase(history, phase, baseline=baseline, rules=rules, only=_scope(history, step))
 
-    def _watch(
+    def _watch_gate(
         self, phase: CommitMode, baseline: Observation | None, rules: EvidenceThresholds, step: RestartStep | None
     ) -> GroupHistory:
-        """Watches until the gate can be decided: everything is settled, or a member is in the wrong phase."""
+        """Watches until the gate can be decided: the result is final, or a member is in the wrong phase."""
 
-        def enough(watch: GroupHistory) -> bool:
-            report = assess_phase(watch, phase, baseline=baseline, rules=rules, only=_scope(watch, step))
-            return report.settled or report.hopeless
+        def enough(history: GroupHistory) -> bool:
+            report = assess_phase(history, phase, baseline=baseline, rules=rules, only=_scope(history, step))
+            return report.final or report.cannot_pass
 
-        return self._look(self.spec.window, enough)
+        return self._watch_until(self.spec.window, enough)
 
-    def _look(self, window: ObservationWindow, enough: Callable[[GroupHistory], bool]) -> GroupHistory:
+    def _watch_until(self, window: ObservationWindow, enough: Callable[[GroupHistory], bool]) -> GroupHistory:
         return watch_group(self.view, self.spec.group, window, enough=enough, stop=self.stop, tolerant=True)
-
-    # --- the end -------------------------------------------------------------------------------------
 
     def _finish(self, state: BounceState) -> BounceResult:
         spec = self.spec
-        self.tell(f"gate of the whole group: is everybody in phase {spec.to.value}?")
-        way_back = state.change == CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL)
-        rules = replace(spec.rules, catch_up_later=True) if way_back else spec.rules
-        watch = self._watch(spec.to, state.baseline, rules, None)
-        report = assess_phase(watch, spec.to, baseline=state.baseline, rules=rules)
-        # All members are dual now: a ZooKeeper offset below Kafka's without traffic stays there unless it is copied.
-        if way_back and report.passed and self._copy(state, watch):
+        self.progress(f"gate of the whole group: are all members in phase {spec.to.value}?")
+        to_dual_from_kafka = state.change == CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL)
+        rules = replace(spec.rules, catch_up_later=True) if to_dual_from_kafka else spec.rules
+        history = self._watch_gate(spec.to, state.baseline, rules, None)
+        report = assess_phase(history, spec.to, baseline=state.baseline, rules=rules)
+        # All members are dual now. Without traffic, a ZooKeeper offset below Kafka's stays there unless it is copied.
+        if to_dual_from_kafka and report.passed and self._copy(state, history):
             report = self._gate(spec.to, state.baseline, spec.rules, None)
         if not report.passed:
             if self.stop():
-                why = "asked to stop before the last gate was passed"
+                why = "stopped on request before the last gate was passed"
                 return self._result(BounceOutcome.STOPPED, state, report, why)
             return self._result(
                 BounceOutcome.FAILED,
@@ -266,11 +263,11 @@ class _Work:
         save(state, self.state_path)
         return self._result(BounceOutcome.DONE, state, report)
 
-    def _copy(self, state: BounceState, watch: GroupHistory) -> list[OffsetCopy]:
-        changes = behind(watch)
+    def _copy(self, state: BounceState, history: GroupHistory) -> list[OffsetCopy]:
+        changes = behind(history)
         if not changes:
             return []
-        self.tell(f"copying Kafka's offsets of {count_of(len(changes), 'partition')} without traffic to ZooKeeper")
+        self.progress(f"copying Kafka's offsets of {count_of(len(changes), 'partition')} without traffic to ZooKeeper")
 
         def record(copies: list[OffsetCopy]) -> None:
             state.copies.extend(copies)
@@ -282,7 +279,7 @@ class _Work:
             save(state, self.state_path)
 
     def _stopped_at_gate(self, state: BounceState, step: RestartStep) -> BounceResult:
-        why = f"asked to stop; {step.member} has been restarted and its gate is not passed yet"
+        why = f"stopped on request; {step.member} has been restarted and its gate is not passed yet"
         return self._result(BounceOutcome.STOPPED, state, why=why)
 
     def _result(
@@ -298,17 +295,17 @@ class _Work:
         )
 
 
-def _scope(watch: GroupHistory, step: RestartStep | None) -> list[str] | None:
-    """Returns the members that a gate checks: the restarted member's successors, or (None) all."""
-    return None if step is None else _successors(watch, step)
+def _scope(history: GroupHistory, step: RestartStep | None) -> list[str] | None:
+    """Returns the members that a gate checks: the successors of the restarted member; None means all members."""
+    return None if step is None else _successors(history, step)
 
 
-def _successors(watch: GroupHistory, step: RestartStep) -> list[str]:
+def _successors(history: GroupHistory, step: RestartStep) -> list[str]:
     """Returns the members that have registered since the step's command, once the member itself has left."""
-    seen = watch.latest
-    if seen is None:
+    observation = history.latest
+    if observation is None:
         return []
-    old = seen.members.get(step.member)
+    old = observation.members.get(step.member)
     if old is not None and old.czxid == step.before.get(step.member):
         return []
-    return sorted(m.id for m in seen.members.values() if step.before.get(m.id) != m.czxid)
+    return sorted(m.id for m in observation.members.values() if step.before.get(m.id) != m.czxid)

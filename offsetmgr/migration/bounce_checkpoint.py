@@ -1,7 +1,7 @@
-"""The state of a rolling bounce on disk, so that a killed run can be resumed.
+"""The state file of a rolling bounce, from which a killed run is resumed.
 
-Ordering contract: a step's status is written and fsynced *before* its command runs (``running``) and after it ended,
-and the before-image of a copy is written before the copy.
+Ordering contract: a step's status is written and fsynced *before* its command runs (``running``) and after it has
+ended. The before-image of a copy is written before the copy.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class StepStatus(Enum):
     """The command ended with exit code 0; the gate has not been passed yet."""
     PASSED = "passed"
     GONE = "gone"
-    """The member had left before its turn; no command was run for it."""
+    """The member had left before its step, so no command was run for it."""
 
 
 @dataclass(slots=True)
 class RestartStep:
-    """The restart of one member. ``czxid`` is its registration at the start of the bounce; ``before`` are the
-    registrations (id to czxid) at the time of its command: any other member is its successor."""
+    """The restart of one member. ``czxid`` is its registration at the start of the bounce. ``before`` are the
+    registrations (czxid by id) just before its command; a registration that is not among them is its successor."""
 
     member: str
     host: str | None
@@ -51,17 +51,17 @@ class RestartStep:
     command: str = ""
     exit_code: int | None = None
     pid: int | None = None
-    """The process of the command while it runs, so that a resumed bounce waits for it."""
+    """The process id of the command while it runs, so that a resumed bounce can wait for it."""
     started_ms: int | None = None
     passed_ms: int | None = None
 
 
 @dataclass(slots=True)
 class OffsetCopy:
-    """An offset that was copied from Kafka to ZooKeeper; ``before`` is None if ZooKeeper had none.
+    """An offset that is copied from Kafka to ZooKeeper; ``before`` is None if ZooKeeper had none.
 
-    ``outcome``: ``intended`` until the write is known, then ``written``, ``caught-up`` (the consumer committed first)
-    or the text of the error.
+    ``outcome`` is ``intended`` until the outcome is known, then ``written``, ``caught-up`` (the consumer committed
+    first) or the text of the error.
     """
 
     topic: str
@@ -73,7 +73,7 @@ class OffsetCopy:
 
 @dataclass(slots=True)
 class BounceState:
-    """The state that a resumed bounce needs."""
+    """Everything that a resumed bounce needs."""
 
     group: str
     change: CommitModeChange
@@ -81,7 +81,7 @@ class BounceState:
     steps: list[RestartStep]
     copies: list[OffsetCopy] = field(default_factory=list)
     opened_ms: int | None = None
-    """When the gate before the first step was passed; None: it must be passed first."""
+    """The time at which the gate before the first step was passed; None if it must still be passed."""
     finished_ms: int | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class BounceState:
 
 
 def save(state: BounceState, path: Path) -> None:
-    """Replaces the file atomically; returns once the new one is on disk."""
+    """Replaces the file atomically; returns once the new content is on disk."""
     part = path.with_name(path.name + ".part")
     with part.open("w", encoding="utf-8") as out:
         json.dump(state.to_json(), out, indent=2)
@@ -116,9 +116,9 @@ def save(state: BounceState, path: Path) -> None:
 
 
 def load(path: Path) -> BounceState | None:
-    """Returns the saved state; None if there is none.
+    """Returns the saved state; None if there is no file.
 
-    Raises `JournalError` for a damaged file, `UnknownVersion` for one of a later version.
+    Raises `JournalError` for a damaged file, `UnknownVersion` for a file of a later version.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -145,8 +145,8 @@ def load(path: Path) -> BounceState | None:
 
 
 def resume(path: Path, group: str, to: CommitMode) -> BounceState | None:
-    """Returns the state of this bounce if it has begun. Raises `UsageError` for another or a finished bounce, and the
-    errors of `load`."""
+    """Returns the saved state of this bounce; None if it has not begun. Raises `UsageError` if the file belongs to
+    another bounce or a finished one, and the errors of `load`."""
     state = load(path)
     if state is None:
         return None
@@ -167,10 +167,12 @@ def resume(path: Path, group: str, to: CommitMode) -> BounceState | None:
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Locks the bounce for this process. Raises `JournalError` if another process has it."""
-    with path.open("ab") as held:
+    """Locks the bounce for this process. Raises `JournalError` if another process has locked it."""
+    with path.open("ab") as lock_file:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as busy:
-            raise JournalError(f"bounce {path}", "another process is at it", "wait for it, or end it first") from busy
+            raise JournalError(
+                f"bounce {path}", "another process is executing it", "wait until it ends, or stop it first"
+            ) from busy
         yield

@@ -28,12 +28,12 @@ from offsetmgr.migration.restart_command import (
 
 @dataclass(frozen=True, slots=True)
 class BounceSpec:
-    """The parameters of a bounce. ``start`` None: inferred from the group's commits.
+    """The parameters of a bounce. If ``start`` is None, it is inferred from the group's commits.
 
     ``baseline`` has the members to restart (None: those registered now). ``start_baseline`` is the baseline of the
     previous bounce, for the gate before this one. ``hosts`` has the hosts of members whose id does not contain one.
-    ``window`` limits each gate, ``restart_seconds`` the time in which a member leaves and returns, ``command_seconds``
-    the command.
+    ``window`` limits each gate, ``restart_seconds`` the time in which a member must leave and return, and
+    ``command_seconds`` the run time of the command.
     """
 
     group: str
@@ -54,9 +54,9 @@ class BounceOutcome(Enum):
     """Dry run: nothing was executed."""
     DONE = "done"
     STOPPED = "stopped"
-    """The caller asked for it; the same call resumes."""
+    """Stopped on request; the same call resumes the bounce."""
     FAILED = "failed"
-    """A command or a gate failed; the same call resumes there."""
+    """A command failed or a gate stayed closed; the same call resumes the bounce there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +74,10 @@ class BounceResult:
 
 
 def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path | None = None) -> BounceResult:
-    """Returns what `bounce` would do now, with its commands and the offsets that it would copy first.
+    """Returns what `bounce` would do now: its commands, and the offsets that it would copy first.
 
-    It checks the gate before the first step, which only reads; for a bounce in progress it returns the state in the
-    file. Raises `GateRefused` if the change may not begin, `UsageError` for an invalid template.
+    It checks the gate before the first step, which only reads. For a bounce in progress it returns the saved state.
+    Raises `GateRefused` if the change may not begin, `UsageError` for an invalid template.
     """
     check_template(spec.command)
     state = resume(state_path, spec.group, spec.to) if state_path is not None else None
@@ -89,7 +89,7 @@ def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path | None = Non
         if spec.to is CommitMode.ZOOKEEPER:
             copies = tuple(
                 OffsetCopy(tp.topic, tp.partition, None, c.after.offset)
-                for tp, c in sorted(behind(start.watch).items())
+                for tp, c in sorted(behind(start.history).items())
                 if c.after is not None
             )
     for step in state.steps:
@@ -110,11 +110,12 @@ def _find_start(view: GroupView, spec: BounceSpec) -> BounceStart:
 
 
 def _new_state(spec: BounceSpec, start: BounceStart) -> BounceState:
-    """Returns one step for each live member of the baseline; the others have been restarted since."""
-    baseline = spec.baseline or start.seen
+    """Returns a new state with one step for each live member of the baseline. The other members have been restarted
+    since."""
+    baseline = spec.baseline or start.observation
     steps = [
         RestartStep(m.id, spec.hosts.get(m.id, m.host or "") or None, m.czxid)
-        for m in sorted(start.seen.members.values(), key=lambda m: m.id)
+        for m in sorted(start.observation.members.values(), key=lambda m: m.id)
         if m.id in baseline.members
     ]
     return BounceState(spec.group, start.change, baseline, steps)

@@ -1,7 +1,7 @@
-"""Translates byte positions of Kafka 0.7 to offsets with a partition map and the cluster's start and end offsets.
+"""Translates byte positions of Kafka 0.7 to offsets, with a partition map and the cluster's log ranges.
 
-The start and end offsets are requested once, in bulk, when the plan is made: the plan is frozen and contains the
-offsets to write.
+The log ranges are requested once, in bulk, when the plan is made, because the plan is frozen and contains the offsets
+to write.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from offsetmgr.migration.partition_map import MapEntry, MappedStart, PartitionMa
 
 
 class TranslatedOffset(NamedTuple):
-    """The translation of a byte position: the new partition, and the offset or the reason for none."""
+    """The translation of a byte position: the new partition, and the offset or the reason why there is none."""
 
     tp: TopicPartition
     found: ResolvedStart | str
@@ -26,14 +26,14 @@ class TranslatedOffset(NamedTuple):
 
 @dataclass(slots=True)
 class Translator:
-    """Translates byte positions. With ``cluster`` None the map's starting points are rejected."""
+    """Translates byte positions. Without a ``cluster``, a map entry with a starting point cannot be translated."""
 
     map: PartitionMap
     cluster: Cluster | None
     _starts: dict[TopicPartition, ResolvedStart | str] = field(default_factory=dict)
 
-    def learn(self, partitions: Iterable[TopicPartition]) -> None:
-        """Requests the starting points of these partitions of 0.7 that are not known yet, in bulk."""
+    def load_starts(self, partitions: Iterable[TopicPartition]) -> None:
+        """Requests the starting points for these partitions of Kafka 0.7, in bulk, unless they are known."""
         ranges: dict[TopicPartition, MappedStart] = {}
         times: dict[int, set[TopicPartition]] = {}
         for old in partitions:
@@ -49,19 +49,20 @@ class Translator:
         if self.cluster is None or not (ranges or times):
             return
         counts = self.cluster.topics({tp.topic for tp in [*ranges, *(tp for tps in times.values() for tp in tps)]})
-        there = {tp for tp in ranges if tp.partition < counts.get(tp.topic, 0)}
-        wanted = there | {tp for tps in times.values() for tp in tps if tp.partition < counts.get(tp.topic, 0)}
-        logs = self.cluster.log_ranges(wanted) if wanted else {}
+        existing = {tp for tp in ranges if tp.partition < counts.get(tp.topic, 0)}
+        to_read = existing | {tp for tps in times.values() for tp in tps if tp.partition < counts.get(tp.topic, 0)}
+        logs = self.cluster.log_ranges(to_read) if to_read else {}
         for tp, start in ranges.items():
-            self._starts[tp] = _edge(start, logs.get(tp))
+            self._starts[tp] = _start_at_edge(start, logs.get(tp))
         for at, tps in times.items():
-            known = [tp for tp in tps if tp in wanted]
+            known = [tp for tp in tps if tp in to_read]
             found = self.cluster.offsets_for_time(known, at) if known else {}
             for tp in tps:
-                self._starts[tp] = _at(at, found.get(tp), logs.get(tp))
+                self._starts[tp] = _start_at_time(at, found.get(tp), logs.get(tp))
 
     def translate(self, old: TopicPartition, position: int) -> TranslatedOffset | None:
-        """Returns where a group at this byte position continues; None if the map does not have the partition."""
+        """Returns the new partition and offset of a group at this byte position; None if the map does not contain the
+        partition."""
         entry = self.map.entry(old)
         if entry is None:
             return None
@@ -72,7 +73,7 @@ class Translator:
         if isinstance(entry.choice, PositionTable):
             return entry.choice.find(position)
         if self.cluster is None:
-            return "the map chooses a starting point, and no Kafka cluster is named to ask where that is"
+            return "the map chooses a starting point, and no Kafka cluster is given in which to look it up"
         found = self._starts[new]
         return (
             ResolvedStart(found.offset, f"{found.how}, chosen for byte {position}")
@@ -81,14 +82,16 @@ class Translator:
         )
 
 
-def _edge(start: MappedStart, log: LogRange | OffsetMgrError | None) -> ResolvedStart | str:
+def _start_at_edge(start: MappedStart, log: LogRange | OffsetMgrError | None) -> ResolvedStart | str:
     if not isinstance(log, LogRange):
         return _no_log(log)
     offset = log.start if start is MappedStart.EARLIEST else log.end
     return ResolvedStart(offset, f"{start}: offset {offset} when the plan was made")
 
 
-def _at(at: int, found: int | OffsetMgrError | None, log: LogRange | OffsetMgrError | None) -> ResolvedStart | str:
+def _start_at_time(
+    at: int, found: int | OffsetMgrError | None, log: LogRange | OffsetMgrError | None
+) -> ResolvedStart | str:
     if not isinstance(log, LogRange):
         return _no_log(log)
     if isinstance(found, OffsetMgrError):
@@ -100,4 +103,4 @@ def _at(at: int, found: int | OffsetMgrError | None, log: LogRange | OffsetMgrEr
 
 
 def _no_log(error: OffsetMgrError | None) -> str:
-    return f"its starting point is not known: {error or 'the partition does not exist in the Kafka cluster'}"
+    return f"its starting point is unknown: {error or 'the partition does not exist in the Kafka cluster'}"

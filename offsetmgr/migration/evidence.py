@@ -1,8 +1,8 @@
-"""The evidence of a watched partition about the phase of its owner.
+"""The evidence that a watched partition gives about the phase of its owner.
 
 Pure. Every result has a confidence (data rule "verdicts carry evidence"): *seen* (observed commits prove it),
-*inferred* (it follows from given numbers under a stated assumption) or *unknown* (with what would resolve it). Unknown
-never passes.
+*inferred* (it follows from given numbers under a stated assumption) or *unknown* (then the result names a remedy). An
+unknown result never passes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from offsetmgr.migration.ownership_history import PartitionHistory, offset_or
 
 
 class Confidence(Enum):
-    """How a result is known."""
+    """How surely a result is known."""
 
     SEEN = "seen"
     INFERRED = "inferred"
@@ -27,12 +27,12 @@ class Confidence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EvidenceThresholds:
-    """Evidence that the caller accepts besides observed commits.
+    """The evidence that the caller accepts besides observed commits.
 
     ``quiet_ms``: the time without changes after which a partition counts as idle. ``accept_idle``: partitions without
     traffic pass if the stores show that nothing can be lost. ``accept_spare``: new members without partitions pass.
     ``catch_up_later``: idle partitions whose ZooKeeper offset is behind pass the dual phase, because the caller copies
-    Kafka's offset before the gate that counts.
+    Kafka's offset to ZooKeeper before the gate that counts.
     """
 
     accept_idle: bool = False
@@ -43,81 +43,86 @@ class EvidenceThresholds:
 
 @dataclass(frozen=True, slots=True)
 class PartitionEvidence:
-    """The evidence about one partition's owner. ``settled`` False: further observations may change it."""
+    """The evidence about one partition's owner. ``remedy`` is what the operator can do if it does not pass. ``final``
+    is False if further observations may change it."""
 
     partition: TopicPartition
     member: str | None
     ok: bool
     confidence: Confidence
     why: str
-    settle: str = ""
-    settled: bool = True
+    remedy: str = ""
+    final: bool = True
     zookeeper: int | None = None
     kafka: int | None = None
     log_end: int | None = None
 
 
-_SEND_ONE = "send a message to this partition; its commit settles it"
+_SEND_MESSAGE = "send a message to this partition: its commit shows the phase"
 
 
-def judge_unowned(seen: Observation, tp: TopicPartition) -> PartitionEvidence:
-    """Returns the evidence of a consumed partition without an owner, or whose owner has just changed."""
+def assess_unowned(observation: Observation, tp: TopicPartition) -> PartitionEvidence:
+    """Returns the evidence about a consumed partition without an owner, or whose owner is changing."""
     return PartitionEvidence(
         tp,
         None,
         ok=False,
         confidence=Confidence.UNKNOWN,
         why="no owner, or the owner is changing",
-        settle="wait until the group has rebalanced",
-        settled=False,
-        zookeeper=_number(offset_or(seen.zookeeper.get(tp))),
-        kafka=_number(offset_or(seen.kafka.get(tp))),
+        remedy="wait until the group has rebalanced",
+        final=False,
+        zookeeper=_offset_or_none(offset_or(observation.zookeeper.get(tp))),
+        kafka=_offset_or_none(offset_or(observation.kafka.get(tp))),
     )
 
 
-def _number(offset: int) -> int | None:
+def _offset_or_none(offset: int) -> int | None:
     return None if offset < 0 else offset
 
 
-def judge_owned(track: PartitionHistory, phase: CommitMode, rules: EvidenceThresholds) -> PartitionEvidence:
-    """Returns whether the partition's owner is known to be in the phase."""
+def assess_owned(history: PartitionHistory, phase: CommitMode, rules: EvidenceThresholds) -> PartitionEvidence:
+    """Returns the evidence about the partition's owner: whether it is known to be in the phase."""
 
-    def verdict(ok: bool, known: Confidence, why: str, settle: str = "", *, settled: bool = True) -> PartitionEvidence:
+    def result(ok: bool, known: Confidence, why: str, remedy: str = "", *, final: bool = True) -> PartitionEvidence:
         return PartitionEvidence(
-            track.partition,
-            track.owned.member,
+            history.partition,
+            history.owned.member,
             ok,
             known,
             why,
-            settle,
-            settled,
-            _number(offset_or(track.zookeeper.last)),
-            _number(offset_or(track.kafka.last)),
-            None if track.log is None else track.log.end,
+            remedy,
+            final,
+            _offset_or_none(offset_or(history.zookeeper.last)),
+            _offset_or_none(offset_or(history.kafka.last)),
+            None if history.log is None else history.log.end,
         )
 
-    for name, store in (("ZooKeeper", track.zookeeper), ("Kafka", track.kafka)):
+    for name, store in (("ZooKeeper", history.zookeeper), ("Kafka", history.kafka)):
         if store.error is not None:
             why = f"{name}'s offset cannot be read: {store.error}"
-            return verdict(
-                False, Confidence.UNKNOWN, why, "make it readable; it is never treated as absent", settled=False
+            return result(
+                False,
+                Confidence.UNKNOWN,
+                why,
+                "make it readable (an unreadable offset never counts as absent)",
+                final=False,
             )
         if store.lowered is not None:
-            why = f"{name} went backwards: {store.lowered}; no consumer does that, so another writer is at work"
-            return verdict(False, Confidence.UNKNOWN, why, "stop the other writer, then check again")
-    if (track.zookeeper_alone and track.kafka.moves) or (track.kafka_alone and track.zookeeper.moves):
-        proof = track.zookeeper_alone or track.kafka_alone
-        why = f"{proof}; then the other store moved too, so another client (a mirror?) writes there"
-        return verdict(False, Confidence.UNKNOWN, why, "stop the other writer, then check again")
-    behaviour = behaviour_of(track)
+            why = f"{name} went backwards: {store.lowered}; no consumer does that, so another client writes there"
+            return result(False, Confidence.UNKNOWN, why, "stop the other client, then check again")
+    if (history.zookeeper_alone and history.kafka.changes) or (history.kafka_alone and history.zookeeper.changes):
+        proof = history.zookeeper_alone or history.kafka_alone
+        why = f"{proof}; then the other store changed too, so another client (a mirror?) writes there"
+        return result(False, Confidence.UNKNOWN, why, "stop the other client, then check again")
+    behaviour = behaviour_of(history)
     if behaviour is not None:
         found, why = behaviour
-        return verdict(found is phase, Confidence.SEEN, f"{describe_behaviour(found)}: {why}")
-    return _SILENT[phase](track, rules, verdict)
+        return result(found is phase, Confidence.SEEN, f"{describe_behaviour(found)}: {why}")
+    return _WITHOUT_PROOF[phase](history, rules, result)
 
 
 def describe_behaviour(found: CommitMode) -> str:
-    """Returns what a member in this phase does with its commits, as text."""
+    """Returns, as text, where a member in this phase commits."""
     return {
         CommitMode.ZOOKEEPER: "commits to ZooKeeper alone",
         CommitMode.DUAL: "commits to both",
@@ -125,77 +130,81 @@ def describe_behaviour(found: CommitMode) -> str:
     }[found]
 
 
-def behaviour_of(track: PartitionHistory) -> tuple[CommitMode, str] | None:
-    """Returns the phase that the observed commits prove, if they do."""
-    if track.zookeeper.moves and track.kafka.moves:
-        return CommitMode.DUAL, f"Kafka {track.kafka.moves[-1]}; ZooKeeper {track.zookeeper.moves[-1]}"
-    if track.zookeeper_alone:
-        return CommitMode.ZOOKEEPER, track.zookeeper_alone
-    if track.kafka_alone:
-        return CommitMode.KAFKA, track.kafka_alone
+def behaviour_of(history: PartitionHistory) -> tuple[CommitMode, str] | None:
+    """Returns the phase that the observed commits prove, with the proof; None if they prove none."""
+    if history.zookeeper.changes and history.kafka.changes:
+        return CommitMode.DUAL, f"Kafka {history.kafka.changes[-1]}; ZooKeeper {history.zookeeper.changes[-1]}"
+    if history.zookeeper_alone:
+        return CommitMode.ZOOKEEPER, history.zookeeper_alone
+    if history.kafka_alone:
+        return CommitMode.KAFKA, history.kafka_alone
     return None
 
 
-_Verdict = Callable[..., PartitionEvidence]
+_MakeResult = Callable[..., PartitionEvidence]
 
 
-def _numbers(track: PartitionHistory) -> str:
-    end = "unknown" if track.log is None else str(track.log.end)
+def _numbers(history: PartitionHistory) -> str:
+    end = "unknown" if history.log is None else str(history.log.end)
     return (
-        f"ZooKeeper {reading_text(track.zookeeper.last)}, Kafka {reading_text(track.kafka.last)}, log end {end},"
-        f" nothing moved for {track.quiet_ms / 1000:.1f} s"
+        f"ZooKeeper {reading_text(history.zookeeper.last)}, Kafka {reading_text(history.kafka.last)}, log end {end},"
+        f" no change for {history.unchanged_ms / 1000:.1f} s"
     )
 
 
-def _waiting(track: PartitionHistory, rules: EvidenceThresholds, verdict: _Verdict) -> PartitionEvidence | None:
-    """Returns the result of every phase without observed commits: log end unknown, messages waiting, or not quiet
-    yet."""
-    if track.unread is None:
+def _check_idle(history: PartitionHistory, rules: EvidenceThresholds, result: _MakeResult) -> PartitionEvidence | None:
+    """Returns the result of a partition that cannot be assessed as idle: its log end is unknown, messages are waiting,
+    or it has not been quiet for long enough. None if it is idle."""
+    if history.lag is None:
         why = (
             f"the log's end cannot be read, so an idle partition cannot be distinguished from a stuck one; "
-            f"{_numbers(track)}"
+            f"{_numbers(history)}"
         )
-        return verdict(False, Confidence.UNKNOWN, why, "check the brokers of this partition", settled=False)
-    if track.unread > 0:
-        why = f"{track.unread} messages wait and no commit was seen; {_numbers(track)}"
-        settle = "give a --window of at least three auto.commit.interval.ms; if it stays so, the member is stuck"
-        return verdict(False, Confidence.UNKNOWN, why, settle, settled=False)
-    if track.quiet_ms < rules.quiet_ms:
-        return verdict(False, Confidence.UNKNOWN, f"not yet told; {_numbers(track)}", _SEND_ONE, settled=False)
+        return result(False, Confidence.UNKNOWN, why, "check the brokers of this partition", final=False)
+    if history.lag > 0:
+        why = f"{history.lag} messages are waiting and no commit was seen; {_numbers(history)}"
+        remedy = "use a --window of at least three auto.commit.interval.ms; if that does not help, the member is stuck"
+        return result(False, Confidence.UNKNOWN, why, remedy, final=False)
+    if history.unchanged_ms < rules.quiet_ms:
+        return result(
+            False, Confidence.UNKNOWN, f"idle for too short a time; {_numbers(history)}", _SEND_MESSAGE, final=False
+        )
     return None
 
 
-def _idle(
-    track: PartitionHistory, rules: EvidenceThresholds, verdict: _Verdict, *, safe: bool, because: str, unsafe: str
+def _assess_idle(
+    history: PartitionHistory, rules: EvidenceThresholds, result: _MakeResult, *, safe: bool, because: str, unsafe: str
 ) -> PartitionEvidence:
-    """Decides a partition without traffic: it passes only if the caller accepts idle partitions, and only if nothing
-    can be lost.
+    """Returns the result of a partition without traffic. It passes only if the offsets show that nothing can be lost
+    (``safe``) and the caller accepts idle partitions.
 
-    If the offsets are not safe, the result is not settled, because the next automatic commit may change that.
+    If it is not safe, the result is not final, because the next automatic commit may change the offsets.
     """
     if not safe:
-        why = f"no traffic; {_numbers(track)}: {unsafe}"
-        return verdict(False, Confidence.UNKNOWN, why, _SEND_ONE, settled=False)
+        why = f"no traffic; {_numbers(history)}: {unsafe}"
+        return result(False, Confidence.UNKNOWN, why, _SEND_MESSAGE, final=False)
     if not rules.accept_idle:
-        settle = f"{_SEND_ONE}; or pass --accept-idle: {because}"
-        return verdict(False, Confidence.UNKNOWN, f"no traffic; {_numbers(track)}", settle)
-    return verdict(True, Confidence.INFERRED, f"no traffic, {because}; {_numbers(track)}")
+        remedy = f"{_SEND_MESSAGE}; or pass --accept-idle: {because}"
+        return result(False, Confidence.UNKNOWN, f"no traffic; {_numbers(history)}", remedy)
+    return result(True, Confidence.INFERRED, f"no traffic, {because}; {_numbers(history)}")
 
 
-def _silent_dual(track: PartitionHistory, rules: EvidenceThresholds, verdict: _Verdict) -> PartitionEvidence:
-    waiting = _waiting(track, rules, verdict)
-    if fresh := track.fresh_kafka_moves:
-        why = f"Kafka {fresh[-1]}, ZooKeeper still {reading_text(track.zookeeper.last)}"
-        if waiting is not None:
-            return verdict(False, Confidence.UNKNOWN, f"one store moved so far: {why}", "wait", settled=False)
-        # A dual member repeats a failed write to ZooKeeper with its next commit.
-        return verdict(False, Confidence.INFERRED, f"commits to Kafka alone: {why}; {_numbers(track)}", settled=False)
-    if track.zookeeper.moves:
-        why = f"ZooKeeper {track.zookeeper.moves[-1]}, Kafka {reading_text(track.kafka.last)} has not moved"
-        return verdict(False, Confidence.UNKNOWN, why, "wait for the next commit", settled=False)
-    if waiting is not None:
-        return waiting
-    zookeeper, kafka = offset_or(track.zookeeper.last), offset_or(track.kafka.last)
+def _unproven_dual(history: PartitionHistory, rules: EvidenceThresholds, result: _MakeResult) -> PartitionEvidence:
+    not_idle = _check_idle(history, rules, result)
+    if fresh := history.new_kafka_changes:
+        why = f"Kafka {fresh[-1]}, ZooKeeper still {reading_text(history.zookeeper.last)}"
+        if not_idle is not None:
+            return result(
+                False, Confidence.UNKNOWN, f"one store changed so far: {why}", "wait for the next commit", final=False
+            )
+        # The result is not final, because a dual member retries a failed write to ZooKeeper with its next commit.
+        return result(False, Confidence.INFERRED, f"commits to Kafka alone: {why}; {_numbers(history)}", final=False)
+    if history.zookeeper.changes:
+        why = f"ZooKeeper {history.zookeeper.changes[-1]}, Kafka {reading_text(history.kafka.last)} has not changed"
+        return result(False, Confidence.UNKNOWN, why, "wait for the next commit", final=False)
+    if not_idle is not None:
+        return not_idle
+    zookeeper, kafka = offset_or(history.zookeeper.last), offset_or(history.kafka.last)
     unsafe = (
         "ZooKeeper is behind and will not catch up by itself (a dual member assumes that the larger offset is "
         "already stored): copy"
@@ -205,62 +214,66 @@ def _silent_dual(track: PartitionHistory, rules: EvidenceThresholds, verdict: _V
     )
     if zookeeper < kafka and rules.catch_up_later:
         because = "ZooKeeper is behind and Kafka's offset will be copied there before the gate"
-        return _idle(track, rules, verdict, safe=True, because=because, unsafe=unsafe)
-    return _idle(track, rules, verdict, safe=zookeeper == kafka, because="both stores hold the same", unsafe=unsafe)
+        return _assess_idle(history, rules, result, safe=True, because=because, unsafe=unsafe)
+    return _assess_idle(
+        history, rules, result, safe=zookeeper == kafka, because="both stores hold the same", unsafe=unsafe
+    )
 
 
-def _silent_kafka(track: PartitionHistory, rules: EvidenceThresholds, verdict: _Verdict) -> PartitionEvidence:
-    if track.zookeeper.moves:
-        return verdict(
-            False, Confidence.SEEN, f"still commits to ZooKeeper (dual, or not bounced): {track.zookeeper.moves[-1]}"
+def _unproven_kafka(history: PartitionHistory, rules: EvidenceThresholds, result: _MakeResult) -> PartitionEvidence:
+    if history.zookeeper.changes:
+        return result(
+            False,
+            Confidence.SEEN,
+            f"still commits to ZooKeeper (dual, or not bounced): {history.zookeeper.changes[-1]}",
         )
-    waiting = _waiting(track, rules, verdict)
-    if fresh := track.fresh_kafka_moves:
-        why = f"Kafka {fresh[-1]}, ZooKeeper still {reading_text(track.zookeeper.last)}"
-        if waiting is not None:
-            settle = "wait for one more commit: a dual member writes ZooKeeper after Kafka"
-            return verdict(False, Confidence.UNKNOWN, f"one commit seen: {why}", settle, settled=False)
-        return verdict(True, Confidence.INFERRED, f"commits to Kafka alone: {why}; {_numbers(track)}")
-    if waiting is not None:
-        return waiting
-    zookeeper, kafka = offset_or(track.zookeeper.last), offset_or(track.kafka.last)
-    return _idle(
-        track,
+    not_idle = _check_idle(history, rules, result)
+    if fresh := history.new_kafka_changes:
+        why = f"Kafka {fresh[-1]}, ZooKeeper still {reading_text(history.zookeeper.last)}"
+        if not_idle is not None:
+            remedy = "wait for one more commit: a dual member writes ZooKeeper after Kafka"
+            return result(False, Confidence.UNKNOWN, f"one commit seen: {why}", remedy, final=False)
+        return result(True, Confidence.INFERRED, f"commits to Kafka alone: {why}; {_numbers(history)}")
+    if not_idle is not None:
+        return not_idle
+    zookeeper, kafka = offset_or(history.zookeeper.last), offset_or(history.kafka.last)
+    return _assess_idle(
+        history,
         rules,
-        verdict,
+        result,
         safe=kafka >= zookeeper,
         because="Kafka holds all of the group's progress",
         unsafe="Kafka is behind ZooKeeper: a member that reads Kafka alone would repeat, or follow auto.offset.reset",
     )
 
 
-def _silent_zookeeper(track: PartitionHistory, rules: EvidenceThresholds, verdict: _Verdict) -> PartitionEvidence:
-    if track.kafka.moves:
-        return verdict(
-            False, Confidence.SEEN, f"still commits to Kafka (dual, or not bounced): {track.kafka.moves[-1]}"
+def _unproven_zookeeper(history: PartitionHistory, rules: EvidenceThresholds, result: _MakeResult) -> PartitionEvidence:
+    if history.kafka.changes:
+        return result(
+            False, Confidence.SEEN, f"still commits to Kafka (dual, or not bounced): {history.kafka.changes[-1]}"
         )
-    if track.zookeeper.moves:
+    if history.zookeeper.changes:
         why = (
-            f"ZooKeeper {track.zookeeper.moves[-1]} is not beyond Kafka's {reading_text(track.kafka.last)}: the member"
-            " repeats what the group consumed before"
+            f"ZooKeeper {history.zookeeper.changes[-1]} is not beyond Kafka's {reading_text(history.kafka.last)}: the"
+            " member consumes again what the group has already consumed"
         )
-        return verdict(False, Confidence.UNKNOWN, why, "wait until ZooKeeper has passed Kafka", settled=False)
-    waiting = _waiting(track, rules, verdict)
-    if waiting is not None:
-        return waiting
-    zookeeper, kafka = offset_or(track.zookeeper.last), offset_or(track.kafka.last)
-    return _idle(
-        track,
+        return result(False, Confidence.UNKNOWN, why, "wait until ZooKeeper has passed Kafka", final=False)
+    not_idle = _check_idle(history, rules, result)
+    if not_idle is not None:
+        return not_idle
+    zookeeper, kafka = offset_or(history.zookeeper.last), offset_or(history.kafka.last)
+    return _assess_idle(
+        history,
         rules,
-        verdict,
+        result,
         safe=zookeeper >= kafka,
         because="ZooKeeper holds all of the group's progress",
         unsafe="ZooKeeper is behind Kafka: a member that reads ZooKeeper alone repeats, or follows auto.offset.reset",
     )
 
 
-_SILENT: dict[CommitMode, Callable[[PartitionHistory, EvidenceThresholds, _Verdict], PartitionEvidence]] = {
-    CommitMode.ZOOKEEPER: _silent_zookeeper,
-    CommitMode.DUAL: _silent_dual,
-    CommitMode.KAFKA: _silent_kafka,
+_WITHOUT_PROOF: dict[CommitMode, Callable[[PartitionHistory, EvidenceThresholds, _MakeResult], PartitionEvidence]] = {
+    CommitMode.ZOOKEEPER: _unproven_zookeeper,
+    CommitMode.DUAL: _unproven_dual,
+    CommitMode.KAFKA: _unproven_kafka,
 }

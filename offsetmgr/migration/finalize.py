@@ -1,7 +1,7 @@
-"""Finalizes a migration: the gates, the record, and (only on request) the deletion of the source's offsets.
+"""Finalizes a migration: checks the gates, records the end, and on request deletes the source's offsets.
 
-After it the before-images would rewind a group, so it requires evidence twice: a new verification in which every
-partition passes, and, for each group, proof that no member that writes only the source is left.
+After that the before-images would rewind a group. Therefore it requires two kinds of evidence: a new verification in
+which every partition passes, and for each group the proof that no member writes only the source.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from offsetmgr.core.errors import GateRefused, JournalError
 from offsetmgr.core.model import Committed
 from offsetmgr.core.offset_store import Guard
 from offsetmgr.core.plurals import count_of
-from offsetmgr.migration.batches import READ_GROUPS, batched
+from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched
 from offsetmgr.migration.journal import Journal
 from offsetmgr.migration.journaled_writer import Executor, GroupWrite, Report
 from offsetmgr.migration.plan import Action, GroupPlan, PlanStep
 from offsetmgr.migration.progress import MigrationState
-from offsetmgr.migration.verify import MigrationVerifier, Status, VerifyEvidence, VerifyVerdict
+from offsetmgr.migration.verify import MigrationVerifier, PartitionResult, Status, VerifyEvidence
 
 
 @dataclass(frozen=True, slots=True)
 class GroupGate:
-    """Whether a member of a group still writes only the source, and the evidence."""
+    """Whether a group has no member that writes only the source, and the evidence."""
 
     group: str
     passed: bool
     evidence: VerifyEvidence
     detail: str
     hint: str = ""
-    """How to open the gate, if not with a bounce."""
+    """The operator's way to open the gate, if it is not a bounce."""
 
 
 class FinalizeGate(Protocol):
-    """Checks for members that write only the source: one result for each group, in any order."""
+    """Checks groups for members that write only the source; yields one result for each group, in any order."""
 
     def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]: ...
 
@@ -48,8 +48,9 @@ Gates: TypeAlias = tuple[GroupGate, ...]
 class FinalizeReport:
     """The result of finalize.
 
-    ``verified`` and ``left_out`` count partitions: those that passed, and those that the caller accepted. ``deleted``
-    is the report of the deletion, None without one; ``kept`` names what stays in the source, and why.
+    ``verified`` counts the partitions that passed, and ``left_out`` those whose failure the caller accepted.
+    ``deleted`` is the report of the deletion, None without one; ``kept`` names the offsets that stay in the source,
+    each with the reason.
     """
 
     verified: int
@@ -64,27 +65,27 @@ def check_gates(verifier: MigrationVerifier, gate: FinalizeGate, accept: Collect
 
     ``accept`` are statuses that the caller accepts. Raises `GateRefused` with the first obstacles.
     """
-    failed: list[VerifyVerdict] = []
+    failed: list[PartitionResult] = []
     wrong: Counter[Status] = Counter()
     verified = left_out = 0
-    for verdict in verifier.verdicts():
-        if verdict.status.ok:
+    for result in verifier.results():
+        if result.status.ok:
             verified += 1
-        elif verdict.status in accept:
+        elif result.status in accept:
             left_out += 1
         else:
-            wrong[verdict.status] += 1
-            failed += [verdict] if len(failed) < 3 else []
+            wrong[result.status] += 1
+            failed += [result] if len(failed) < 3 else []
     total = verified + left_out + wrong.total()
     if failed:
         named = "; ".join(f"{v.group} {v.tp or ''} {v.status}: {v.detail}" for v in failed)
         why = f"{wrong.total()} of {total} partitions do not verify ({named})"
-        raise GateRefused("finalize", why, _way_on(set(wrong)))
+        raise GateRefused("finalize", why, _hint(set(wrong)))
     if not total:
-        raise GateRefused("finalize", "there is nothing to verify, so nothing is proved")
-    # Nothing of a group without a plan was migrated, so its members do not matter here.
+        raise GateRefused("finalize", "the migration has no partitions to verify")
+    # A group that could not be planned was not migrated, so its members do not matter here.
     planned = (group for group in verifier.plan.groups() if not group.error)
-    gates = tuple(found for batch in batched(planned, READ_GROUPS) for found in gate(batch))
+    gates = tuple(found for batch in batched(planned, READ_BATCH_GROUPS) for found in gate(batch))
     if closed := [found for found in gates if not found.passed]:
         named = "; ".join(f"{found.group}: {found.detail}" for found in closed[:3])
         hints = {found.hint for found in closed}
@@ -97,10 +98,10 @@ def check_gates(verifier: MigrationVerifier, gate: FinalizeGate, accept: Collect
     return FinalizeReport(verified, left_out, gates)
 
 
-def _way_on(wrong: set[Status]) -> str:
-    """Returns what can be done about these statuses."""
+def _hint(wrong: set[Status]) -> str:
+    """Returns the hint for these statuses."""
     if wrong <= {Status.REFUSED}:
-        return "--accept-refused leaves out what the plan refused"
+        return "--accept-refused accepts the partitions that the plan refused"
     if wrong <= {Status.REFUSED, Status.UNREADABLE}:
         return (
             "unreadable offsets are never skipped silently: fix the cause, or make a new plan without them "
@@ -117,17 +118,17 @@ def finalize(
     remover: Executor | None = None,
     accept: Collection[Status] = (),
 ) -> FinalizeReport:
-    """Finalizes a plan; with ``remover`` (an executor over the source store) also deletes the source's offsets.
+    """Finalizes a plan. With ``remover`` (an executor over the source store) it also deletes the source's offsets.
 
-    Each group is deleted only right after its gate was checked again, and only if the target is not behind. A run that
-    was interrupted in the deletion continues there. Raises `GateRefused`, and `JournalError` if the plan was not
-    applied completely or was rolled back.
+    Each group is deleted right after its gate was checked again, and only if the target is not behind. If a run was
+    interrupted during the deletion, the next run continues there. Raises `GateRefused`, and `JournalError` if the plan
+    was not applied completely or was rolled back.
     """
     name = f"plan {verifier.plan.path}"
-    if state.undo.touched:
+    if state.undo.may_have_written:
         raise JournalError(name, "it was rolled back", "make a new plan")
     if not state.apply.complete:
-        raise JournalError(name, "it was not applied to its end", f"run: offsetmgr migrate apply {verifier.plan.path}")
+        raise JournalError(name, "it was not applied completely", f"run: offsetmgr migrate apply {verifier.plan.path}")
     report = FinalizeReport(0, 0, ())
     if state.finalized_at is None:
         report = check_gates(verifier, gate, accept)
@@ -144,8 +145,8 @@ def finalize(
 def _removals(
     verifier: MigrationVerifier, gate: FinalizeGate, state: MigrationState, kept: list[str]
 ) -> Iterator[GroupWrite]:
-    """Yields the deletions of the source's current offsets for the partitions of the plan in which the target is not
-    behind, each conditional on the value read. ``kept`` receives what must stay."""
+    """Yields the deletions of the source's current offsets, for the planned partitions in which the target is not
+    behind. Each deletion is conditional on the offset that was read. ``kept`` receives the offsets that must stay."""
     for plan in verifier.plan.groups():
         if plan.group in state.delete.done or plan.error:
             continue
@@ -156,12 +157,12 @@ def _removals(
         else:
             steps = _removable(plan, verifier, kept)
             if steps:
-                words = ("the offset read just before", "removed")
-                yield GroupWrite(plan.group, plan.group, steps, Guard.LOCK, words=words)
+                terms = ("the offset read just before", "removed")
+                yield GroupWrite(plan.group, plan.group, steps, Guard.LOCK, terms=terms)
 
 
 def _removable(plan: GroupPlan, verifier: MigrationVerifier, kept: list[str]) -> tuple[PlanStep, ...]:
-    # The source is read before the target: a target that is level with it then has everything that the source had.
+    # The source is read before the target, so a target with the same offset has everything that the source had.
     (source,) = verifier.source.scan([plan.group])
     (target,) = verifier.target.scan([plan.target_group])
     if problem := source.error or target.error:
@@ -169,21 +170,21 @@ def _removable(plan: GroupPlan, verifier: MigrationVerifier, kept: list[str]) ->
         return ()
     known = {step.source_tp: step for step in plan.steps if step.source is not None and not step.action.refuses}
     steps: list[PlanStep] = []
-    for tp, held in sorted(source.offsets.items()):
+    for tp, committed in sorted(source.offsets.items()):
         step = known.get(tp)
         if step is None:
             continue
-        here = target.offsets.get(step.tp)
-        if step.origin is not None and step.source is not None and held.offset != step.source.offset:
-            kept.append(f"{plan.group} {tp}: the source moved on after the plan ({held.offset})")
-        elif here is None or here.offset < _enough(step, held):
-            kept.append(f"{plan.group} {tp}: the source is ahead of the target ({held.offset})")
+        current = target.offsets.get(step.tp)
+        if step.origin is not None and step.source is not None and committed.offset != step.source.offset:
+            kept.append(f"{plan.group} {tp}: the source moved on after the plan ({committed.offset})")
+        elif current is None or current.offset < _required_offset(step, committed):
+            kept.append(f"{plan.group} {tp}: the source is ahead of the target ({committed.offset})")
         else:
-            steps.append(PlanStep(tp, Action.REWIND, None, held.value(), None))
+            steps.append(PlanStep(tp, Action.REWIND, None, committed.value(), None))
     return tuple(steps)
 
 
-def _enough(step: PlanStep, held: Committed) -> int:
-    """Returns the offset that the target must have before the source's may be deleted. A byte position does not tell;
-    the plan does."""
-    return step.after.offset if step.origin is not None and step.after is not None else held.offset
+def _required_offset(step: PlanStep, committed: Committed) -> int:
+    """Returns the offset that the target must have before the source's offset may be deleted. For a byte position, the
+    plan has that offset."""
+    return step.after.offset if step.origin is not None and step.after is not None else committed.offset

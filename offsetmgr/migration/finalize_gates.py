@@ -1,7 +1,7 @@
-"""The gates of `finalize`: whether a member that writes only the source is left.
+"""The gates of `finalize`, which check that no member writes only the source.
 
-Between ZooKeeper and Kafka it watches the old consumers' commits, as `runbook check` does. Otherwise it asks the
-source's coordinator for members.
+In a migration between ZooKeeper and Kafka the gate watches the old consumers' commits, as `runbook check` does.
+Otherwise it asks the source's coordinator for members.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _EVIDENCE = {
 
 @dataclass(frozen=True, slots=True)
 class OldConsumerGate:
-    """For migrations between ZooKeeper and Kafka: every live old consumer must commit to the target.
+    """Gate for migrations between ZooKeeper and Kafka: every live old consumer must commit to the target.
 
-    ``target`` is the phase that ends the migration (kafka, or zookeeper on the way back). ``exclusive``: the source's
-    offsets will be deleted, so no member may write the source; else members in the dual phase pass too.
+    ``target`` is the phase in which the migration ends (kafka, or zookeeper on the way back). ``exclusive``: the
+    source's offsets will be deleted, so no member may write the source; otherwise members in the dual phase pass too.
     """
 
     view: GroupView
@@ -53,45 +53,47 @@ class OldConsumerGate:
 
     def _gate(self, plan: GroupPlan) -> GroupGate:
         name = plan.group if self.target is CommitMode.KAFKA else plan.target_group
-        watch = watch_group(self.view, name, self.window, enough=self._enough)
-        seen = watch.latest
-        assert seen is not None  # a window has at least one observation
-        if seen.unreadable:
-            return GroupGate(name, False, VerifyEvidence.UNKNOWN, f"ZooKeeper node {seen.unreadable[0]} cannot be read")
+        history = watch_group(self.view, name, self.window, enough=self._decided)
+        observation = history.latest
+        assert observation is not None  # a window has at least one observation
+        if observation.unreadable:
+            return GroupGate(
+                name, False, VerifyEvidence.UNKNOWN, f"ZooKeeper node {observation.unreadable[0]} cannot be read"
+            )
         if self.target is CommitMode.ZOOKEEPER and (modern := self._members_in_kafka(plan.group)) is not None:
             return modern
-        if not seen.members:
+        if not observation.members:
             return GroupGate(name, True, VerifyEvidence.SEEN, "no old consumer is registered in ZooKeeper")
         if plan.group != plan.target_group:
-            members = ", ".join(sorted(seen.members))
+            members = ", ".join(sorted(observation.members))
             why = f"the group was renamed, and old consumers are still registered as {name}: {members}"
             return GroupGate(name, False, VerifyEvidence.SEEN, why)
-        reports = [assess_phase(watch, phase, rules=self.rules) for phase in self._phases]
+        reports = [assess_phase(history, phase, rules=self.rules) for phase in self._phases]
         passed = next((report for report in reports if report.passed), None)
         if passed is not None:
             count = len(passed.members)
             members = "the only member commits" if count == 1 else f"all {count} members commit"
             return GroupGate(name, True, _weakest(passed), f"{members} as phase {passed.phase.value} does")
-        return closed_gate(name, watch, reports, self.rules, "--delete-source" if self.exclusive else "")
+        return closed_gate(name, history, reports, self.rules, "--delete-source" if self.exclusive else "")
 
     def _members_in_kafka(self, group: str) -> GroupGate | None:
-        """Returns the closed gate of a group with members at Kafka's coordinator; None if it has none."""
-        gate = _described(group, self.view.cluster.describe_groups([group])[group])
+        """Returns the closed gate of a group with members at Kafka's coordinator; None if there are none."""
+        gate = _assess_members(group, self.view.cluster.describe_groups([group])[group])
         return None if gate.passed else gate
 
     @property
     def _phases(self) -> tuple[CommitMode, ...]:
         return (self.target,) if self.exclusive else (self.target, CommitMode.DUAL)
 
-    def _enough(self, watch: GroupHistory) -> bool:
-        if watch.latest is None or not watch.latest.members:
+    def _decided(self, history: GroupHistory) -> bool:
+        if history.latest is None or not history.latest.members:
             return True
-        reports = [assess_phase(watch, phase, rules=self.rules) for phase in self._phases]
-        return any(report.passed for report in reports) or all(report.settled for report in reports)
+        reports = [assess_phase(history, phase, rules=self.rules) for phase in self._phases]
+        return any(report.passed for report in reports) or all(report.final for report in reports)
 
 
 def _weakest(report: PhaseReport) -> VerifyEvidence:
-    """The confidence of a chain of evidence is that of its weakest part."""
+    """Returns the confidence of the report: that of its weakest part."""
     kinds = {member.confidence for member in report.members} | {part.confidence for part in report.partitions}
     return next(
         (_EVIDENCE[kind] for kind in (Confidence.UNKNOWN, Confidence.INFERRED) if kind in kinds), VerifyEvidence.SEEN
@@ -99,22 +101,26 @@ def _weakest(report: PhaseReport) -> VerifyEvidence:
 
 
 def closed_gate(
-    name: str, watch: GroupHistory, reports: Sequence[PhaseReport], rules: EvidenceThresholds, asked_by: str = ""
+    name: str,
+    history: GroupHistory,
+    reports: Sequence[PhaseReport],
+    rules: EvidenceThresholds,
+    restricting_option: str = "",
 ) -> GroupGate:
-    """Returns why a group passes in none of the accepted phases, for the nearest one: if only partitions without
-    traffic are missing, it names them and what lets them pass.
+    """Returns the closed gate of a group that passes in none of the accepted phases, with the reason for the nearest
+    phase. If only partitions without traffic are missing, it names them and the option that accepts them.
 
-    ``asked_by`` is the option that restricts the phases to one.
+    ``restricting_option`` is the option that leaves only one accepted phase.
     """
     nearest = min(reports, key=lambda report: (len(report.wrong), sum(not part.ok for part in report.partitions)))
-    phase = f"phase {nearest.phase.value}" + (f" (which {asked_by} asks for)" if asked_by else "")
-    lenient = assess_phase(watch, nearest.phase, rules=replace(rules, accept_idle=True))
+    phase = f"phase {nearest.phase.value}" + (f" (required by {restricting_option})" if restricting_option else "")
+    lenient = assess_phase(history, nearest.phase, rules=replace(rules, accept_idle=True))
     if lenient.passed:
         idle = [str(part.partition) for part in nearest.partitions if not part.ok]
         named = ", ".join(idle[:5]) + (f" and {len(idle) - 5} more" if len(idle) > 5 else "")
-        why = f"of {count_of(len(idle), 'partition')} without traffic no commit of {phase} can be seen: {named}"
+        why = f"of {count_of(len(idle), 'partition')} without traffic no commit of {phase} was seen: {named}"
         return GroupGate(name, False, _weakest(nearest), why, ACCEPT_IDLE)
-    wanted = phase if asked_by else f"phase {' or '.join(report.phase.value for report in reports)}"
+    wanted = phase if restricting_option else f"phase {' or '.join(report.phase.value for report in reports)}"
     return GroupGate(name, False, _weakest(nearest), f"not seen in {wanted}: {_first_problem(lenient)}")
 
 
@@ -128,8 +134,8 @@ def _first_problem(report: PhaseReport) -> str:
         parts = [part for part in report.partitions if part.member == worst.member and not part.ok]
         part = next((part for part in parts if part.confidence is Confidence.SEEN), parts[0] if parts else None)
         if part is None:
-            return f"member {worst.member}: {worst.why}" + (f" ({worst.settle})" if worst.settle else "")
-        return f"member {worst.member}: {part.partition}: {part.why}" + (f" ({part.settle})" if part.settle else "")
+            return f"member {worst.member}: {worst.why}" + (f" ({worst.remedy})" if worst.remedy else "")
+        return f"member {worst.member}: {part.partition}: {part.why}" + (f" ({part.remedy})" if part.remedy else "")
     if report.problems:
         return report.problems[0]
     part = next((part for part in report.partitions if not part.ok), None)
@@ -138,10 +144,11 @@ def _first_problem(report: PhaseReport) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorGate:
-    """For other sources in Kafka: no members, and no commit during the window.
+    """Gate for other sources in Kafka: the group has no members, and no offset changes during the window.
 
-    Consumers without membership (old ones, and those that assign partitions themselves) are known to no coordinator, so
-    the offsets are read twice, ``window.seconds`` apart. That no client commits is inferred from it.
+    Consumers without membership (old ones, and those that assign partitions to themselves) are unknown to the
+    coordinator. Therefore the offsets are read twice, ``window.seconds`` apart; that no client commits is inferred from
+    the two reads.
     """
 
     source: OffsetStore
@@ -155,17 +162,17 @@ class CoordinatorGate:
         self.clock.sleep(self.window.seconds)
         after = {found.group: found for found in self.source.scan(names)}
         for name, described in self.cluster.describe_groups(names).items():
-            gate = _described(name, described)
-            known = f"{gate.detail}, and nothing moved in {self.window.seconds:g} s"
-            yield gate if not gate.passed else _quiet(name, before[name], after[name], known)
+            gate = _assess_members(name, described)
+            known = f"{gate.detail}, and no offset changed in {self.window.seconds:g} s"
+            yield gate if not gate.passed else _assess_inactivity(name, before[name], after[name], known)
 
 
 @dataclass(frozen=True, slots=True)
 class InactivityGate:
-    """For sources in a ZooKeeper of Kafka 0.7 and of Storm's spouts: no commit during the window, and no registered
-    member.
+    """Gate for sources in a ZooKeeper of Kafka 0.7 or of Storm's spouts: no offset changes during the window, and no
+    member is registered.
 
-    Spouts do not register (``members`` None). That no client commits is inferred.
+    Spouts do not register (``members`` is None). That no client commits is inferred.
     """
 
     source: OffsetStore
@@ -179,35 +186,40 @@ class InactivityGate:
         self.clock.sleep(self.window.seconds)
         after = {found.group: found for found in self.source.scan(names)}
         alive = {found.group: found for found in self.members(names)} if self.members else {}
-        known = f"nothing moved in {self.window.seconds:g} s, and " + (
+        known = f"no offset changed in {self.window.seconds:g} s, and " + (
             "no member is registered in ZooKeeper" if self.members else "spouts do not register"
         )
         for name in names:
             found = alive.get(name, GroupMembers(name))
             if found.error is not None:
-                yield GroupGate(name, False, VerifyEvidence.UNKNOWN, f"who is registered is not known: {found.error}")
+                yield GroupGate(
+                    name, False, VerifyEvidence.UNKNOWN, f"the registered members are unknown: {found.error}"
+                )
             elif found.members:
                 registered = ", ".join(member.member_id for member in found.members)
                 yield GroupGate(name, False, VerifyEvidence.SEEN, f"registered in ZooKeeper: {registered}")
             else:
-                yield _quiet(name, before[name], after[name], known)
+                yield _assess_inactivity(name, before[name], after[name], known)
 
 
-def _quiet(name: str, before: GroupOffsets, after: GroupOffsets, known: str) -> GroupGate:
-    """Returns the result of two reads of a group without ``known`` members."""
+def _assess_inactivity(name: str, before: GroupOffsets, after: GroupOffsets, known: str) -> GroupGate:
+    """Returns the gate of a group without known members, from two reads of its offsets. ``known`` is the detail if it
+    passes."""
     if error := before.error or after.error:
         return GroupGate(name, False, VerifyEvidence.UNKNOWN, str(error))
     moved = next((tp for tp, found in after.offsets.items() if before.offsets.get(tp) != found), None)
     if moved is not None:
         return GroupGate(
-            name, False, VerifyEvidence.SEEN, f"a client commits to the source: {moved} moved while watched"
+            name, False, VerifyEvidence.SEEN, f"a client commits to the source: {moved} changed while watched"
         )
     return GroupGate(name, True, VerifyEvidence.INFERRED, known)
 
 
-def _described(name: str, found: GroupDescription | OffsetMgrError) -> GroupGate:
+def _assess_members(name: str, found: GroupDescription | OffsetMgrError) -> GroupGate:
     if isinstance(found, OffsetMgrError):
-        return GroupGate(name, False, VerifyEvidence.UNKNOWN, f"the source's coordinator did not tell: {found}")
+        return GroupGate(
+            name, False, VerifyEvidence.UNKNOWN, f"the source's coordinator could not be asked for members: {found}"
+        )
     if not found.membership:
         return GroupGate(name, True, VerifyEvidence.SEEN, "the source's brokers (Kafka 0.8.2) have no group members")
     if not found.idle:
@@ -216,8 +228,8 @@ def _described(name: str, found: GroupDescription | OffsetMgrError) -> GroupGate
     return GroupGate(name, True, VerifyEvidence.SEEN, "the source's coordinator knows no member")
 
 
-class NoMembers:
-    """For sources without consumers, such as files."""
+class NoMembersGate:
+    """Gate for sources without consumers, such as files: always open."""
 
     def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:
         for plan in groups:

@@ -1,8 +1,8 @@
-"""Copies Kafka's offsets to ZooKeeper for partitions without traffic, on the way back to ZooKeeper.
+"""Copies Kafka's offsets to ZooKeeper for partitions without traffic, when a group goes back to ZooKeeper.
 
-A dual member never writes ZooKeeper there: it assumes that the larger offset, from which it started, is already stored.
-The copy only moves forward and is conditional on the version that was read, so a consumer that commits at the same
-moment wins.
+A dual member never writes ZooKeeper for such a partition, because it assumes that the larger offset, from which it
+started, is already stored. The copy only moves forward and is conditional on the version that was read, so a commit of
+a consumer at the same moment wins.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from offsetmgr.migration.bounce_checkpoint import OffsetCopy
 from offsetmgr.migration.ownership_history import GroupHistory, offset_or
 
 
-def behind(watch: GroupHistory) -> dict[TopicPartition, Change]:
-    """Returns the partitions whose ZooKeeper offset stayed below Kafka's, with the write that raises it."""
-    seen = watch.latest
-    if seen is None:
+def behind(history: GroupHistory) -> dict[TopicPartition, Change]:
+    """Returns the partitions without traffic whose ZooKeeper offset is below Kafka's, each with the write that raises
+    it."""
+    observation = history.latest
+    if observation is None:
         return {}
     changes: dict[TopicPartition, Change] = {}
-    for tp, kafka in seen.kafka.items():
-        zookeeper, track = seen.zookeeper.get(tp), watch.tracks.get(tp)
-        if track is not None and (track.zookeeper.moves or track.fresh_kafka_moves):
+    for tp, kafka in observation.kafka.items():
+        zookeeper, partition = observation.zookeeper.get(tp), history.partitions.get(tp)
+        if partition is not None and (partition.zookeeper.changes or partition.new_kafka_changes):
             continue
         if not isinstance(kafka, Committed) or not isinstance(zookeeper, Committed | Absent):
             continue
@@ -40,10 +41,11 @@ def copy_forward(
     *,
     record: Callable[[list[OffsetCopy]], None],
 ) -> list[OffsetCopy]:
-    """Executes the writes and returns their outcomes. ``record`` makes the before-images durable first.
+    """Executes the writes and returns their outcomes. ``record`` must make the before-images durable; it is called
+    first.
 
-    A partition whose consumer committed meanwhile counts as caught up if ZooKeeper now holds at least the offset.
-    Raises `OffsetMgrError` if a partition is still behind, after all outcomes are recorded.
+    If a consumer commits first, its partition counts as caught up if ZooKeeper then has at least the offset to copy.
+    Raises `OffsetMgrError` if a partition is still behind, after all outcomes are set.
     """
     copies = {
         tp: OffsetCopy(tp.topic, tp.partition, offset_or(c.expected, -1) if c.expected else None, c.after.offset)

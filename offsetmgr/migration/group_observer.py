@@ -1,7 +1,7 @@
-"""Observes a live group of old consumers: registry, owners, both stores and the logs, in the order that the evidence
-needs (see `group_snapshot`), once or over a window.
+"""Observes a live group of old consumers: its registry, its owners, both stores and the logs, once or over a window.
 
-It is the only module of the runbooks that reads servers; it writes nothing.
+The order of the reads is the one on which the evidence relies (see `group_snapshot`). It is the only module of the
+runbooks that reads from servers, and it writes nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from offsetmgr.zookeeper.nodes import paths
 
 @dataclass(frozen=True, slots=True)
 class RegistryView:
-    """The registry of a group at one moment: live members by id, owners, and znodes that could not be decoded."""
+    """The registry of a group at one moment: live members by id, owners, and the znodes that could not be decoded."""
 
     members: Mapping[str, RegisteredMember]
     owners: Mapping[TopicPartition, PartitionOwner]
@@ -36,12 +36,12 @@ class Registry(Protocol):
     """The source of live members and owners (`ZookeeperRegistry`)."""
 
     def members(self, group: str, existing: Callable[[], Iterable[str]]) -> RegistryView:
-        """Returns members with their subscribed topics; ``existing`` returns the topics to match patterns against, and
-        is called only if a member has a pattern."""
+        """Returns the members with their subscribed topics. ``existing`` returns the topics that a pattern can match;
+        it is called only if a member subscribes with a pattern."""
         ...
 
     def owners(self, group: str) -> RegistryView:
-        """Returns owners only; ``members`` is empty."""
+        """Returns the owners only; ``members`` is empty."""
         ...
 
 
@@ -87,7 +87,7 @@ class ZookeeperRegistry:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """The parts of an observation: the registry, both stores, the cluster and a clock."""
+    """The sources of an observation: the registry, both stores, the cluster and a clock."""
 
     registry: Registry
     zookeeper: OffsetStore
@@ -96,17 +96,18 @@ class GroupView:
     clock: Clock = field(default_factory=SystemClock)
 
     def observe(self, group: str, *, tolerant: bool = False) -> Observation:
-        """Makes one observation. ``tolerant``: a store that fails as a whole for a moment (a moving or loading
-        coordinator) gives that error for each partition; ZooKeeper's registry must always answer.
+        """Makes one observation.
 
-        Raises `Unreachable`, `TimedOut` and other errors of the stores.
+        With ``tolerant``, a retriable error of a whole store (its coordinator is moving or loading) becomes the reading
+        of every partition; the registry must always answer. Raises `Unreachable`, `TimedOut` and other errors of the
+        stores.
         """
         view = self.registry.members(group, self.cluster.topics)
         before = self.registry.owners(group)
         zookeeper = _read(self.zookeeper, group, tolerant)
         kafka = _read(self.kafka, group, tolerant)
         after = self.registry.owners(group)
-        steady = {tp: owned for tp, owned in before.owners.items() if after.owners.get(tp) == owned}
+        unchanged = {tp: owned for tp, owned in before.owners.items() if after.owners.get(tp) == owned}
         subscribed = {topic for member in view.members.values() for topic in member.topics}
         existing = self.cluster.topics(subscribed) if subscribed else {}
         consumed = {
@@ -117,7 +118,7 @@ class GroupView:
         return Observation(
             group=group,
             members=view.members,
-            owners=steady,
+            owners=unchanged,
             partitions=tuple(sorted(consumed)),
             zookeeper={tp: zookeeper.of(tp) for tp in every},
             kafka={tp: kafka.of(tp) for tp in every},
@@ -130,12 +131,12 @@ class GroupView:
     def _logs(
         self, partitions: Iterable[TopicPartition], tolerant: bool
     ) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
-        wanted = sorted(partitions)
+        consumed = sorted(partitions)
         try:
-            return self.cluster.log_ranges(wanted) if wanted else {}
+            return self.cluster.log_ranges(consumed) if consumed else {}
         except OffsetMgrError as error:
             if tolerant and error.retriable:
-                return dict.fromkeys(wanted, error)
+                return dict.fromkeys(consumed, error)
             raise
 
 
@@ -145,7 +146,7 @@ class _StoreSample:
     error: OffsetMgrError | None = None
 
     def of(self, tp: TopicPartition) -> Reading:
-        """Returns the store's value of one partition: all commits were read, so a missing one is absent."""
+        """Returns the reading of one partition. All commits were read, so a missing one is absent."""
         return self.error if self.error is not None else self.found.get(tp, ABSENT)
 
 
@@ -165,7 +166,7 @@ def _read(store: OffsetStore, group: str, tolerant: bool) -> _StoreSample:
 
 @dataclass(frozen=True, slots=True)
 class ObservationWindow:
-    """The duration of the window and the interval of observations, in seconds."""
+    """The maximum duration of the observation, and the interval between two observations, in seconds."""
 
     seconds: float = 180.0
     poll_seconds: float = 0.5
@@ -180,14 +181,14 @@ def watch_group(
     stop: Callable[[], bool] = lambda: False,
     tolerant: bool = False,
 ) -> GroupHistory:
-    """Observes the group repeatedly until ``enough`` or ``stop`` returns True, or the window is over.
+    """Observes the group repeatedly until ``enough`` or ``stop`` returns True, or until the window is over.
 
-    The first observation raises errors of the servers, unless ``tolerant``; later ones tolerate a store that fails for
-    a moment.
+    The first observation raises errors of the servers, unless ``tolerant``. Later observations tolerate a store that
+    fails for a moment.
     """
-    watch = GroupHistory([view.observe(group, tolerant=tolerant)])
+    history = GroupHistory([view.observe(group, tolerant=tolerant)])
     deadline = view.clock.monotonic() + window.seconds
-    while not enough(watch) and not stop() and view.clock.monotonic() < deadline:
+    while not enough(history) and not stop() and view.clock.monotonic() < deadline:
         view.clock.sleep(window.poll_seconds)
-        watch.add(view.observe(group, tolerant=True))
-    return watch
+        history.add(view.observe(group, tolerant=True))
+    return history

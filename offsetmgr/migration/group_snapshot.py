@@ -1,10 +1,10 @@
 """An observation of a group of old consumers at one moment, as a value and as JSON.
 
-Pure. `group_observer` makes observations, `ownership_history` folds them, `evidence` decides on them, and runbooks keep
-them as baselines.
+Pure. `group_observer` makes observations, `ownership_history` combines them, `evidence` draws conclusions from them,
+and runbooks keep one as the baseline.
 
-Ordering contract for the evidence: an observation reads the owners first, then ZooKeeper's offsets, then Kafka's, then
-the owners again; a partition whose owner differs between the two reads has no owner here.
+Ordering contract, on which the evidence relies: an observation reads the owners first, then ZooKeeper's offsets, then
+Kafka's, then the owners again. If a partition's owner differs between the two reads, the partition has no owner here.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from offsetmgr.core.errors import MalformedData, OffsetMgrError
 from offsetmgr.core.model import ABSENT, Committed, LogRange, Offset, TopicPartition
 
 Reading: TypeAlias = Offset | OffsetMgrError
-"""The result of one read of one partition: a commit, its absence, or the error (never treated as absence)."""
+"""The result of one read of one partition: a commit, its absence, or the error. An error never counts as absence."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredMember:
-    """A member according to ``/consumers/G/ids/<id>``.
+    """A member as registered in ``/consumers/GROUP/ids/ID``.
 
-    ``host`` is part of a generated id (``GROUP_HOST-MILLISECONDS-8 hex digits``); None if the id was configured
-    (``consumer.id``), so that it survives a restart. ``registered_at_ms`` (since 1970) and ``czxid`` are those of its
-    *last* registration, which a process repeats after its session expired; ``session`` is its session.
+    ``host`` is part of a generated id (``GROUP_HOST-MILLISECONDS-8 hex digits``). It is None if the id was configured
+    (``consumer.id``); such an id stays the same after a restart. ``registered_at_ms`` (since 1970) and ``czxid`` are
+    those of the *last* registration, which a process repeats after its session has expired. ``session`` is its session
+    id.
     """
 
     id: str
@@ -40,8 +41,8 @@ class RegisteredMember:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOwner:
-    """One ownership: the member, and the transaction that created its owner node. A new transaction is a new ownership,
-    even by the same member."""
+    """One ownership: the member, and the transaction (czxid) that created its owner znode. A new transaction is a new
+    ownership, even by the same member."""
 
     member: str
     czxid: int
@@ -49,11 +50,12 @@ class PartitionOwner:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One observation of a group: members, owners, both stores, the logs. ``at_ms`` is its end.
+    """One observation of a group: its members and owners, its offsets in both stores, and the log ranges. ``at_ms`` is
+    the time at which it was complete.
 
-    ``partitions`` are those of the topics that live members subscribe to; a partition that is not in ``owners`` had no
-    owner, or changed it meanwhile. ``unconsumed`` have offsets, but no live member subscribes to their topic.
-    ``unreadable`` names ZooKeeper nodes that could not be decoded.
+    ``partitions`` are the partitions of all topics to which live members subscribe. A partition that is not in
+    ``owners`` had no owner, or its owner changed during the observation. ``unconsumed`` are partitions with offsets to
+    whose topic no live member subscribes. ``unreadable`` names the znodes that could not be decoded.
     """
 
     group: str
@@ -71,7 +73,7 @@ class Observation:
         return tuple(sorted(tp for tp, owned in self.owners.items() if owned.member == member))
 
     def lag(self, tp: TopicPartition) -> int | None:
-        """Returns the messages between the larger committed offset and the log's end; None if unknown."""
+        """Returns the number of messages between the larger committed offset and the log's end; None if unknown."""
         log = self.logs.get(tp)
         known = [r.offset for r in (self.zookeeper.get(tp), self.kafka.get(tp)) if isinstance(r, Committed)]
         if not isinstance(log, LogRange) or not known:
@@ -92,7 +94,7 @@ def clock_time(ms: int) -> str:
 
 
 def reading_text(reading: Reading | None) -> str:
-    """Returns the text of an offset."""
+    """Returns an offset as text."""
     if isinstance(reading, Committed):
         return str(reading.offset)
     if isinstance(reading, OffsetMgrError):
@@ -103,13 +105,13 @@ def reading_text(reading: Reading | None) -> str:
 # --- JSON ----------------------------------------------------------------------------------------
 
 
-def to_json(seen: Observation) -> dict[str, Any]:
-    """Returns the observation as plain JSON values; errors become texts, unknown numbers null."""
-    everything = sorted({*seen.partitions, *seen.unconsumed, *seen.zookeeper, *seen.kafka})
+def to_json(observation: Observation) -> dict[str, Any]:
+    """Returns the observation as plain JSON values. Errors become text, and unknown numbers null."""
+    everything = sorted({*observation.partitions, *observation.unconsumed, *observation.zookeeper, *observation.kafka})
     return {
-        "group": seen.group,
-        "at_ms": seen.at_ms,
-        "at": at(seen.at_ms),
+        "group": observation.group,
+        "at_ms": observation.at_ms,
+        "at": at(observation.at_ms),
         "members": [
             {
                 "id": m.id,
@@ -119,26 +121,26 @@ def to_json(seen: Observation) -> dict[str, Any]:
                 "session": m.session,
                 "topics": list(m.topics),
             }
-            for _, m in sorted(seen.members.items())
+            for _, m in sorted(observation.members.items())
         ],
-        "partitions": [_partition_to_json(seen, tp) for tp in everything],
-        "unreadable": list(seen.unreadable),
+        "partitions": [_partition_to_json(observation, tp) for tp in everything],
+        "unreadable": list(observation.unreadable),
     }
 
 
-def _partition_to_json(seen: Observation, tp: TopicPartition) -> dict[str, Any]:
-    owned, log = seen.owners.get(tp), seen.logs.get(tp)
+def _partition_to_json(observation: Observation, tp: TopicPartition) -> dict[str, Any]:
+    owned, log = observation.owners.get(tp), observation.logs.get(tp)
     return {
         "topic": tp.topic,
         "partition": tp.partition,
-        "consumed": tp in set(seen.partitions),
+        "consumed": tp in set(observation.partitions),
         "owner": None if owned is None else owned.member,
         "owner_czxid": None if owned is None else owned.czxid,
-        "zookeeper": _reading_to_json(seen.zookeeper.get(tp)),
-        "kafka": _reading_to_json(seen.kafka.get(tp)),
+        "zookeeper": _reading_to_json(observation.zookeeper.get(tp)),
+        "kafka": _reading_to_json(observation.kafka.get(tp)),
         "log_start_offset": log.start if isinstance(log, LogRange) else None,
         "log_end_offset": log.end if isinstance(log, LogRange) else None,
-        "lag": seen.lag(tp),
+        "lag": observation.lag(tp),
     }
 
 
@@ -161,7 +163,7 @@ class _Parts:
 
 
 def from_json(data: Any, *, where: str) -> Observation:
-    """Returns the observation that `to_json` wrote. Raises `MalformedData` with ``where`` and the missing field."""
+    """Returns the observation that `to_json` encoded. Raises `MalformedData` with ``where`` and the missing field."""
     try:
         parts = _Parts()
         for row in data["partitions"]:

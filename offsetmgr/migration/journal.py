@@ -1,12 +1,12 @@
-"""The journal of a plan: an append-only, fsynced record of intents and outcomes.
+"""The journal of a plan: an append-only, fsynced file of intents and outcomes.
 
-Ordering contract: `append` returns only once its records are on disk (fsync). An intent is appended *before* the store
-is written and contains the before-images; outcomes follow, and a crash may lose them: a resumed command checks an
-intent without an outcome again.
+Ordering contract: `Journal.append` returns only once its records are on disk (fsync). An intent, with its
+before-images, is appended *before* the store is written; its outcome follows. A crash may lose outcomes, so a resumed
+command checks every intent without an outcome.
 
-Every line is a JSON object with a sequence number and a CRC-32 of its own bytes. A torn last line, after a crash during
-an append, is removed when the journal is opened for writing; damage anywhere else is an error. One process at a time
-may open a journal for writing.
+Every line is a JSON object with a sequence number and a CRC-32 of its own bytes. If a crash during an append left a
+torn last line, opening the journal for writing removes it; damage anywhere else is an error. One process at a time may
+open a journal for writing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ undo-complete, finalized, refreshed, delete-intent, delete-outcome."""
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """A value of a record that is JSON text already."""
+    """A value of a record that is already encoded as JSON."""
 
     text: str
 
@@ -56,7 +56,7 @@ def _encode(number: int, now_ms: int, record: Record) -> bytes:
 
 
 def _decode(line: bytes) -> Record | None:
-    """Returns the record of a line, None if the line is damaged or incomplete."""
+    """Returns the record in a line; None if the line is damaged or incomplete."""
     body, mark, crc = line.rpartition(b',"crc":"')
     if not mark or crc != b'%08x"}\n' % zlib.crc32(body):
         return None
@@ -65,9 +65,9 @@ def _decode(line: bytes) -> Record | None:
 
 
 def read_journal(path: Path) -> Iterator[tuple[int, Record]]:
-    """Yields every record with its byte position, in order, without a torn last line.
+    """Yields every record, in order, with its byte position. It leaves out a torn last line.
 
-    Raises `JournalError` if an earlier line is damaged or missing, or the file cannot be read.
+    Raises `JournalError` if an earlier line is damaged or missing, or if the file cannot be read.
     """
     try:
         with path.open("rb") as lines:
@@ -90,7 +90,7 @@ def read_journal(path: Path) -> Iterator[tuple[int, Record]]:
 
 
 def record_at(path: Path, position: int) -> Record:
-    """Returns the record that `read_journal` found at this position."""
+    """Returns the record at a position that `read_journal` yielded."""
     with path.open("rb") as lines:
         lines.seek(position)
         record = _decode(lines.readline())
@@ -100,9 +100,9 @@ def record_at(path: Path, position: int) -> Record:
 
 
 class Journal:
-    """A journal that this process has open for writing.
+    """A journal, open for writing by this process only.
 
-    Thread-safe, because stores may consume edits, and so intents, in their own thread.
+    Thread-safe: a store may consume its edits in a thread of its own, and each batch of edits appends intents.
     """
 
     def __init__(self, path: Path, *, plan_sha256: str, clock: Clock) -> None:
@@ -115,16 +115,16 @@ class Journal:
         self._end = 0
 
     def __enter__(self) -> Self:
-        """Opens or creates the journal, takes its lock, and removes a torn last line.
+        """Opens or creates the journal, locks it, and removes a torn last line.
 
-        Raises `JournalError` if another process has it, it belongs to another plan, or it is damaged.
+        Raises `JournalError` if another process has locked it, if it belongs to another plan, or if it is damaged.
         """
         created = not self.path.exists()
         try:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
             hint = (
-                "it is in its plan's directory: copy the plan (and its journal, if there is one) to a "
+                "the journal is in its plan's directory: copy the plan (and its journal, if there is one) to a "
                 "writable directory"
             )
             raise JournalError(f"journal {self.path}", error.strerror or str(error), hint) from error
@@ -146,7 +146,7 @@ class Journal:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise JournalError(
-                f"journal {self.path}", "another process is working on this plan", "wait for it, or stop it"
+                f"journal {self.path}", "another process is working on this plan", "wait until it ends, or stop it"
             ) from error
 
     def _check(self) -> int:
@@ -164,8 +164,8 @@ class Journal:
             return end + len(lines.readline())
 
     def append(self, records: Iterable[Record]) -> None:
-        """Writes records and returns once they are on disk. Raises `JournalError` (disk full, I/O error): the caller
-        must then not write to a store for these records."""
+        """Appends records and returns once they are on disk. Raises `JournalError` (disk full, I/O error): then the
+        caller must not write to a store for these records."""
         with self._lock:
             now = self._clock.now_ms()
             lines = [_encode(self._next + i, now, record) for i, record in enumerate(records)]
@@ -176,7 +176,7 @@ class Journal:
                 self._write(data)
                 os.fsync(self._fd)
             except OSError as error:
-                os.ftruncate(self._fd, self._end)  # no whole line may follow half a line
+                os.ftruncate(self._fd, self._end)  # a complete line must not follow a torn one
                 raise JournalError(
                     f"journal {self.path}", error.strerror or str(error), "make room, then run the same command again"
                 ) from error
@@ -195,12 +195,14 @@ class Journal:
 
 
 def check_opening(path: Path, record: Record, plan_sha256: str) -> None:
-    """Raises if a journal's first record does not belong to this plan."""
+    """Raises `JournalError` or `UnknownVersion` if a journal's first record does not fit this plan and version."""
     if record.get("kind") != "open":
         raise JournalError(f"journal {path}", "it does not begin with an opening record")
     if record["journal"] != VERSION:
         raise UnknownVersion(f"journal {path}", f"version {record['journal']} is not known here (known: {VERSION})")
     if record["plan"] != plan_sha256:
         raise JournalError(
-            f"journal {path}", "it belongs to another plan of the same name", "move it away, or use its own plan"
+            f"journal {path}",
+            "it belongs to another plan of the same name",
+            "move it away, or use the plan that it belongs to",
         )

@@ -1,9 +1,9 @@
-"""Carrying out conditional writes under the journal: the one loop that apply, rollback and finalize share.
+"""Executes conditional writes under the journal: the loop that apply, rollback and finalize share.
 
-    intent fsynced -> edit handed to the store -> outcome appended
+    fsync the intent -> pass the edit to the store -> append the outcome
 
-Edits are handed over as a lazy stream, so that the store keeps many groups in flight; intents of a batch share one
-fsync.  The memory this takes is that of the groups in flight.
+Edits are passed on as a lazy stream, so that the store keeps many groups in flight. The intents of a batch share one
+fsync. Memory grows with the groups in flight.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from offsetmgr.core.offset_store import (
     OffsetStore,
 )
 from offsetmgr.groups.former_locks import POLL_S, Waiting
-from offsetmgr.migration.batches import batched
+from offsetmgr.migration.group_batches import batched
 from offsetmgr.migration.journal import Journal, Json, Record
 from offsetmgr.migration.plan import Action, PlanStep
 from offsetmgr.migration.plan_codec import encode_steps
@@ -37,11 +37,11 @@ BATCH_GROUPS = 100
 
 @dataclass(frozen=True, slots=True)
 class GroupWrite:
-    """The changes to one group: ``steps`` each lead from ``target`` (the before-image) to ``after``.
+    """The changes to one group: each of ``steps`` replaces ``target`` (the before-image) by ``after``.
 
-    ``group`` is its name in the plan (the journal's key), ``target_group`` its name in the store. ``in_doubt`` are
-    partitions that an earlier attempt of unknown outcome may have written: if one holds ``after``, it counts as
-    written.
+    ``group`` is the group's name in the plan (the journal's key), ``target_group`` its name in the store. ``in_doubt``
+    are partitions that an earlier attempt with an unknown outcome may have written; if such a partition holds
+    ``after``, it counts as written.
     """
 
     group: str
@@ -51,32 +51,32 @@ class GroupWrite:
     in_doubt: frozenset[TopicPartition] = frozenset()
     allow_rewind: bool = False
     keep_newer: bool = False
-    """Whether a copied partition that has moved beyond ``after`` counts as done."""
-    words: tuple[str, str] = ("the offset when the plan was made", "the planned offset")
-    """The terms for ``target`` and ``after`` in messages."""
+    """Whether a partition counts as done if it is already beyond the offset to copy."""
+    terms: tuple[str, str] = ("the offset when the plan was made", "the planned offset")
+    """How messages call ``target`` and ``after``."""
     force: bool = False
-    """Whether to write over any current value, only on the user's explicit request."""
+    """Whether to overwrite any current value; only on the user's explicit request."""
     refused: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
-    """Partitions that are not to be written after all, each with the reason. They are steps like the others, so that
-    the first intent, with the correct before-images, contains all of them."""
+    """Partitions that will not be written after all, each with the reason. They are steps like the others, so that the
+    first intent contains the correct before-images of all partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOutcome:
-    """The outcome of one group. ``written`` were changed, ``left`` needed or allowed no change (with the reason),
-    ``failed`` have their error."""
+    """The outcome of one group. ``written`` are the partitions that were changed; ``unchanged`` are those that needed
+    or allowed no change, each with the reason; ``failed`` are those with an error."""
 
     group: str
     target_group: str
     written: tuple[TopicPartition, ...]
-    left: Mapping[TopicPartition, str]
+    unchanged: Mapping[TopicPartition, str]
     failed: Mapping[TopicPartition, OffsetMgrError]
     atomic: bool = True
     how: str = ""
 
     @property
     def active_members(self) -> tuple[str, ...]:
-        """Returns the members that the coordinator named when it rejected the group as active."""
+        """The members that the coordinator named when it rejected the write because the group is active."""
         for error in self.failed.values():
             if isinstance(error, GroupActive):
                 return error.members or ("a member that left before it could be named",)
@@ -84,22 +84,24 @@ class GroupOutcome:
 
     @property
     def lock_ends_s(self) -> float:
-        """Returns the seconds within which the lock of a killed run ends; 0 if the group was not rejected for such a
-        lock."""
+        """The seconds within which the lock of a killed run ends; 0 if no such lock rejected the write."""
         return max((e.lock_ends_s for e in self.failed.values() if isinstance(e, GroupActive)), default=0)
 
 
 @dataclass(slots=True)
 class Report:
-    """The result of a run. ``groups`` counts the processed groups, ``changed`` those in which something was written;
-    ``failed`` has the outcomes of groups with failures, ``not_atomic`` counts groups written without a lock,
-    ``skipped`` those that an earlier run had completed. ``interrupted``: some were not started, or not waited for,
-    because the caller stopped the run."""
+    """The result of a run.
+
+    ``groups`` counts the processed groups, ``changed`` those with a written partition, ``not_atomic`` those written
+    without a lock, and ``skipped`` those that an earlier run had completed. ``written`` and ``unchanged`` count
+    partitions. ``failed`` has the outcomes of groups with failures. ``interrupted`` is True if the caller stopped the
+    run before all groups were done.
+    """
 
     groups: int = 0
     changed: int = 0
     written: int = 0
-    left: int = 0
+    unchanged: int = 0
     skipped: int = 0
     not_atomic: int = 0
     failed: dict[str, GroupOutcome] = field(default_factory=dict)
@@ -109,7 +111,7 @@ class Report:
         self.groups += 1
         self.changed += bool(outcome.written)
         self.written += len(outcome.written)
-        self.left += len(outcome.left)
+        self.unchanged += len(outcome.unchanged)
         self.not_atomic += bool(outcome.written) and not outcome.atomic
         if outcome.failed:
             self.failed[outcome.group] = outcome
@@ -124,7 +126,7 @@ class Executor:
     """Executes tasks against one store under one journal.
 
     ``name`` is the prefix of the journal's records (``apply``, ``undo``, ``delete``). ``stop`` is called before each
-    group: once it returns True nothing new starts, and work in flight ends and is recorded.
+    batch of groups: once it returns True, no new batch starts, and the work in flight ends and is recorded.
     """
 
     name: str
@@ -135,77 +137,78 @@ class Executor:
     progress: Callable[[GroupOutcome], None] = lambda _outcome: None
     wait_empty_s: float = 0.0
     waiting: Waiting = lambda _groups, _seconds: None
-    """Called with the groups while the run waits for the lock of an earlier run."""
-    _cut: bool = False
-    """Whether ``stop`` prevented anything from starting."""
+    """Called with the groups and the remaining seconds while the run waits for locks of an earlier run."""
+    _stopped_early: bool = False
+    """Whether ``stop`` prevented a batch from starting."""
 
     def run(self, tasks: Iterable[GroupWrite]) -> Report:
-        """Executes all tasks; retries groups that were rejected as active until ``wait_empty_s`` have passed, and until
-        the lock of a former run must have ended.
+        """Executes all tasks and returns the report.
 
-        Raises only if the whole store or the journal cannot be used; everything done until then is recorded.
+        It retries groups that were rejected as active until ``wait_empty_s`` has passed, or until the lock of an
+        earlier run must have ended. Raises only if the whole store or the journal cannot be used; the journal then
+        contains everything that was done.
         """
         report = Report()
         waiting: dict[str, GroupWrite] = {}
         wait_s: dict[str, float] = {}
         locked: set[str] = set()
         self.journal.append([{"kind": f"{self.name}-open"}])
-        for outcome, task in self._pass(tasks):
+        for outcome, task in self._execute(tasks):
             if outcome.active_members and max(self.wait_empty_s, outcome.lock_ends_s) > 0:
                 waiting[task.group] = task
                 wait_s[task.group] = max(self.wait_empty_s, outcome.lock_ends_s)
                 locked |= {task.target_group} if outcome.lock_ends_s else set()
             else:
-                self._settle(report, outcome)
-        began = self.clock.monotonic()
+                self._report_outcome(report, outcome)
+        started_at = self.clock.monotonic()
         while waiting and not self.stop():
-            left = max(wait_s[group] for group in waiting) - (self.clock.monotonic() - began)
+            remaining_s = max(wait_s[group] for group in waiting) - (self.clock.monotonic() - started_at)
             if locked:
-                self.waiting(sorted(locked), left)
-            self.clock.sleep(min(POLL_S, max(0.0, left)))
-            waited = self.clock.monotonic() - began
-            for outcome, task in self._pass(list(waiting.values())):
+                self.waiting(sorted(locked), remaining_s)
+            self.clock.sleep(min(POLL_S, max(0.0, remaining_s)))
+            waited_s = self.clock.monotonic() - started_at
+            for outcome, task in self._execute(list(waiting.values())):
                 if not outcome.lock_ends_s:
                     locked.discard(task.target_group)
-                    wait_s[task.group] = self.wait_empty_s  # others are members now
-                if waited >= wait_s[task.group] or not outcome.active_members:
+                    wait_s[task.group] = self.wait_empty_s  # the members are consumers now
+                if waited_s >= wait_s[task.group] or not outcome.active_members:
                     del waiting[task.group]
                     locked.discard(task.target_group)
-                    self._settle(report, outcome)
-        report.interrupted = self._cut or bool(waiting)
+                    self._report_outcome(report, outcome)
+        report.interrupted = self._stopped_early or bool(waiting)
         if report.ok:
             self.journal.append([{"kind": f"{self.name}-complete"}])
         return report
 
-    def _settle(self, report: Report, outcome: GroupOutcome) -> None:
+    def _report_outcome(self, report: Report, outcome: GroupOutcome) -> None:
         report.add(outcome)
         self.progress(outcome)
 
-    def _pass(self, tasks: Iterable[GroupWrite]) -> Iterator[tuple[GroupOutcome, GroupWrite]]:
+    def _execute(self, tasks: Iterable[GroupWrite]) -> Iterator[tuple[GroupOutcome, GroupWrite]]:
         in_flight: dict[str, GroupWrite] = {}
         refused: list[tuple[GroupOutcome, GroupWrite]] = []
         pending: list[Record] = []
-        guard = threading.Lock()
+        pending_lock = threading.Lock()
 
         def edits() -> Iterator[GroupEdit]:
             for batch in batched(tasks, BATCH_GROUPS):
                 if self.stop():
-                    self._cut = True
+                    self._stopped_early = True
                     return
-                with guard:
+                with pending_lock:
                     records, pending[:] = list(pending), []
                 records += [self._intent(task) for task in batch]
                 self.journal.append(records)
                 for task in batch:
                     if len(task.refused) == len(task.steps):
-                        with guard:
+                        with pending_lock:
                             refused.append((_all_refused(task), task))
                         continue
                     in_flight[task.target_group] = task
                     yield _edit(task)
 
-        def untouched() -> Iterator[tuple[GroupOutcome, GroupWrite]]:
-            with guard:
+        def refused_groups() -> Iterator[tuple[GroupOutcome, GroupWrite]]:
+            with pending_lock:
                 done, refused[:] = list(refused), []
                 pending.extend(self._outcome(outcome) for outcome, _ in done)
             yield from done
@@ -213,13 +216,13 @@ class Executor:
         try:
             for result in self.store.edit(edits()):
                 task = in_flight.pop(result.group)
-                outcome = judge(task, result)
-                with guard:
+                outcome = outcome_of(task, result)
+                with pending_lock:
                     pending.append(self._outcome(outcome))
                 yield outcome, task
                 if refused:
-                    yield from untouched()
-            yield from untouched()
+                    yield from refused_groups()
+            yield from refused_groups()
         finally:
             self.journal.append(pending)
 
@@ -236,7 +239,7 @@ class Executor:
             "kind": f"{self.name}-outcome",
             "group": outcome.group,
             "written": encode_partitions(outcome.written),
-            "left": encode_partitions(outcome.left),
+            "left": encode_partitions(outcome.unchanged),
         }
         if outcome.failed:
             record["failed"] = [
@@ -263,19 +266,19 @@ def _edit(task: GroupWrite) -> GroupEdit:
 
 
 def _all_refused(task: GroupWrite) -> GroupOutcome:
-    """Returns the outcome of a group that is not passed to the store."""
+    """Returns the outcome of a group whose partitions are all refused, so that it is not passed to the store."""
     return GroupOutcome(task.group, task.target_group, (), {}, dict(task.refused))
 
 
 def before_image(value: OffsetAndMetadata | None) -> Offset:
-    """Returns a journal's before-image as the condition of a write."""
+    """Returns a before-image of the journal as the condition of a write."""
     return ABSENT if value is None else Committed(value.offset, value.metadata, value.leader_epoch)
 
 
-def judge(task: GroupWrite, result: GroupEditResult) -> GroupOutcome:
-    """Returns the outcome of a task that an earlier run may have started, from the store's result."""
+def outcome_of(task: GroupWrite, result: GroupEditResult) -> GroupOutcome:
+    """Returns the outcome of a task from the store's result. An earlier run may already have written a part of it."""
     written: list[TopicPartition] = []
-    left: dict[TopicPartition, str] = {}
+    unchanged: dict[TopicPartition, str] = {}
     failed: dict[TopicPartition, OffsetMgrError] = dict(task.refused)
     for step in task.steps:
         if step.tp in failed:
@@ -287,31 +290,33 @@ def judge(task: GroupWrite, result: GroupEditResult) -> GroupOutcome:
         found = _found(outcome)
         if outcome.status is EditStatus.UNCHANGED or (found is not None and _holds(found, step.after)):
             if step.tp in task.in_doubt:
-                written.append(step.tp)  # inferred: the interrupted run wrote it without recording that
+                written.append(step.tp)  # inferred: the interrupted run wrote it and could not record that
             else:
-                left[step.tp] = "held the wanted value already"
+                unchanged[step.tp] = "already held the value to write"
         elif task.keep_newer and step.action is Action.COPY and step.after is not None and _beyond(found, step.after):
-            left[step.tp] = f"has moved on to {found.offset} since the plan" if isinstance(found, Committed) else ""
+            unchanged[step.tp] = (
+                f"has advanced to {found.offset} since the plan" if isinstance(found, Committed) else ""
+            )
         else:
             assert outcome.error is not None
-            failed[step.tp] = outcome.error if found is None else _conflict(step, found, task.words)
-    return GroupOutcome(task.group, task.target_group, tuple(written), left, failed, result.atomic, result.how)
+            failed[step.tp] = outcome.error if found is None else _conflict(step, found, task.terms)
+    return GroupOutcome(task.group, task.target_group, tuple(written), unchanged, failed, result.atomic, result.how)
 
 
 def _found(outcome: ChangeOutcome) -> Offset | None:
-    """Returns what the partition holds instead of the expected value, if known."""
+    """Returns the value that the partition holds instead of the expected one; None if unknown."""
     if isinstance(outcome.error, Conflict):
         actual: Offset | None = outcome.error.actual
         return actual
     return None
 
 
-def _conflict(step: PlanStep, found: Offset, words: tuple[str, str]) -> Conflict:
-    """Returns the error, with offsets, for a partition that another client changed; nothing was written over it."""
+def _conflict(step: PlanStep, found: Offset, terms: tuple[str, str]) -> Conflict:
+    """Returns the error, with all offsets, of a partition that another client changed. Nothing was written to it."""
     return Conflict(
         str(step.tp),
-        f"holds {_text(found)}, which is neither {_text(before_image(step.target))} ({words[0]})"
-        f" nor {_text(before_image(step.after))} ({words[1]}); nothing was written",
+        f"holds {_text(found)}, which is neither {_text(before_image(step.target))} ({terms[0]})"
+        f" nor {_text(before_image(step.after))} ({terms[1]}); nothing was written",
         actual=found,
     )
 

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from offsetmgr.migration.mirror_safety import AskOldGroups, LegacyGroup, OwnedGroup
+from offsetmgr.migration.mirror_safety import LegacyGroup, LegacyOwner, ReadLegacyGroups
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups.ownership import owners_many
 from offsetmgr.zookeeper.groups.registry import members_many
 
 
-def legacy_groups(session: ZookeeperSession) -> AskOldGroups:
-    """Returns a function that reads them. It raises if the session fails; an error of one group is that group's
-    ``error``."""
+def legacy_groups(session: ZookeeperSession) -> ReadLegacyGroups:
+    """Returns a function that reads the members and owners of groups.
 
-    def ask(groups: Iterable[str]) -> Mapping[str, LegacyGroup]:
+    The function raises if the session fails; the error of a single group is in the group's ``error``.
+    """
+
+    def read(groups: Iterable[str]) -> Mapping[str, LegacyGroup]:
         found = {group.group: group for group in members_many(session, groups) if group.members or group.error}
-        asked = {name: LegacyGroup({}, {}, group.error) for name, group in found.items()}
+        found_groups = {name: LegacyGroup({}, {}, group.error) for name, group in found.items()}
         for owned in owners_many(session, [name for name, group in found.items() if group.error is None]):
             problem = owned.error or next(iter(owned.errors.values()), None)
             members = {member.member_id: member.session_id for member in found[owned.group].members}
-            owners = {tp: OwnedGroup(owner.member_id, owner.czxid) for tp, owner in owned.owners.items()}
-            asked[owned.group] = LegacyGroup(members, owners, problem)
-        return asked
+            owners = {tp: LegacyOwner(owner.member_id, owner.czxid) for tp, owner in owned.owners.items()}
+            found_groups[owned.group] = LegacyGroup(members, owners, problem)
+        return found_groups
 
-    return ask
+    return read

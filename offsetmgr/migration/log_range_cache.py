@@ -1,4 +1,4 @@
-"""Topics and log ranges of the Kafka cluster, cached for one command."""
+"""A cache of the Kafka cluster's topics and log ranges, for one command."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from offsetmgr.core.errors import CorruptData, OffsetMgrError, OffsetOutOfRange, UnknownTopicOrPartition
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.kafka.cluster.base import Logs
-from offsetmgr.migration.plan import MissingTopic, clamping
+from offsetmgr.migration.plan import MissingTopic, clamp_text
 
 
 @dataclass(slots=True)
 class LogRangeCache:
-    """Topics and log ranges of the Kafka cluster, requested once for each partition. Partitions of 0.7 are unknown,
-    because their offsets belong to no log of messages.
+    """Topics and log ranges of the Kafka cluster, each requested once.
 
-    Its size grows with the partitions of the cluster, not with the offsets of the plan.
+    Partitions of Kafka 0.7 are not looked up, because their positions belong to no log of this cluster. Memory grows
+    with the partitions of the cluster, not with the offsets of the plan.
     """
 
     cluster: Logs | None
@@ -24,8 +24,8 @@ class LogRangeCache:
     _asked: set[str] = field(default_factory=set)
     _known: dict[TopicPartition, LogRange | OffsetMgrError] = field(default_factory=dict)
 
-    def learn(self, partitions: Iterable[TopicPartition]) -> None:
-        """Requests those that are not known yet, in bulk."""
+    def load(self, partitions: Iterable[TopicPartition]) -> None:
+        """Requests the partitions that are not cached yet, in bulk."""
         if self.cluster is None:
             return
         new = {tp for tp in partitions if tp.partition >= 0} - self._known.keys()
@@ -36,12 +36,13 @@ class LogRangeCache:
             self._known.update(self.cluster.log_ranges(existing))
 
     def refresh(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
-        """Requests again the ends of partitions that are known to end before these offsets, because logs grow."""
+        """Requests again the ranges of partitions whose cached end is below one of these offsets, because logs grow."""
         stale = {tp for tp, offset in offsets if (end := self.end(tp)) is not None and offset > end}
         if stale and self.cluster is not None:
             self._known.update(self.cluster.log_ranges(stale))
 
-    def of(self, tp: TopicPartition) -> LogRange | MissingTopic | OffsetMgrError | None:
+    def get(self, tp: TopicPartition) -> LogRange | MissingTopic | OffsetMgrError | None:
+        """Returns the range of a loaded partition, or why there is none; None without a cluster and for Kafka 0.7."""
         if self.cluster is None or tp.partition < 0:
             return None
         if tp.topic not in self._topics:
@@ -51,25 +52,27 @@ class LogRangeCache:
         return self._known[tp]
 
     def holds(self, tp: TopicPartition, offset: int) -> bool:
-        """Returns whether an offset is in its log (the end counts); True without a cluster."""
+        """Returns whether an offset is within its log (the end counts). True without a cluster."""
         found = self._known.get(tp)
         if isinstance(found, LogRange):
             return found.start <= offset <= found.end
         return self.cluster is None or tp.partition < 0
 
     def refusal(self, tp: TopicPartition, offset: int) -> OffsetMgrError | None:
-        """Returns why an offset may not be written: it is outside the current log; None if it may."""
+        """Returns the error of an offset outside its current log; None if the offset may be written."""
         if self.holds(tp, offset):
             return None
-        found = self.of(tp)
+        found = self.get(tp)
         if isinstance(found, LogRange):
-            why = f"{offset} lies outside its log now; {clamping(offset, found)}"
-            return OffsetOutOfRange(str(tp), why, "make a new plan, with --clamp where that is right", log_range=found)
+            why = f"{offset} is outside its log now; {clamp_text(offset, found)}"
+            return OffsetOutOfRange(
+                str(tp), why, "make a new plan, with --clamp if clamping is acceptable", log_range=found
+            )
         if isinstance(found, MissingTopic):
             return UnknownTopicOrPartition(str(tp), found.value, "make a new plan")
-        return CorruptData(str(tp), f"its log could not be asked: {found}", "fix that, and apply again")
+        return CorruptData(str(tp), f"its log range could not be read: {found}", "fix the cause, then apply again")
 
     def end(self, tp: TopicPartition) -> int | None:
-        """Returns the log end offset, if it is known."""
+        """Returns the log end offset; None if unknown."""
         found = self._known.get(tp)
         return found.end if isinstance(found, LogRange) else None

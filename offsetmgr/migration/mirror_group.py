@@ -1,4 +1,4 @@
-"""One mirrored group: its state, the known offsets of both sides, and the lag of the target."""
+"""One mirrored group: its state, the known offsets of both sides, and its lag."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from offsetmgr.core.lockable_store import HeldLock
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupOffsets
 from offsetmgr.core.plurals import count_of
-from offsetmgr.migration.mirror_safety import MemberWatch
+from offsetmgr.migration.mirror_safety import LegacyMemberEvidence
 
 
 class MirrorState(StrEnum):
-    """The state of one group."""
+    """The state of one mirrored group."""
 
     FOLLOWING = "following"
     TARGET_AHEAD = "target-ahead"
-    """A partition is ahead in the target; it stays there, and the others follow."""
+    """A partition is ahead in the target, where it stays; the other partitions follow."""
     WATCHING = "watching"
-    """Live old consumers are registered, and it is unknown yet whether they commit to the target too; nothing is
-    locked or written."""
+    """Live old consumers are registered, and whether they commit to the target too is unknown yet. Nothing is locked or
+    written."""
     REFUSED = "refused"
-    """Other clients use the group in the target; nothing is written."""
+    """Other clients use the group in the target. Nothing is written."""
     TAKEN = "taken"
-    """A consumer started with the group in the target: the cut-over has happened and the mirror of it has ended. Or
-    another mirror took it."""
+    """The mirror of this group has ended, because a consumer started with the group in the target (the cutover), or
+    because another mirror took it."""
     FAILING = "failing"
     """The last attempt failed and will be retried."""
 
@@ -36,8 +36,9 @@ class MirrorState(StrEnum):
 class GroupMirror:
     """One mirrored group.
 
-    ``lag``: the number of offsets by which the target was behind the source at the last read, where no commit counts as
-    offset 0; None if the last read failed, or there was none. ``copied``: the offsets (partitions) written so far.
+    ``lag`` is the number of messages by which the target was behind the source at the last read, where a missing commit
+    counts as offset 0; None if the last read failed, or if there was none. ``copied`` is the number of offsets written
+    so far.
     """
 
     group: str
@@ -46,118 +47,118 @@ class GroupMirror:
     detail: str = ""
     lag: int | None = None
     copied: int = 0
-    held: HeldLock | None = None
+    lock: HeldLock | None = None
     note: str = ""
-    """Information about a group that follows."""
+    """Information for the user about a group that follows."""
     problem: OffsetMgrError | None = None
-    """Why the source, or a part of it, could not be read the last time."""
-    everything: Mapping[TopicPartition, Committed] = field(default_factory=dict)
+    """Why the last read of the source, or of a part of it, failed."""
+    source_offsets: Mapping[TopicPartition, Committed] = field(default_factory=dict)
     """The source's offsets at the last read."""
-    source: Mapping[TopicPartition, Committed] = field(default_factory=dict)
-    """The mirrored ones of them."""
+    mirrored_offsets: Mapping[TopicPartition, Committed] = field(default_factory=dict)
+    """The source's offsets that are mirrored: selected, and not in a deleted log."""
     recreated: Mapping[TopicPartition, RecreatedTopic] = field(default_factory=dict)
-    """Those that are not mirrored, because they point into the deleted log of a recreated topic."""
-    known: dict[TopicPartition, int] = field(default_factory=dict)
-    """The target's offsets as far as known."""
+    """The source's offsets that are not mirrored, because they belong to the deleted log of a recreated topic."""
+    target_offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    """The target's offsets as of the last read or write."""
     stale: bool = True
-    """Whether the target must be read again before ``known`` is used."""
+    """Whether the target must be read again before ``target_offsets`` is used."""
     refresh_at: float = 0.0
-    """When (monotonic seconds) locked offsets must be committed again, so that they do not expire."""
-    watch: MemberWatch = field(default_factory=MemberWatch)
-    watched_since: float | None = None
-    quiet: GroupOffsets | None = None
+    """The time (monotonic seconds) at which locked offsets must be committed again, so that they do not expire."""
+    evidence: LegacyMemberEvidence = field(default_factory=LegacyMemberEvidence)
+    watching_since: float | None = None
+    unlocked_read: GroupOffsets | None = None
     """The target's offsets at the last read while the group was not locked."""
-    quiet_since: float = 0.0
-    """Since when (monotonic seconds) no movement was seen there."""
+    unchanged_since: float = 0.0
+    """The time (monotonic seconds) since which ``unlocked_read`` has not changed."""
 
     @property
-    def over(self) -> bool:
-        """Returns whether nothing is left to do for this group."""
+    def ended(self) -> bool:
+        """Whether the mirror has nothing left to do for this group."""
         return self.state in (MirrorState.REFUSED, MirrorState.TAKEN)
 
     @property
-    def good(self) -> bool:
-        """Returns whether the mirror may end successfully with the group in this state."""
+    def succeeded(self) -> bool:
+        """Whether the mirror succeeds if it ends with the group in this state."""
         if self.state is MirrorState.TAKEN:
             return not self.lag
         return self.state in (MirrorState.FOLLOWING, MirrorState.TARGET_AHEAD) and not self.recreated
 
     @property
-    def left_out(self) -> str:
-        """Returns what is not mirrored of a group that follows, as text; "" if nothing."""
+    def not_mirrored(self) -> str:
+        """The partitions that are not mirrored, as text; "" if there are none."""
         if not self.recreated:
             return ""
         tp, error = min(self.recreated.items())
         more = f", and {len(self.recreated) - 1} more partitions" if len(self.recreated) > 1 else ""
         return f"refused: {tp}: {error.why}{more}"
 
-    def fail(self, error: OffsetMgrError, *, unseen: bool = False) -> None:
-        """Retries later; ``unseen``: the lag of the target is then unknown."""
+    def fail(self, error: OffsetMgrError, *, lag_unknown: bool = False) -> None:
+        """Records an error that is retried later. ``lag_unknown``: the group's lag is no longer known."""
         self.state, self.detail = MirrorState.FAILING, str(error)
-        if unseen:
+        if lag_unknown:
             self.lag = None
 
     def refuse(self, why: str) -> None:
         self.state, self.detail, self.lag = MirrorState.REFUSED, why, None
 
-    def end(self, why: str) -> None:
-        """The group belongs to another client from now on."""
-        self.state, self.detail, self.held = MirrorState.TAKEN, why, None
+    def mark_taken(self, why: str) -> None:
+        """Ends the mirror of the group, because another client uses it from now on."""
+        self.state, self.detail, self.lock = MirrorState.TAKEN, why, None
         if self.lag:
             self.detail += f"; the target was {count_of(self.lag, 'offset')} behind the source then"
 
-    def see_target(self, offsets: Mapping[TopicPartition, Committed]) -> None:
-        self.known = {tp: c.offset for tp, c in offsets.items()}
+    def set_target_offsets(self, offsets: Mapping[TopicPartition, Committed]) -> None:
+        self.target_offsets = {tp: c.offset for tp, c in offsets.items()}
         self.stale = False
 
     def behind(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Returns the source's offsets at the last read that the target lacks."""
-        behind = {tp: c for tp, c in self.source.items() if self.known.get(tp, -1) < c.offset}
+        """Returns the offsets of the source that are ahead of the target."""
+        behind = {tp: c for tp, c in self.mirrored_offsets.items() if self.target_offsets.get(tp, -1) < c.offset}
         return {tp: OffsetAndMetadata(c.offset, c.metadata) for tp, c in behind.items()}
 
-    def measure(self) -> None:
-        """Computes the lag of the target from the known offsets."""
+    def compute_lag(self) -> None:
+        """Computes the lag from the known offsets."""
         if self.problem is not None:
             self.lag = None
             return
-        self.lag = sum(max(c.offset - self.known.get(tp, 0), 0) for tp, c in self.source.items())
+        self.lag = sum(max(c.offset - self.target_offsets.get(tp, 0), 0) for tp, c in self.mirrored_offsets.items())
 
-    def settle(self) -> None:
-        """Records that the target has everything that was read in the source."""
+    def mark_in_step(self) -> None:
+        """Records that the target has every offset that was read in the source."""
         if self.problem is not None:
-            self.fail(self.problem, unseen=True)
+            self.fail(self.problem, lag_unknown=True)
             return
-        ahead = any(self.known.get(tp, -1) > c.offset for tp, c in self.source.items())
+        ahead = any(self.target_offsets.get(tp, -1) > c.offset for tp, c in self.mirrored_offsets.items())
         self.state = MirrorState.TARGET_AHEAD if ahead else MirrorState.FOLLOWING
-        self.detail = "; ".join(filter(None, (self.note, self.left_out)))
+        self.detail = "; ".join(filter(None, (self.note, self.not_mirrored)))
 
-    def book(self, outcomes: Mapping[TopicPartition, ChangeOutcome]) -> bool:
-        """Records the outcome of a write; returns True if an immediate retry is useless."""
+    def record_outcomes(self, outcomes: Mapping[TopicPartition, ChangeOutcome]) -> bool:
+        """Records the outcome of a write; returns True unless a retriable failure makes an immediate retry useful."""
         failed: list[OffsetMgrError] = []
         for tp, outcome in outcomes.items():
             if outcome.status is not EditStatus.FAILED:
                 self.copied += outcome.status is EditStatus.WRITTEN
-                self.known[tp] = self.source[tp].offset
+                self.target_offsets[tp] = self.mirrored_offsets[tp].offset
                 continue
             if isinstance(outcome.before, Committed):
-                self.known[tp] = outcome.before.offset
+                self.target_offsets[tp] = outcome.before.offset
             elif outcome.before is not None:
-                self.known.pop(tp, None)
+                self.target_offsets.pop(tp, None)
             if outcome.error is not None and not isinstance(outcome.error, RewindRefused):
                 failed.append(outcome.error)
-        self.measure()
+        self.compute_lag()
         if not failed:
-            self.settle()
+            self.mark_in_step()
             return True
-        again = next((error for error in failed if error.retriable), None)
-        self.fail(again or failed[0])
-        return again is None
+        retriable = next((error for error in failed if error.retriable), None)
+        self.fail(retriable or failed[0])
+        return retriable is None
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorStatus:
-    """The status of a running mirror. ``lag`` is that of all groups with a known lag; ``unknown`` counts the others,
-    except refused ones. ``recreated`` counts partitions that were refused because their topic was recreated."""
+    """The status of a running mirror. ``lag`` is the sum over all groups with a known lag; ``unknown`` counts the other
+    groups, except refused ones. ``recreated`` counts partitions that were refused because their topic was recreated."""
 
     rounds: int
     copied: int

@@ -1,10 +1,11 @@
-"""The evidence about a group's live old consumers that a mirror needs before it may lock the group in Kafka. Pure.
+"""The evidence that a group's live old consumers commit to ZooKeeper alone, so that a mirror may lock the group in
+Kafka. Pure.
 
-While the group is locked, a member with dual commit fails its Kafka commit and then does not write ZooKeeper: it would
-stop in both stores. Such a member writes Kafka first, so its ZooKeeper offset is never ahead of Kafka. An owned
-partition that *moved* in ZooKeeper beyond Kafka's offset, read afterwards, proves that its owner commits to ZooKeeper
-alone. A partition that is merely ahead there proves nothing: a member that was just restarted with dual commit has not
-committed yet.
+While the group is locked, a member with dual commit fails its commit to Kafka and then does not write ZooKeeper either,
+so its progress would stop in both stores. A dual member writes Kafka first, so its ZooKeeper offset is never ahead of
+its offset in Kafka. Therefore, if the ZooKeeper offset of an owned partition *moved* beyond Kafka's offset, which was
+read afterwards, its owner commits to ZooKeeper alone. A ZooKeeper offset that is merely ahead proves nothing: a member
+that was just restarted with dual commit has not committed yet.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, TopicPartition
 
 REBALANCE_S: Final = 10.0
-"""Seconds for which a member without partitions may still receive some: the old consumer tries 4 times, 2 s apart."""
+"""The seconds for which a member without partitions may still get some: the old consumer tries 4 times, 2 s apart."""
 
 _UNKNOWN: Final = "an owner that cannot be read"
 
 
-class OwnedGroup(NamedTuple):
-    """The owner of a partition; ``czxid`` is that of the owner's node. ``member_id`` None: unreadable."""
+class LegacyOwner(NamedTuple):
+    """The owner of a partition. ``member_id`` is None if the owner's znode is unreadable; ``czxid`` is the znode's
+    creation."""
 
     member_id: str | None
     czxid: int
@@ -32,72 +34,78 @@ class OwnedGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LegacyGroup:
-    """The live old consumers of one group: their ZooKeeper sessions by id, and their partitions.
+    """The live old consumers of one group: their ZooKeeper sessions by member id, and the owners of partitions.
 
-    With ``error`` set nothing is known of them.
+    If ``error`` is set, they could not be read.
     """
 
     members: Mapping[str, int]
-    owners: Mapping[TopicPartition, OwnedGroup]
+    owners: Mapping[TopicPartition, LegacyOwner]
     error: OffsetMgrError | None = None
 
 
-AskOldGroups = Callable[[Iterable[str]], Mapping[str, LegacyGroup]]
-"""Returns live old consumers; groups without any are missing."""
+ReadLegacyGroups = Callable[[Iterable[str]], Mapping[str, LegacyGroup]]
+"""Returns the live old consumers of groups. Groups without any are missing."""
 
-NOBODY: Final = LegacyGroup({}, {})
+NO_MEMBERS: Final = LegacyGroup({}, {})
 
 
 @dataclass(slots=True)
-class MemberWatch:
-    """The observations of one group's members. A member is its id and its session: one that returns is new."""
+class LegacyMemberEvidence:
+    """The evidence about the members of one group. A member is identified by its id and its session, so one that
+    registers again is new."""
 
     members: Mapping[str, int] | None = None
-    since: float = -math.inf
-    """When members were first seen, or last changed (monotonic seconds); minus infinity if there never were any."""
-    _first: dict[TopicPartition, tuple[OwnedGroup, int]] = field(default_factory=dict)
+    changed_at: float = -math.inf
+    """The time (monotonic seconds) at which the members were first seen or last changed; minus infinity if there were
+    none."""
+    _first_seen: dict[TopicPartition, tuple[LegacyOwner, int]] = field(default_factory=dict)
     _proven: set[tuple[str, int]] = field(default_factory=set)
 
-    def look(
+    def observe(
         self,
-        old: LegacyGroup,
+        group: LegacyGroup,
         source: Mapping[TopicPartition, Committed],
         target: Mapping[TopicPartition, Committed],
         now: float,
     ) -> None:
-        """Records one observation: the members read first, then the source, then the target."""
-        self.meet(old, now)
-        for tp, owned in old.owners.items():
+        """Records one observation. The members must be read first, then the source, then the target."""
+        self.observe_members(group, now)
+        for tp, owned in group.owners.items():
             offset = source[tp].offset if tp in source else -1
-            first = self._first.get(tp)
+            first = self._first_seen.get(tp)
             if first is None or first[0] != owned:
-                self._first[tp] = (owned, offset)
+                self._first_seen[tp] = (owned, offset)
             elif offset > first[1] and _offset(target, tp) < offset:
-                self._proven |= {(m, session) for m, session in old.members.items() if m == owned.member_id}
+                self._proven |= {(m, session) for m, session in group.members.items() if m == owned.member_id}
 
-    def meet(self, old: LegacyGroup, now: float) -> None:
+    def observe_members(self, group: LegacyGroup, now: float) -> None:
         """Records the present members."""
-        if self.members != old.members and (self.members is not None or old.members):
-            self.since = now
-        self.members = dict(old.members)
-        self._proven &= set(old.members.items())
+        if self.members != group.members and (self.members is not None or group.members):
+            self.changed_at = now
+        self.members = dict(group.members)
+        self._proven &= set(group.members.items())
 
-    def unproven(self, old: LegacyGroup, now: float) -> list[str]:
-        """Returns members that may commit to Kafka too."""
-        owners = {owned.member_id for owned in old.owners.values()}
-        unseen = {m if m is not None else _UNKNOWN for m in owners if m is None or not self._seen(old, m)}
-        if not owners or now - self.since < REBALANCE_S:
-            unseen |= {m for m in old.members if m not in owners and not self._seen(old, m)}
-        return sorted(unseen)
+    def unproven(self, group: LegacyGroup, now: float) -> list[str]:
+        """Returns the members that may commit to Kafka too."""
+        owners = {owned.member_id for owned in group.owners.values()}
+        unproven_members = {
+            m if m is not None else _UNKNOWN for m in owners if m is None or not self._is_proven(group, m)
+        }
+        if not owners or now - self.changed_at < REBALANCE_S:
+            unproven_members |= {m for m in group.members if m not in owners and not self._is_proven(group, m)}
+        return sorted(unproven_members)
 
-    def admits(self, old: LegacyGroup) -> bool:
-        """Returns whether a locked group may be kept: no new member, and no owner without proof."""
+    def allows_lock(self, group: LegacyGroup) -> bool:
+        """Returns whether the group may stay locked: there is no new member, and every owner is proven."""
         known = set((self.members or {}).items())
-        owners = {owned.member_id for owned in old.owners.values()}
-        return known.issuperset(old.members.items()) and all(m is not None and self._seen(old, m) for m in owners)
+        owners = {owned.member_id for owned in group.owners.values()}
+        return known.issuperset(group.members.items()) and all(
+            m is not None and self._is_proven(group, m) for m in owners
+        )
 
-    def _seen(self, old: LegacyGroup, member_id: str) -> bool:
-        return (member_id, old.members.get(member_id, 0)) in self._proven
+    def _is_proven(self, group: LegacyGroup, member_id: str) -> bool:
+        return (member_id, group.members.get(member_id, 0)) in self._proven
 
 
 def _offset(found: Mapping[TopicPartition, Committed], tp: TopicPartition) -> int:

@@ -1,16 +1,16 @@
-"""Folding observations of a group into what each partition's owner was seen to do.
+"""Combines observations of a group into the history of each partition: what its owner was seen to commit.
 
-Pure. A movement counts for a member only if the very same ownership (the owner node's czxid) was there at both ends of
-it, so a change of owner begins a new track. The tracks' conclusions rest on two orders: a dual member writes Kafka
-before ZooKeeper and finishes one commit before it begins the next (ZookeeperConsumerConnector.commitOffsets), and one
-observation reads ZooKeeper before Kafka.
+Pure. A change of an offset counts for a member only if the same ownership (the czxid of the owner's znode) was observed
+before and after it, so a change of owner begins a new history. The conclusions rely on two orders: a dual member writes
+Kafka before ZooKeeper and finishes one commit before it begins the next (ZookeeperConsumerConnector.commitOffsets), and
+an observation reads ZooKeeper before Kafka.
 
-* *ZooKeeper alone*: ZooKeeper moved to X, and Kafka, read afterwards, is below X. A dual member would have written X
+* *ZooKeeper alone*: ZooKeeper changed to X, and Kafka, read afterwards, is below X. A dual member would have written X
   to Kafka first.
-* *Kafka alone*: Kafka moved to X (beyond everything either store held before, so not the offset the member started
-  from, which a dual member does not write again), then to Y, and ZooKeeper, read after Y was seen, has not moved. A
-  dual member finishes X in ZooKeeper before it writes Y.
-* *both*: both moved.
+* *Kafka alone*: Kafka changed to X (beyond every offset of either store before, so not the offset from which the member
+  started, which a dual member does not write again) and then to Y, and ZooKeeper, read after Y was seen, has not
+  changed. A dual member finishes X in ZooKeeper before it writes Y.
+* *both*: both stores changed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from offsetmgr.migration.group_snapshot import Observation, PartitionOwner, Read
 
 
 class OffsetChange(NamedTuple):
-    """One change of a committed offset between two observations."""
+    """A change of a committed offset between two observations."""
 
     at_ms: int
     before: Offset
@@ -40,24 +40,24 @@ class OffsetChange(NamedTuple):
 
 
 def offset_or(reading: Reading | None, default: int = -1) -> int:
-    """Returns the offset, or a number below every offset, for comparisons."""
+    """Returns the offset, or ``default`` (less than every offset), for comparisons."""
     return reading.offset if isinstance(reading, Committed) else default
 
 
 @dataclass(slots=True)
 class StoreHistory:
-    """One store's offset of one partition under one ownership."""
+    """The offsets of one partition in one store under one ownership."""
 
     first: Offset | None = None
     last: Offset | None = None
-    moves: list[OffsetChange] = field(default_factory=list)
+    changes: list[OffsetChange] = field(default_factory=list)
     error: OffsetMgrError | None = None
-    """The error of the newest read; None if it succeeded."""
+    """The error of the latest read; None if it succeeded."""
     lowered: str | None = None
-    """Set if the offset was deleted or went backwards, which no consumer does."""
+    """The change, as text, if the offset was deleted or decreased, which no consumer does."""
 
     def add(self, at_ms: int, reading: Reading | None) -> bool:
-        """Records one read; returns True if it shows a movement."""
+        """Records one read; returns True if the offset has changed."""
         if reading is None or isinstance(reading, OffsetMgrError):
             self.error = reading if reading is not None else OffsetMgrError("offset", "it was not read")
             return False
@@ -71,7 +71,7 @@ class StoreHistory:
         if isinstance(reading, Absent) or offset_or(reading) < offset_or(before):
             self.lowered = f"{reading_text(before)} -> {reading_text(reading)} at {clock_time(at_ms)}"
         else:
-            self.moves.append(OffsetChange(at_ms, before, reading))
+            self.changes.append(OffsetChange(at_ms, before, reading))
         return True
 
 
@@ -93,97 +93,105 @@ class PartitionHistory:
     kafka: StoreHistory = field(default_factory=StoreHistory)
     log: LogRange | None = None
     changed_ms: int = 0
-    """When an offset or the log's end last changed; the start of the history before that."""
+    """The time at which an offset or the log's end last changed, initially the start of the history."""
     zookeeper_alone: str | None = None
-    """The proof that a commit went to ZooKeeper and not to Kafka."""
+    """The proof that a commit went to ZooKeeper and not to Kafka, as text."""
     kafka_alone: str | None = None
-    """The proof that a commit went to Kafka and not to ZooKeeper."""
+    """The proof that a commit went to Kafka and not to ZooKeeper, as text."""
 
     @property
-    def quiet_ms(self) -> int:
-        """Returns for how long neither an offset nor the log's end changed (milliseconds)."""
+    def unchanged_ms(self) -> int:
+        """The milliseconds since an offset or the log's end last changed."""
         return self.until_ms - self.changed_ms
 
     @property
-    def fresh_kafka_moves(self) -> list[OffsetChange]:
-        """Returns Kafka's movements beyond every offset of either store at the start of the history."""
+    def new_kafka_changes(self) -> list[OffsetChange]:
+        """The changes in Kafka beyond every offset of either store at the start of the history."""
         start = max(offset_or(self.kafka.first), offset_or(self.zookeeper.first))
-        return [m for m in self.kafka.moves if m.after.offset > start]
+        return [m for m in self.kafka.changes if m.after.offset > start]
 
     @property
-    def unread(self) -> int | None:
-        """Returns the messages that the group has not consumed, by the larger offset; None if unknown."""
+    def lag(self) -> int | None:
+        """The number of messages after the larger of both offsets; None if unknown."""
         if self.log is None or self.zookeeper.error or self.kafka.error:
             return None
         committed = max(offset_or(self.zookeeper.last), offset_or(self.kafka.last))
         return max(0, self.log.end - max(committed, self.log.start))
 
-    def add(self, seen: Observation) -> None:
+    def add(self, observation: Observation) -> None:
         tp = self.partition
-        ready_to_prove = len(self.fresh_kafka_moves) >= 2
-        changed = self.zookeeper.add(seen.at_ms, seen.zookeeper.get(tp))
-        changed |= self.kafka.add(seen.at_ms, seen.kafka.get(tp))
-        log = seen.logs.get(tp)
+        two_kafka_changes_before = len(self.new_kafka_changes) >= 2
+        changed = self.zookeeper.add(observation.at_ms, observation.zookeeper.get(tp))
+        changed |= self.kafka.add(observation.at_ms, observation.kafka.get(tp))
+        log = observation.logs.get(tp)
         if isinstance(log, LogRange):
             changed |= self.log is not None and self.log.end != log.end
             self.log = log
-        self.until_ms = seen.at_ms
+        self.until_ms = observation.at_ms
         if changed:
-            self.changed_ms = seen.at_ms
-        self._prove(ready_to_prove)
+            self.changed_ms = observation.at_ms
+        self._prove(two_kafka_changes_before)
 
-    def _prove(self, second_kafka_move_seen_before: bool) -> None:
-        if self.zookeeper.moves and not self.zookeeper_alone and self.kafka.error is None:
-            move = self.zookeeper.moves[-1]
-            if move.at_ms == self.until_ms and offset_or(self.kafka.last) < move.after.offset:
-                self.zookeeper_alone = f"ZooKeeper {move}, Kafka read afterwards: {reading_text(self.kafka.last)}"
-        untouched = not self.zookeeper.moves and self.zookeeper.error is None and self.zookeeper.lowered is None
-        if second_kafka_move_seen_before and untouched and not self.kafka_alone:
-            one, two = self.fresh_kafka_moves[:2]
+    def _prove(self, two_kafka_changes_before: bool) -> None:
+        if self.zookeeper.changes and not self.zookeeper_alone and self.kafka.error is None:
+            change = self.zookeeper.changes[-1]
+            if change.at_ms == self.until_ms and offset_or(self.kafka.last) < change.after.offset:
+                self.zookeeper_alone = f"ZooKeeper {change}, Kafka read afterwards: {reading_text(self.kafka.last)}"
+        zookeeper_unchanged = (
+            not self.zookeeper.changes and self.zookeeper.error is None and self.zookeeper.lowered is None
+        )
+        if two_kafka_changes_before and zookeeper_unchanged and not self.kafka_alone:
+            one, two = self.new_kafka_changes[:2]
             self.kafka_alone = (
                 f"Kafka {one}, then {two}, ZooKeeper read afterwards: still {reading_text(self.zookeeper.last)}"
             )
 
 
 class GroupHistory:
-    """A series of observations of one group, folded as they come."""
+    """The history of a group: its observations, combined as they arrive."""
 
     def __init__(self, observations: Iterable[Observation] = ()) -> None:
-        self._tracks: dict[TopicPartition, PartitionHistory] = {}
+        self._partitions: dict[TopicPartition, PartitionHistory] = {}
         self.latest: Observation | None = None
         self.began_ms: int | None = None
-        self._rebalanced_ms: int | None = None
-        for seen in observations:
-            self.add(seen)
+        self._last_rebalance_ms: int | None = None
+        for observation in observations:
+            self.add(observation)
 
     @property
-    def tracks(self) -> Mapping[TopicPartition, PartitionHistory]:
-        """Returns the history of each partition under its current ownership; partitions without an owner have none."""
-        return self._tracks
+    def partitions(self) -> Mapping[TopicPartition, PartitionHistory]:
+        """The history of each partition under its current ownership. Partitions without an owner have none."""
+        return self._partitions
 
     @property
     def steady_ms(self) -> int:
-        """Returns for how long neither a registration nor an owner has changed (milliseconds)."""
-        if self.latest is None or self._rebalanced_ms is None:
+        """The milliseconds since a registration or an owner last changed."""
+        if self.latest is None or self._last_rebalance_ms is None:
             return 0
-        return self.latest.at_ms - self._rebalanced_ms
+        return self.latest.at_ms - self._last_rebalance_ms
 
-    def add(self, seen: Observation) -> None:
+    def add(self, observation: Observation) -> None:
         """Records one observation; they must come in order."""
-        before, self.latest = self.latest, seen
-        if before is None or _registrations(before) != _registrations(seen) or before.owners != seen.owners:
-            self._rebalanced_ms = seen.at_ms
+        before, self.latest = self.latest, observation
+        if (
+            before is None
+            or _registrations(before) != _registrations(observation)
+            or before.owners != observation.owners
+        ):
+            self._last_rebalance_ms = observation.at_ms
         if self.began_ms is None:
-            self.began_ms = seen.at_ms
-        tracks: dict[TopicPartition, PartitionHistory] = {}
-        for tp, owned in seen.owners.items():
-            track = self._tracks.get(tp)
-            if track is None or track.owned != owned:
-                track = PartitionHistory(tp, owned, seen.at_ms, seen.at_ms, changed_ms=seen.at_ms)
-            track.add(seen)
-            tracks[tp] = track
-        self._tracks = tracks
+            self.began_ms = observation.at_ms
+        partitions: dict[TopicPartition, PartitionHistory] = {}
+        for tp, owned in observation.owners.items():
+            partition = self._partitions.get(tp)
+            if partition is None or partition.owned != owned:
+                partition = PartitionHistory(
+                    tp, owned, observation.at_ms, observation.at_ms, changed_ms=observation.at_ms
+                )
+            partition.add(observation)
+            partitions[tp] = partition
+        self._partitions = partitions
 
 
-def _registrations(seen: Observation) -> dict[str, int]:
-    return {member.id: member.czxid for member in seen.members.values()}
+def _registrations(observation: Observation) -> dict[str, int]:
+    return {member.id: member.czxid for member in observation.members.values()}

@@ -1,7 +1,7 @@
-"""The partition map: the new partition of each broker's partition of Kafka 0.7, and where in it a group continues.
+"""The partition map: for each partition of a Kafka 0.7 broker, the new partition and where in it a group continues.
 
-A byte position means nothing to later versions, so an operator provides a table or a starting point.
-`byte_position_translation` asks the cluster.
+A byte position means nothing to later versions of Kafka, so an operator provides a table of positions or a starting
+point. `byte_position_translation` looks up starting points in the cluster.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _LARGEST: Final = 2**63 - 1
 
 
 class MappedStart(StrEnum):
-    """The position at which a group continues if the message at its byte position is unknown."""
+    """The position at which a group continues if the offset of its byte position is unknown."""
 
     EARLIEST = "earliest"
-    """At the log's start: consumed messages come again."""
+    """At the log's start: consumed messages are consumed again."""
     LATEST = "latest"
     """At the log's end: messages that were not consumed yet are skipped."""
 
@@ -42,32 +42,32 @@ class ResolvedStart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PositionTable:
-    """Byte positions with the offsets of the messages that begin there, both ascending.
+    """A table of byte positions and the offsets of the messages that begin there, both ascending.
 
-    ``floor``: a position between two entries means the one before it (the group repeats the messages between); else it
-    is rejected, and so is one before the first entry.
+    A position between two entries is rejected; with ``floor`` it means the entry before it, so that the group consumes
+    the messages between them again. A position before the first entry is always rejected.
     """
 
     entries: tuple[tuple[int, int], ...]
     floor: bool = False
 
     def find(self, position: int) -> ResolvedStart | str:
-        """Returns the offset, or the reason for none."""
+        """Returns the offset of a byte position, or the reason why there is none."""
         index = bisect_right(self.entries, (position, _LARGEST)) - 1
         if index < 0:
-            return f"byte {position} lies before the table's first entry, byte {self.entries[0][0]}"
+            return f"byte {position} is before the table's first entry, byte {self.entries[0][0]}"
         at, offset = self.entries[index]
         if at == position:
             return ResolvedStart(offset, f"byte {position} is offset {offset} in the table")
         if self.floor:
-            return ResolvedStart(offset, f"floor: byte {position} lies after byte {at}, offset {offset} in the table")
+            return ResolvedStart(offset, f"floor: byte {position} is after byte {at}, offset {offset} in the table")
         return f'byte {position} is not in the table (the entry before it: byte {at}), and "between" does not say floor'
 
 
 @dataclass(frozen=True, slots=True)
 class MapEntry:
-    """The mapping of one partition of 0.7: ``partition``, with a table or a starting point (a `MappedStart`, or a time
-    in ms since 1970: the first message at or after it)."""
+    """The mapping of one partition of Kafka 0.7: the new ``partition``, and a table or a starting point. The latter is
+    a `MappedStart` or a time in ms since 1970 (the first message at or after it)."""
 
     partition: int
     choice: PositionTable | MappedStart | int
@@ -75,7 +75,7 @@ class MapEntry:
 
 @dataclass(frozen=True, slots=True)
 class MapOrigin:
-    """The map of a plan: the hash of its file, and who confirmed it."""
+    """The identity of a map in a plan: the hash of its file, and the name of the person who confirmed it."""
 
     sha256: str
     confirmed_by: str
@@ -83,7 +83,7 @@ class MapOrigin:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMap:
-    """A confirmed map."""
+    """A partition map that an operator has confirmed."""
 
     origin: MapOrigin
     entries: Mapping[TopicPartition, MapEntry]
@@ -111,7 +111,7 @@ def parse_map(name: str, data: bytes) -> PartitionMap:
     version = document.get(_FORMAT)
     if version is None:
         raise MalformedData(
-            what, "is no partition map of offsetmgr", "write one: migrate plan --draft-partition-map FILE"
+            what, "is not a partition map of offsetmgr", "write one: migrate plan --draft-partition-map FILE"
         )
     if type(version) is not int or version != VERSION:
         raise UnknownVersion(what, f"version {json.dumps(version)[:20]} is not known here (known: {VERSION})")
@@ -119,17 +119,19 @@ def parse_map(name: str, data: bytes) -> PartitionMap:
     topics = _object(what, "topics", document.get("topics"))
     entries: dict[TopicPartition, MapEntry] = {}
     for topic, partitions in topics.items():
-        taken: dict[int, str] = {}
+        source_of: dict[int, str] = {}
         for text, encoded in _object(what, f"topic {topic!r}", partitions).items():
             where = f"topic {topic!r}, {text!r}"
             old = BrokerPartition.parse(text)
             if old is None:
                 raise MalformedData(what, f"{where}: is not BROKER-PARTITION", "as in 1-0")
             entry = _entry(what, where, _object(what, where, encoded))
-            if entry.partition in taken:
-                why = f"{where}: becomes partition {entry.partition}, and so does {taken[entry.partition]!r}"
-                raise MalformedData(what, why, "one offset cannot stand for two: give each a partition of its own")
-            taken[entry.partition] = text
+            if entry.partition in source_of:
+                why = f"{where}: becomes partition {entry.partition}, and so does {source_of[entry.partition]!r}"
+                raise MalformedData(
+                    what, why, "two partitions cannot share one offset: give each a partition of its own"
+                )
+            source_of[entry.partition] = text
             entries[TopicPartition(topic, old)] = entry
     confirmed_by = document.get("confirmed_by")
     if not isinstance(confirmed_by, str) or not confirmed_by.strip():
@@ -163,10 +165,12 @@ def _start(what: str, where: str, start: Any) -> MappedStart | int:
         try:
             at = datetime.fromisoformat(start["time"])
         except ValueError:
-            raise MalformedData(what, f"{where}: {start['time']!r} is no time", "as in 2013-05-01T12:00:00Z") from None
+            raise MalformedData(
+                what, f"{where}: {start['time']!r} is not a time", "as in 2013-05-01T12:00:00Z"
+            ) from None
         at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
         if at.timestamp() < 0:
-            raise MalformedData(what, f"{where}: {start['time']!r} lies before 1970")
+            raise MalformedData(what, f"{where}: {start['time']!r} is before 1970")
         return round(at.timestamp() * 1000)
     if isinstance(start, str) and start in tuple(MappedStart):
         return MappedStart(start)
@@ -182,8 +186,8 @@ def _table(what: str, where: str, table: Any) -> tuple[tuple[int, int], ...]:
         if not good:
             raise MalformedData(what, f"{where}: row {number} of the table is not [byte position, offset]")
         if entries and not (row[0] > entries[-1][0] and row[1] > entries[-1][1]):
-            why = f"{where}: row {number} of the table does not rise: {row} after {list(entries[-1])}"
-            raise MalformedData(what, why, "a message further on has a larger byte position and a larger offset")
+            why = f"{where}: row {number} of the table is not ascending: {row} after {list(entries[-1])}"
+            raise MalformedData(what, why, "both the byte positions and the offsets must increase from row to row")
         entries.append((row[0], row[1]))
     return tuple(entries)
 
@@ -192,7 +196,7 @@ def _document(what: str, data: bytes) -> dict[str, Any]:
     def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = [key for key, _ in found]
         if double := next((key for key in keys if keys.count(key) > 1), None):
-            raise MalformedData(what, f"{double!r} comes twice in one object")
+            raise MalformedData(what, f"{double!r} occurs twice in one object")
         return dict(found)
 
     try:
@@ -212,6 +216,6 @@ def _object(what: str, where: str, value: Any) -> dict[str, Any]:
 
 
 def _only(what: str, where: str, found: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    # A misspelled key must not count as missing.
+    # Rejects a misspelled key, which would otherwise count as missing.
     if unknown := next((key for key in found if key not in known), None):
         raise MalformedData(what, f"{where}: unknown key {unknown!r}", f"known: {', '.join(known)}")

@@ -1,7 +1,7 @@
-"""The draft of a partition map, for an operator to correct and confirm.
+"""The draft of a partition map, which an operator corrects and confirms.
 
-Nothing in it is known to be right: only the people who moved the data know in which order the partitions of brokers
-became numbers. It is rejected until a name is entered in it.
+The draft is a guess: only the people who moved the data know which new partition each broker's partition became. A
+draft is rejected until a name is entered in it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ class _SampledPartition:
 
 @dataclass(slots=True)
 class MapDraft:
-    """Collects the partitions of 0.7 with offsets of groups; memory grows with the partitions, not with the groups."""
+    """Collects the partitions of Kafka 0.7 for which groups have offsets. Memory grows with the partitions, not with
+    the groups."""
 
     _seen: dict[TopicPartition, _SampledPartition] = field(default_factory=dict)
 
-    def add(self, found: GroupOffsets, wanted: Iterable[TopicPartition]) -> None:
-        for tp in wanted:
+    def add(self, found: GroupOffsets, partitions: Iterable[TopicPartition]) -> None:
+        for tp in partitions:
             if isinstance(tp.partition, BrokerPartition):
                 seen = self._seen.setdefault(tp, _SampledPartition())
                 position = found.offsets[tp].offset
@@ -49,8 +50,8 @@ class MapDraft:
                 seen.highest = max(seen.highest, position)
 
     def encode(self, source: str, counts: Mapping[str, int] | None) -> bytes:
-        """Returns the draft as text; ``counts`` are the partition counts of topics in the Kafka cluster, None if it was
-        not asked.
+        """Returns the draft as text. ``counts`` are the partition counts of topics in the Kafka cluster; None if there
+        is no cluster.
 
         Raises `GroupNotFound` if no group has a byte position.
         """

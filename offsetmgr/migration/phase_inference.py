@@ -1,4 +1,4 @@
-"""The phase check of a whole group: what its watched partitions show about each member, and about all.
+"""Checks and infers the phase of a whole group from what its watched partitions show about each member.
 
 Pure. A group passes only if every live member is known to have been restarted and to commit where the phase requires.
 """
@@ -16,21 +16,21 @@ from offsetmgr.migration.evidence import (
     Confidence,
     EvidenceThresholds,
     PartitionEvidence,
+    assess_owned,
+    assess_unowned,
     behaviour_of,
     describe_behaviour,
-    judge_owned,
-    judge_unowned,
 )
 from offsetmgr.migration.group_snapshot import Observation, RegisteredMember, at
 from offsetmgr.migration.ownership_history import GroupHistory, PartitionHistory
 
 
 @dataclass(frozen=True, slots=True)
-class MemberVerdict:
+class MemberEvidence:
     """The evidence about one member: whether it was restarted, and whether its commits fit the phase.
 
-    ``settled`` False: further observations may change it. ``wrong``: it is known to be in another phase, or not to have
-    been restarted.
+    ``remedy`` is what the operator can do if it does not pass. ``final`` is False if further observations may change
+    the result. ``wrong``: the member is known to be in another phase, or not to have been restarted.
     """
 
     member: str
@@ -38,48 +38,50 @@ class MemberVerdict:
     ok: bool
     confidence: Confidence
     why: str
-    settle: str = ""
-    settled: bool = True
+    remedy: str = ""
+    final: bool = True
     wrong: bool = False
     partitions: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseReport:
-    """The result of the phase check. ``passed`` only if every member and partition in scope is known to fit."""
+    """The result of the phase check. ``passed`` is True only if every member and partition in scope is known to fit.
+    ``final`` is False if further observations may change the result."""
 
     group: str
     phase: CommitMode
     passed: bool
-    settled: bool
+    final: bool
     began_ms: int
     ended_ms: int
-    members: tuple[MemberVerdict, ...]
+    members: tuple[MemberEvidence, ...]
     partitions: tuple[PartitionEvidence, ...]
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
     def not_bounced(self) -> tuple[str, ...]:
-        """Returns the members of the start of the bounce that are still there."""
+        """The members from before the bounce that have not been restarted."""
         return tuple(m.member for m in self.members if m.wrong and m.why.startswith(_NOT_BOUNCED))
 
     @property
     def wrong(self) -> tuple[str, ...]:
-        """Returns the members that are known to be in another phase, or not to have been restarted."""
+        """The members that are known to be in another phase, or not to have been restarted."""
         return tuple(m.member for m in self.members if m.wrong)
 
     @property
-    def hopeless(self) -> bool:
-        """Returns whether a member is wrong in a way that further observations cannot change."""
-        return any(m.wrong and m.settled for m in self.members)
+    def cannot_pass(self) -> bool:
+        """Whether the check cannot pass any more, because further observations cannot change the result of a wrong
+        member."""
+        return any(m.wrong and m.final for m in self.members)
 
 
 _NOT_BOUNCED = "not bounced"
 
 
 def assess_phase(
-    watch: GroupHistory,
+    history: GroupHistory,
     phase: CommitMode,
     *,
     baseline: Observation | None = None,
@@ -89,66 +91,77 @@ def assess_phase(
 ) -> PhaseReport:
     """Checks a watched group against a phase.
 
-    ``only`` restricts the check to these members (the gate of one step of a rolling bounce); without it every live
-    member and every partition counts. ``also`` is a second accepted phase: members may be in either.
+    ``only`` restricts the check to these members (the gate of one step of a rolling bounce); otherwise every live
+    member and every partition counts. With ``also``, members may be in that phase too.
     """
     rules = rules or EvidenceThresholds()
-    seen = watch.latest
-    if seen is None or watch.began_ms is None:
+    observation = history.latest
+    if observation is None or history.began_ms is None:
         raise ValueError("nothing has been observed")
-    scope = set(seen.members) if only is None else set(only)
-    parts = tuple(_judge_either(watch.tracks[tp], phase, also, rules) for tp in sorted(watch.tracks))
-    parts = tuple(v for v in parts if v.member in scope)
+    scope = set(observation.members) if only is None else set(only)
+    owned_partitions = tuple(
+        _assess_either_phase(history.partitions[tp], phase, also, rules) for tp in sorted(history.partitions)
+    )
+    owned_partitions = tuple(v for v in owned_partitions if v.member in scope)
     members = tuple(
-        _judge_member(seen.members[m], [v for v in parts if v.member == m], baseline, rules, watch.steady_ms)
-        for m in sorted(scope & set(seen.members))
+        _assess_member(
+            observation.members[m], [v for v in owned_partitions if v.member == m], baseline, rules, history.steady_ms
+        )
+        for m in sorted(scope & set(observation.members))
     )
-    unowned = tuple(judge_unowned(seen, tp) for tp in seen.partitions if tp not in seen.owners)
-    problems = _problems(seen, scope, only is None)
-    settled = bool(members) and not problems
-    settled = settled and all(v.settled for v in (*parts, *unowned)) and all(m.settled for m in members)
+    unowned = tuple(assess_unowned(observation, tp) for tp in observation.partitions if tp not in observation.owners)
+    problems = _problems(observation, scope, only is None)
+    final = bool(members) and not problems
+    final = final and all(v.final for v in (*owned_partitions, *unowned)) and all(m.final for m in members)
     return PhaseReport(
-        group=seen.group,
+        group=observation.group,
         phase=phase,
-        passed=bool(members) and not problems and all(v.ok for v in (*parts, *unowned)) and all(m.ok for m in members),
-        settled=settled,
-        began_ms=watch.began_ms,
-        ended_ms=seen.at_ms,
+        passed=bool(members)
+        and not problems
+        and all(v.ok for v in (*owned_partitions, *unowned))
+        and all(m.ok for m in members),
+        final=final,
+        began_ms=history.began_ms,
+        ended_ms=observation.at_ms,
         members=members,
-        partitions=tuple(sorted((*parts, *unowned), key=lambda v: v.partition)),
+        partitions=tuple(sorted((*owned_partitions, *unowned), key=lambda v: v.partition)),
         problems=problems,
-        notes=_notes(seen, baseline),
+        notes=_notes(observation, baseline),
     )
 
 
-def _judge_either(
-    track: PartitionHistory, phase: CommitMode, also: CommitMode | None, rules: EvidenceThresholds
+def _assess_either_phase(
+    partition: PartitionHistory, phase: CommitMode, also: CommitMode | None, rules: EvidenceThresholds
 ) -> PartitionEvidence:
-    verdict = judge_owned(track, phase, rules)
-    if verdict.ok or also is None:
-        return verdict
-    other = judge_owned(track, also, rules)
-    return other if other.ok or not other.settled else verdict
+    result = assess_owned(partition, phase, rules)
+    if result.ok or also is None:
+        return result
+    other = assess_owned(partition, also, rules)
+    return other if other.ok or not other.final else result
 
 
-def _problems(seen: Observation, scope: set[str], whole_group: bool) -> tuple[str, ...]:
-    problems = [f"ZooKeeper node {node} cannot be read: its content is unknown" for node in seen.unreadable]
-    if not seen.members:
-        problems.append("no live member is registered: nothing can be seen of the group's phase")
-    foreign_owners = sorted({o.member for o in seen.owners.values()} - set(seen.members))
+def _problems(observation: Observation, scope: set[str], whole_group: bool) -> tuple[str, ...]:
+    problems = [f"ZooKeeper node {node} cannot be read: its content is unknown" for node in observation.unreadable]
+    if not observation.members:
+        problems.append("no live member is registered, so the group's phase cannot be observed")
+    foreign_owners = sorted({o.member for o in observation.owners.values()} - set(observation.members))
     problems += [f"{m} owns partitions but is not registered: the group is still rebalancing" for m in foreign_owners]
     if not whole_group:
-        problems += [f"{m} is no longer registered" for m in sorted(scope - set(seen.members))]
+        problems += [f"{m} is no longer registered" for m in sorted(scope - set(observation.members))]
     return tuple(problems)
 
 
-def _notes(seen: Observation, baseline: Observation | None) -> tuple[str, ...]:
+def _notes(observation: Observation, baseline: Observation | None) -> tuple[str, ...]:
     notes = []
     if baseline is None:
         notes.append("without a baseline no id can be compared: a member counts as restarted only by its commits")
-    if seen.unconsumed:
-        named = ", ".join(str(tp) for tp in seen.unconsumed[:5]) + (" ..." if len(seen.unconsumed) > 5 else "")
-        notes.append(f"no live member subscribes to {named}: those offsets are not judged and move with `migrate`")
+    if observation.unconsumed:
+        named = ", ".join(str(tp) for tp in observation.unconsumed[:5]) + (
+            " ..." if len(observation.unconsumed) > 5 else ""
+        )
+        notes.append(
+            f"no live member subscribes to {named}: those offsets are not checked; `offsetmgr migrate` moves them"
+        )
     return tuple(notes)
 
 
@@ -157,7 +170,7 @@ def _notes(seen: Observation, baseline: Observation | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Restart:
-    """Whether a member is a new process: ``ok`` is None if only its commits can show it."""
+    """Whether a member is a new process. ``ok`` is None if only its commits can show it."""
 
     ok: bool | None
     confidence: Confidence
@@ -182,57 +195,55 @@ def _restart(member: RegisteredMember, baseline: Observation | None) -> _Restart
     return _Restart(
         None,
         Confidence.UNKNOWN,
-        f"{same} (a configured consumer.id, so it reveals nothing); it registered again since, which a restart"
+        f"{same} (a configured consumer.id, so the id shows no restart); it has registered again since, which a restart"
         " does, and an expired session too",
     )
 
 
-def _judge_member(
+def _assess_member(
     member: RegisteredMember,
     owned: list[PartitionEvidence],
     baseline: Observation | None,
     rules: EvidenceThresholds,
     steady_ms: int,
-) -> MemberVerdict:
+) -> MemberEvidence:
     restart = _restart(member, baseline)
     tps = tuple(v.partition for v in owned)
 
-    def verdict(
-        ok: bool, known: Confidence, why: str, settle: str = "", *, settled: bool = True, wrong: bool = False
-    ) -> MemberVerdict:
-        return MemberVerdict(member.id, member.host, ok, known, why, settle, settled, wrong, tps)
+    def result(
+        ok: bool, known: Confidence, why: str, remedy: str = "", *, final: bool = True, wrong: bool = False
+    ) -> MemberEvidence:
+        return MemberEvidence(member.id, member.host, ok, known, why, remedy, final, wrong, tps)
 
     if restart.ok is False:
-        return verdict(False, restart.confidence, restart.why, "restart it with the phase's settings", wrong=True)
+        return result(False, restart.confidence, restart.why, "restart it with the phase's settings", wrong=True)
     if not owned:
-        # A rebalance may still give it partitions, because owners follow registrations.
-        for_so_long = f"no registration and no owner has changed for {steady_ms / 1000:.1f} s"
+        # A rebalance may still assign partitions to it, because it follows the registration.
+        unchanged_for = f"no registration and no owner has changed for {steady_ms / 1000:.1f} s"
         if rules.accept_spare and restart.ok and steady_ms >= rules.quiet_ms:
-            why = f"{restart.why}; it owns no partition, so its commits cannot be seen; {for_so_long}"
-            return verdict(True, Confidence.INFERRED, why)
-        settle = "run fewer members than partitions, or pass --accept-spare (its settings are then taken on trust)"
+            why = f"{restart.why}; it owns no partition, so its commits cannot be seen; {unchanged_for}"
+            return result(True, Confidence.INFERRED, why)
+        remedy = "run fewer members than partitions, or pass --accept-spare (then its settings are not checked)"
         if rules.accept_spare and restart.ok:
-            settle = "wait until the group has rebalanced"
-        why = f"{restart.why}; it owns no partition, so nothing can be seen of its commits; {for_so_long}"
-        return verdict(False, Confidence.UNKNOWN, why, settle, settled=False)
+            remedy = "wait until the group has rebalanced"
+        why = f"{restart.why}; it owns no partition, so its commits cannot be seen; {unchanged_for}"
+        return result(False, Confidence.UNKNOWN, why, remedy, final=False)
     bad = [v for v in owned if not v.ok]
     if bad:
         worst = next((v for v in bad if v.confidence is Confidence.SEEN), bad[0])
         more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
         wrong = any(v.confidence is not Confidence.UNKNOWN for v in bad)
-        settled = any(v.confidence is not Confidence.UNKNOWN and v.settled for v in bad) or all(
-            v.settled for v in owned
-        )
+        final = any(v.confidence is not Confidence.UNKNOWN and v.final for v in bad) or all(v.final for v in owned)
         why = f"{restart.why}; {worst.partition}: {worst.why}{more}"
-        settle = worst.settle or ("restart it with the phase's settings" if wrong else "")
-        return verdict(False, worst.confidence, why, settle, settled=settled, wrong=wrong)
-    witnessed = [v for v in owned if v.confidence is Confidence.SEEN]
-    if restart.ok is None and not witnessed:
+        remedy = worst.remedy or ("restart it with the phase's settings" if wrong else "")
+        return result(False, worst.confidence, why, remedy, final=final, wrong=wrong)
+    proven = [v for v in owned if v.confidence is Confidence.SEEN]
+    if restart.ok is None and not proven:
         why = f"{restart.why}; and none of its partitions has traffic"
-        return verdict(False, Confidence.UNKNOWN, why, "send a message to one of its partitions")
-    best = Confidence.SEEN if restart.ok and len(witnessed) == len(owned) else Confidence.INFERRED
-    commits = f"commits of the phase seen on {len(witnessed)} of its {count_of(len(owned), 'partition')}"
-    return verdict(True, best, f"{restart.why}; {commits}")
+        return result(False, Confidence.UNKNOWN, why, "send a message to one of its partitions")
+    best = Confidence.SEEN if restart.ok and len(proven) == len(owned) else Confidence.INFERRED
+    commits = f"commits of the phase seen on {len(proven)} of its {count_of(len(owned), 'partition')}"
+    return result(True, best, f"{restart.why}; {commits}")
 
 
 # --- the phase of the group --------------------------------------------------------------------------
@@ -240,10 +251,8 @@ def _judge_member(
 
 @dataclass(frozen=True, slots=True)
 class InferredPhase:
-    """The inferred phase of a group; ``phase`` is None if the evidence is not sufficient, or members differ.
-
-    ``members`` are the phases of single members.
-    """
+    """The inferred phase of a group; ``phase`` is None if the evidence is insufficient, or if members are in different
+    phases. ``members`` are the phases of the single members."""
 
     phase: CommitMode | None
     confidence: Confidence
@@ -251,12 +260,12 @@ class InferredPhase:
     members: frozenset[CommitMode] = frozenset()
 
 
-def infer_phase(watch: GroupHistory) -> InferredPhase:
-    """Infers the phase of a watched group from observed commits, else from the stores' offsets."""
+def infer_phase(history: GroupHistory) -> InferredPhase:
+    """Infers the phase of a watched group from observed commits or, without any, from the stores' offsets."""
     proven: dict[CommitMode, list[str]] = {}
-    for tp, track in sorted(watch.tracks.items()):
-        if (behaviour := behaviour_of(track)) is not None:
-            proven.setdefault(behaviour[0], []).append(f"{tp} ({track.owned.member}): {behaviour[1]}")
+    for tp, partition in sorted(history.partitions.items()):
+        if (behaviour := behaviour_of(partition)) is not None:
+            proven.setdefault(behaviour[0], []).append(f"{tp} ({partition.owned.member}): {behaviour[1]}")
     if len(proven) == 1:
         ((phase, whys),) = proven.items()
         return InferredPhase(
@@ -268,29 +277,31 @@ def infer_phase(watch: GroupHistory) -> InferredPhase:
     if proven:
         mixed = "; ".join(f"{phase.value}: {whys[0]}" for phase, whys in proven.items())
         return InferredPhase(None, Confidence.SEEN, f"members are in different phases: {mixed}", frozenset(proven))
-    return _phase_by_offsets(watch)
+    return _phase_by_offsets(history)
 
 
-def _phase_by_offsets(watch: GroupHistory) -> InferredPhase:
-    seen = watch.latest
-    if seen is None:
+def _phase_by_offsets(history: GroupHistory) -> InferredPhase:
+    observation = history.latest
+    if observation is None:
         raise ValueError("nothing has been observed")
-    every = sorted({*seen.zookeeper, *seen.kafka})
-    unreadable = [tp for tp in every if isinstance(seen.zookeeper.get(tp), OffsetMgrError | None)]
-    unreadable += [tp for tp in every if isinstance(seen.kafka.get(tp), OffsetMgrError | None)]
+    every = sorted({*observation.zookeeper, *observation.kafka})
+    unreadable = [tp for tp in every if isinstance(observation.zookeeper.get(tp), OffsetMgrError | None)]
+    unreadable += [tp for tp in every if isinstance(observation.kafka.get(tp), OffsetMgrError | None)]
     if unreadable:
         return InferredPhase(None, Confidence.UNKNOWN, f"the offset of {unreadable[0]} cannot be read")
-    here = [tp for tp in every if not isinstance(seen.zookeeper[tp], Absent)]
-    there = [tp for tp in every if not isinstance(seen.kafka[tp], Absent)]
-    if here and not there:
+    in_zookeeper = [tp for tp in every if not isinstance(observation.zookeeper[tp], Absent)]
+    in_kafka = [tp for tp in every if not isinstance(observation.kafka[tp], Absent)]
+    if in_zookeeper and not in_kafka:
         return InferredPhase(
-            CommitMode.ZOOKEEPER, Confidence.INFERRED, f"{count_of(len(here), 'offset')} in ZooKeeper and none in Kafka"
+            CommitMode.ZOOKEEPER,
+            Confidence.INFERRED,
+            f"{count_of(len(in_zookeeper), 'offset')} in ZooKeeper and none in Kafka",
         )
-    if there and not here:
+    if in_kafka and not in_zookeeper:
         return InferredPhase(
-            CommitMode.KAFKA, Confidence.INFERRED, f"{count_of(len(there), 'offset')} in Kafka and none in ZooKeeper"
+            CommitMode.KAFKA, Confidence.INFERRED, f"{count_of(len(in_kafka), 'offset')} in Kafka and none in ZooKeeper"
         )
-    if not every or not here:
+    if not every or not in_zookeeper:
         return InferredPhase(
             None, Confidence.UNKNOWN, "the group has no offsets in either store, and no commit was seen"
         )

@@ -1,13 +1,12 @@
-"""The values of a migration plan, and the decision on one partition's step. Pure.
+"""The values of a migration plan, and the decision about one partition. Pure.
 
 A plan is frozen when it is made: `apply` writes exactly its offsets, and only where the target still holds the offset
-when the plan was made.
+that it held when the plan was made.
 """
 
 from __future__ import annotations
 
 import glob
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -18,12 +17,12 @@ from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation, OriginComparison
 from offsetmgr.core.model import Absent, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Guard
-from offsetmgr.groups.selection import TopicSelection
+from offsetmgr.groups.selection import TopicSelection, literal_of
 from offsetmgr.migration.partition_map import MapOrigin
 
 
 class Action(StrEnum):
-    """The action of a plan for one partition."""
+    """The planned action for one partition."""
 
     COPY = "copy"
     """Write the source's offset: the target has none, or a smaller one."""
@@ -36,21 +35,21 @@ class Action(StrEnum):
     TARGET_ONLY = "target-only"
     """Only the target has a commit here; it is not changed."""
     REFUSE_REWIND = "refuse-rewind"
-    """The target is ahead, and the caller requested the source's value without allowing a rewind."""
+    """The target is ahead, and the caller asked for the source's offset without allowing a rewind."""
     REFUSE_TOPIC_MISSING = "refuse-topic-missing"
     REFUSE_PARTITION_MISSING = "refuse-partition-missing"
     REFUSE_OUT_OF_RANGE = "refuse-out-of-range"
-    """The source's offset is outside the partition's log; the note has the clamped offset."""
+    """The source's offset is outside the partition's log. The note names the offset that clamping would write."""
     REFUSE_BYTE_POSITION = "refuse-byte-position"
     """The source holds a byte position of Kafka 0.7, and no map translates it."""
     REFUSE_NUMBERED = "refuse-numbered"
-    """The target is of Kafka 0.7 and cannot hold the offset of a numbered partition."""
+    """The target is a store of Kafka 0.7, which cannot hold the offset of a numbered partition."""
     REFUSE_UNREADABLE = "refuse-unreadable"
-    """One side could not be read: it never counts as absent and is never written."""
+    """One side could not be read. Such a side never counts as absent, and nothing is written."""
     REFUSE_RECREATED = "refuse-recreated"
-    """The topic was deleted and recreated after the source's commit; the note has the reason."""
+    """The topic was deleted and recreated after the source's commit. The note has the reason."""
     REFUSE_GONE = "refuse-gone"
-    """In a reverse plan: the offset was copied, and its target has lost it."""
+    """In a reverse plan: the offset was copied, but the store to which it was copied has lost it."""
 
     @property
     def writes(self) -> bool:
@@ -65,8 +64,8 @@ _REFUSALS = frozenset(action for action in Action if action.value.startswith("re
 
 
 class PlanSource(NamedTuple):
-    """The origin of a step's offset that is not the source's own: the source's partition (of Kafka 0.7), the derivation
-    of the offset, and its confidence (data rule "verdicts carry evidence")."""
+    """The origin of an offset that was derived from a byte position of Kafka 0.7: the partition in the source, the
+    derivation as text, and its confidence (data rule "verdicts carry evidence")."""
 
     partition: int
     how: str
@@ -74,11 +73,11 @@ class PlanSource(NamedTuple):
 
 
 class PlanStep(NamedTuple):
-    """One partition's step of a plan; ``tp`` is the target's partition.
+    """The step of one partition in a plan; ``tp`` is the target's partition.
 
-    ``source`` and ``target`` are the offsets of the two stores when the plan was made (None: no commit, or unreadable);
-    ``after`` is the planned offset of the target (None if the step expects nothing). With an ``origin``, ``source`` is
-    a byte position in another partition, which can only be compared with the source's current value.
+    ``source`` and ``target`` are the offsets of the two stores when the plan was made (None: no commit, or unreadable).
+    ``after`` is the offset that the target will hold (None: the step expects nothing). If ``origin`` is set, ``source``
+    is a byte position in another partition and can only be compared with the source's current byte position.
     """
 
     tp: TopicPartition
@@ -96,7 +95,7 @@ class PlanStep(NamedTuple):
 
 
 class AheadPolicy(StrEnum):
-    """The action if the target is ahead of the source."""
+    """The action for a partition whose target is ahead of the source."""
 
     KEEP = "keep"
     REFUSE = "refuse"
@@ -105,7 +104,7 @@ class AheadPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """The options of the caller. ``topics`` are in the form of ``--topic`` (``t``, ``a*``, ``t:0,1,4-7``)."""
+    """The options with which a plan is made. ``topics`` have the form of ``--topic`` (``t``, ``a*``, ``t:0,1,4-7``)."""
 
     if_ahead: AheadPolicy = AheadPolicy.KEEP
     clamp: bool = False
@@ -121,40 +120,35 @@ class PlanOptions:
     """The parsed ``topics``. Invalid text raises `UsageError` when the options are created."""
 
     def __post_init__(self) -> None:
-        # A reverse plan names all of its groups: names are looked up, and only globs are matched one by one.
+        # A reverse plan names all of its groups, so names are looked up in a set and only globs are matched one by one.
         literals = {pattern: literal_of(pattern) for pattern in self.groups}
         object.__setattr__(self, "_names", frozenset(name for name in literals.values() if name is not None))
         object.__setattr__(self, "_globs", tuple(pattern for pattern, name in literals.items() if name is None))
         object.__setattr__(self, "selection", TopicSelection.parse(self.topics))
 
     def literal_first(self, existing: Iterable[str]) -> PlanOptions:
-        """Returns the options with every pattern that equals an existing group made a literal name."""
+        """Returns the options with every pattern that equals an existing group escaped, so that it matches only this
+        group."""
         names = set(self.groups).intersection(existing)
-        return replace(self, groups=tuple(literal(p) if p in names else p for p in self.groups))
+        return replace(self, groups=tuple(literal_pattern(p) if p in names else p for p in self.groups))
 
-    def wants_group(self, group: str) -> bool:
+    def selects_group(self, group: str) -> bool:
         return not self.groups or group in self._names or any(fnmatchcase(group, pattern) for pattern in self._globs)
 
-    def wants(self, tp: TopicPartition) -> bool:
+    def selects(self, tp: TopicPartition) -> bool:
         return self.selection.matches(tp)
 
     def target_group(self, group: str) -> str:
         return self.rename.get(group, group)
 
 
-def literal(name: str) -> str:
-    """Returns the pattern that matches only this name."""
+def literal_pattern(name: str) -> str:
+    """Returns a glob that matches only this name."""
     return glob.escape(name)
 
 
-def literal_of(pattern: str) -> str | None:
-    """Returns the one name that a pattern matches, or None if it may match several."""
-    name = re.sub(r"\[([*?\[])\]", r"\1", pattern)
-    return name if glob.escape(name) == pattern else None
-
-
 def check_renames(rename: Mapping[str, str], groups: Iterable[str]) -> None:
-    """Raises `UsageError` if two groups would become one, which would mix their offsets."""
+    """Raises `UsageError` if two groups would get the same name, which would mix their offsets."""
     seen: dict[str, str] = {}
     for group in groups:
         new = rename.get(group, group)
@@ -167,12 +161,12 @@ def check_renames(rename: Mapping[str, str], groups: Iterable[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """The part of a plan for one group.
+    """The plan of one group.
 
-    ``guard`` protects its writes, for the reason in ``guard_note``. ``old_members`` are the live members in the
-    source's (or target's) ZooKeeper registry, ``members`` those that the Kafka coordinator named. ``error`` is set if
-    the whole group could not be planned; ``steps`` is empty then. ``note`` is why nothing is to be done with a named
-    group.
+    ``guard`` protects its writes; ``guard_note`` is the reason for this guard. ``old_members`` are the live members in
+    ZooKeeper's registry, ``members`` those that the Kafka coordinator reported. If the whole group could not be
+    planned, ``error`` is the reason and ``steps`` is empty. ``note`` is the reason why nothing is planned for a group
+    that the user named.
     """
 
     group: str
@@ -193,7 +187,7 @@ class GroupPlan:
 @dataclass(frozen=True, slots=True)
 class StoreEndpoint:
     """One side of a plan: its URI (without credentials) and its identity (data rule "migration is a state machine on
-    disk")."""
+    disk"). ``how`` is how the identity was determined."""
 
     uri: str
     kind: str
@@ -203,7 +197,7 @@ class StoreEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class PlanHeader:
-    """The values of the whole plan. Times are milliseconds since 1970 UTC."""
+    """The values that apply to the whole plan. Times are milliseconds since 1970 UTC."""
 
     plan_id: str
     created_at: int
@@ -211,32 +205,33 @@ class PlanHeader:
     target: StoreEndpoint
     options: PlanOptions
     cluster_id: str | None
-    """The Kafka cluster against which topics and log ranges were checked: its id, or the addresses of its brokers if it
-    has none (`LogOrigin.name`); None: not checked."""
+    """The Kafka cluster in which topics and log ranges were checked: its id, or the addresses of its brokers if it has
+    no id (`LogOrigin.name`). None if they were not checked."""
     retention_ms: int | None
-    """How long the target keeps offsets of a group that is not started; None: unknown or unlimited."""
+    """How long the target keeps the offsets of a group that no consumer joins; None if unknown or unlimited."""
     tool: str
     compared: OriginComparison | None = None
-    """The relation of the logs of both sides; None in plans made before that comparison existed."""
+    """Whether the offsets of both sides refer to the same logs; None in plans made before this comparison existed."""
     translate: OffsetTranslation | None = None
-    """The user's statement for offsets of another cluster."""
+    """How the user wants offsets of another cluster to be treated."""
     recreation: str = ""
-    """How the plan detects topics that were recreated after a commit, as text."""
+    """How the plan detects topics that were recreated after a commit, as text for the user."""
     partition_map: MapOrigin | None = None
     """The map that translates byte positions of Kafka 0.7."""
     weaknesses: tuple[str, ...] = ()
-    """The guarantees that the target does not give in full, a sentence each (`OffsetStore.weaknesses`)."""
+    """The guarantees that the target does not fully give, one sentence each (`OffsetStore.weaknesses`)."""
     version: int = 1
     """The version of the plan file: 2 if a side is of Kafka 0.7."""
 
     @property
     def expires_at(self) -> int | None:
-        """Returns when offsets copied at the time of the plan would expire if no consumer starts."""
+        """When offsets that were copied at the time of the plan would expire if no consumer starts; None if unknown or
+        never."""
         return None if self.retention_ms is None else self.created_at + self.retention_ms
 
 
 class MissingTopic(StrEnum):
-    """The cluster was asked, and this does not exist there."""
+    """A topic or partition that does not exist in the Kafka cluster, as text."""
 
     TOPIC = "the topic does not exist in the Kafka cluster"
     PARTITION = "the partition does not exist in the Kafka cluster"
@@ -249,40 +244,40 @@ def decide(
     log: LogRange | MissingTopic | OffsetMgrError | None,
     options: PlanOptions,
 ) -> PlanStep:
-    """Decides the step of one partition.
+    """Returns the step of one partition.
 
-    ``source`` is the part of the source's commit that the target can hold; None means that only the target has one.
-    ``log`` None means that there was no cluster to check against. An error on either side is a refusal and never a
-    write.
+    ``source`` is the source's commit as far as the target can hold it; None if only the target has a commit. ``log`` is
+    the log range in the cluster; None if there is no cluster to check against. An error on either side is a refusal and
+    never a write.
     """
-    held = target.value() if isinstance(target, Committed) else None
+    current = target.value() if isinstance(target, Committed) else None
     if isinstance(target, OffsetMgrError):
-        wanted = None if isinstance(source, OffsetMgrError) else source
-        return PlanStep(tp, Action.REFUSE_UNREADABLE, wanted, None, None, f"target: {target}")
+        planned = None if isinstance(source, OffsetMgrError) else source
+        return PlanStep(tp, Action.REFUSE_UNREADABLE, planned, None, None, f"target: {target}")
     if isinstance(source, OffsetMgrError):
-        return PlanStep(tp, Action.REFUSE_UNREADABLE, None, held, None, f"source: {source}")
+        return PlanStep(tp, Action.REFUSE_UNREADABLE, None, current, None, f"source: {source}")
     if source is None:
-        return PlanStep(tp, Action.TARGET_ONLY, None, held, held)
-    wanted = source
+        return PlanStep(tp, Action.TARGET_ONLY, None, current, current)
+    planned = source
     if isinstance(log, OffsetMgrError):
-        return PlanStep(tp, Action.REFUSE_UNREADABLE, wanted, held, None, f"log: {log}")
+        return PlanStep(tp, Action.REFUSE_UNREADABLE, planned, current, None, f"log: {log}")
     if isinstance(log, MissingTopic):
         action = Action.REFUSE_TOPIC_MISSING if log is MissingTopic.TOPIC else Action.REFUSE_PARTITION_MISSING
-        return PlanStep(tp, action, wanted, held, None, log.value)
+        return PlanStep(tp, action, planned, current, None, log.value)
     note = ""
-    if _is_ahead(target, wanted) and options.if_ahead is AheadPolicy.KEEP:
-        return _against_target(tp, source, wanted, target, options, note)
-    if log is not None and not log.start <= wanted.offset <= log.end:
+    if _is_ahead(target, planned) and options.if_ahead is AheadPolicy.KEEP:
+        return _against_target(tp, source, planned, target, options, note)
+    if log is not None and not log.start <= planned.offset <= log.end:
         if not options.clamp:
-            return PlanStep(tp, Action.REFUSE_OUT_OF_RANGE, wanted, held, None, clamping(wanted.offset, log))
-        clamped, edge = _clamped(wanted.offset, log)
-        note = f"clamped from {wanted.offset} to {clamped} ({edge})"
-        wanted = OffsetAndMetadata(clamped, wanted.metadata)
-    return _against_target(tp, source, wanted, target, options, note)
+            return PlanStep(tp, Action.REFUSE_OUT_OF_RANGE, planned, current, None, clamp_text(planned.offset, log))
+        clamped, edge = _clamped(planned.offset, log)
+        note = f"clamped from {planned.offset} to {clamped} ({edge})"
+        planned = OffsetAndMetadata(clamped, planned.metadata)
+    return _against_target(tp, source, planned, target, options, note)
 
 
-def clamping(offset: int, log: LogRange) -> str:
-    """Returns the log's range and the clamped offset as text."""
+def clamp_text(offset: int, log: LogRange) -> str:
+    """Returns, as text, the log's range and the offset that clamping would give."""
     clamped, edge = _clamped(offset, log)
     return f"log holds {log.start} to {log.end}; clamping would give {clamped} ({edge})"
 
@@ -292,29 +287,29 @@ def _clamped(offset: int, log: LogRange) -> tuple[int, str]:
     return clamped, "the log start" if clamped == log.start else "the log end"
 
 
-def _is_ahead(target: Offset, wanted: OffsetAndMetadata) -> bool:
-    return isinstance(target, Committed) and target.offset > wanted.offset
+def _is_ahead(target: Offset, planned: OffsetAndMetadata) -> bool:
+    return isinstance(target, Committed) and target.offset > planned.offset
 
 
 def _against_target(
     tp: TopicPartition,
     source: OffsetAndMetadata,
-    wanted: OffsetAndMetadata,
+    planned: OffsetAndMetadata,
     target: Offset,
     options: PlanOptions,
     note: str,
 ) -> PlanStep:
     if isinstance(target, Absent):
-        return PlanStep(tp, Action.COPY, source, None, wanted, note)
-    held = target.value()
-    if held.offset == wanted.offset:
-        return PlanStep(tp, Action.SKIP_EQUAL, source, held, held, note)
-    if held.offset < wanted.offset:
-        return PlanStep(tp, Action.COPY, source, held, wanted, note)
-    ahead = held.offset - wanted.offset
+        return PlanStep(tp, Action.COPY, source, None, planned, note)
+    current = target.value()
+    if current.offset == planned.offset:
+        return PlanStep(tp, Action.SKIP_EQUAL, source, current, current, note)
+    if current.offset < planned.offset:
+        return PlanStep(tp, Action.COPY, source, current, planned, note)
+    ahead = current.offset - planned.offset
     if options.if_ahead is AheadPolicy.REWIND:
-        return PlanStep(tp, Action.REWIND, source, held, wanted, note or f"moves back by {ahead}")
+        return PlanStep(tp, Action.REWIND, source, current, planned, note or f"moves back by {ahead}")
     if options.if_ahead is AheadPolicy.REFUSE:
-        why = f"would move back by {ahead}; --allow-rewind does it"
-        return PlanStep(tp, Action.REFUSE_REWIND, source, held, None, why)
-    return PlanStep(tp, Action.KEEP_NEWER, source, held, held, note or f"target is ahead by {ahead}")
+        why = f"would move back by {ahead}; --allow-rewind allows it"
+        return PlanStep(tp, Action.REFUSE_REWIND, source, current, None, why)
+    return PlanStep(tp, Action.KEEP_NEWER, source, current, current, note or f"target is ahead by {ahead}")

@@ -25,7 +25,7 @@ _ACTIONS = {action.value: action for action in Action}
 
 
 def encode_offset(value: OffsetAndMetadata) -> str:
-    """Encodes an offset alone as a number, with other fields as an object."""
+    """Encodes an offset without other fields as a number, and one with other fields as an object."""
     offset, metadata, leader_epoch, commit_timestamp = value
     if not metadata and leader_epoch is None and commit_timestamp is None:
         return str(offset)
@@ -48,9 +48,10 @@ def decode_offset(value: Any) -> OffsetAndMetadata:
 
 
 def encode_step(step: PlanStep, *, whole: bool = True) -> str:
-    """Encodes one step as JSON; not ``whole``: only the before-image and the value to write, for a journal.
+    """Encodes one step as JSON. If ``whole`` is False, it encodes only the before-image and the value to write, for a
+    journal.
 
-    It builds the text itself, because `json.dumps` takes three times as long and a plan consists of steps.
+    It builds the text itself, because `json.dumps` takes three times as long and a plan consists mostly of steps.
     """
     tp, action, source, target, after, note, origin = step
     text = f'{{"p":{tp[1] if tp[1] >= 0 else json.dumps(str(tp[1]))},"action":"{action}"'
@@ -81,17 +82,17 @@ def _decode_origin(encoded: Mapping[str, Any]) -> PlanSource:
 def decode_step(topic: str, encoded: Mapping[str, Any]) -> PlanStep:
     get, new = encoded.get, tuple.__new__  # skips the argument handling of named tuples
     source, target, after, note = get("source"), get("target"), get("after"), get("note", "")
-    wanted = None if source is None else decode_offset(source)
-    held = None if target is None else decode_offset(target)
-    # Most steps write the source's value: one object serves both.
-    expected = wanted if after == source else None if after is None else decode_offset(after)
+    source_offset = None if source is None else decode_offset(source)
+    target_offset = None if target is None else decode_offset(target)
+    # Most steps write the source's value, so both fields share one object.
+    expected = source_offset if after == source else None if after is None else decode_offset(after)
     p = encoded["p"]
     tp = new(TopicPartition, (topic, p if p.__class__ is int else BrokerPartition.from_json(p)))
     origin = _decode_origin(encoded["origin"]) if "origin" in encoded else None
-    return new(PlanStep, (tp, _ACTIONS[encoded["action"]], wanted, held, expected, note, origin))
+    return new(PlanStep, (tp, _ACTIONS[encoded["action"]], source_offset, target_offset, expected, note, origin))
 
 
-def _encode_group(plan: GroupPlan) -> bytes:
+def encode_group(plan: GroupPlan) -> bytes:
     encoded: dict[str, Any] = {"group": plan.group, "target_group": plan.target_group, "guard": plan.guard.value}
     for name in ("guard_note", "old_members", "members", "state", "error", "note"):
         if value := getattr(plan, name):
@@ -101,7 +102,7 @@ def _encode_group(plan: GroupPlan) -> bytes:
 
 
 def encode_steps(steps: Iterable[PlanStep], *, whole: bool = True) -> str:
-    """Encodes steps by topic as JSON."""
+    """Encodes steps as a JSON object that maps each topic to a list of its steps."""
     topics: dict[str, list[str]] = {}
     for step in steps:
         topics.setdefault(step.tp.topic, []).append(encode_step(step, whole=whole))
@@ -109,7 +110,7 @@ def encode_steps(steps: Iterable[PlanStep], *, whole: bool = True) -> str:
     return "{" + ",".join(members) + "}"
 
 
-def _decode_group(line: bytes) -> GroupPlan:
+def decode_group(line: bytes) -> GroupPlan:
     encoded = json.loads(line)
     steps = tuple(decode_step(topic, step) for topic, steps in encoded["topics"].items() for step in steps)
     return GroupPlan(
@@ -126,9 +127,9 @@ def _decode_group(line: bytes) -> GroupPlan:
     )
 
 
-def _encode_header(header: PlanHeader) -> dict[str, Any]:
+def encode_header(header: PlanHeader) -> dict[str, Any]:
     options = header.options
-    used = header.partition_map
+    partition_map = header.partition_map
     return {
         "plan_id": header.plan_id,
         "created_at": header.created_at,
@@ -148,7 +149,11 @@ def _encode_header(header: PlanHeader) -> dict[str, Any]:
         "tool": header.tool,
         **_encode_crossing(header),
         **({"weaknesses": list(header.weaknesses)} if header.weaknesses else {}),
-        **({} if used is None else {"partition_map": {"sha256": used.sha256, "confirmed_by": used.confirmed_by}}),
+        **(
+            {}
+            if partition_map is None
+            else {"partition_map": {"sha256": partition_map.sha256, "confirmed_by": partition_map.confirmed_by}}
+        ),
     }
 
 
@@ -163,9 +168,9 @@ def _encode_endpoint(endpoint: StoreEndpoint) -> dict[str, str]:
     return {"uri": endpoint.uri, "kind": endpoint.kind, "id": endpoint.id, "how": endpoint.how}
 
 
-def _decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
+def decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
     options = encoded["options"]
-    used = encoded.get("partition_map")
+    partition_map = encoded.get("partition_map")
     logs = encoded.get("logs")
     return PlanHeader(
         encoded["plan_id"],
@@ -186,7 +191,7 @@ def _decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
         None if logs is None else OriginComparison(Relation(logs["relation"]), logs["how"]),
         OffsetTranslation(logs["translate"]) if logs and "translate" in logs else None,
         "" if logs is None else logs["recreation"],
-        None if used is None else MapOrigin(used["sha256"], used["confirmed_by"]),
+        None if partition_map is None else MapOrigin(partition_map["sha256"], partition_map["confirmed_by"]),
         tuple(encoded.get("weaknesses", ())),
         version,
     )

@@ -1,6 +1,6 @@
-"""A plan as a file: valid JSON, one group a line, hashed.
+"""The plan file: valid JSON, one group a line, with a hash.
 
-Line layout, so that a plan of a million offsets is written and read as a stream and never held whole::
+Line layout, which allows plans of a million offsets to be written and read as a stream::
 
     {"offsetmgr_plan": 1, "header": {...},
     "groups": [
@@ -9,8 +9,8 @@ Line layout, so that a plan of a million offsets is written and read as a stream
     ],
     "summary": {...}, "sha256": "..."}
 
-The hash covers every byte before it.  A plan that was edited, cut or reformatted is refused: it is frozen.
-Only this module knows the encoding; the journal uses its `encode_step` and `decode_step`.
+The hash covers every byte in front of it. A plan that was edited, truncated or reformatted is rejected, because a plan
+is frozen. `plan_codec` encodes the lines.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from offsetmgr.migration.plan import (
     GroupPlan,
     PlanHeader,
 )
-from offsetmgr.migration.plan_codec import _decode_group, _decode_header, _encode_group, _encode_header
+from offsetmgr.migration.plan_codec import decode_group, decode_header, encode_group, encode_header
 
 VERSIONS = (1, 2)
-"""1, and 2 for plans with partitions of Kafka 0.7, which a reader of version 1 would misread."""
+"""The readable versions. Version 2 is for plans with partitions of Kafka 0.7, which a reader of version 1 would
+misread."""
 TopicIds = Callable[[list[str]], Mapping[str, str]]
 _HEAD = b'{"offsetmgr_plan": '
 _GROUPS = b'"groups": [\n'
@@ -44,7 +45,8 @@ _HASH = b', "sha256": "'
 
 
 class PlanSummary:
-    """Counts of a plan, collected while it is written: groups, steps by action, groups in error or active."""
+    """Counts of a plan, collected while it is written: its groups, its steps by action, and its groups with an error or
+    with members."""
 
     def __init__(self) -> None:
         self.groups = 0
@@ -54,7 +56,8 @@ class PlanSummary:
         self.unlocked_groups = 0
         self.left_out_groups = 0
         self.topic_ids: dict[str, str] = {}
-        """The id of each written topic in the target when the plan was made; "" if the target has none."""
+        """The id that each written topic had in the target when the plan was made; "" if the target has no topic ids.
+        """
 
     def add(self, plan: GroupPlan) -> None:
         self.groups += 1
@@ -68,8 +71,8 @@ class PlanSummary:
 
     @property
     def needs_attention(self) -> bool:
-        """Returns whether an operator should read something in the plan before it is applied (besides clamped
-        offsets)."""
+        """Whether the operator should read the plan before it is applied: something was refused, rewinds, failed, or is
+        in use."""
         groups = self.failed_groups or self.active_groups or self.left_out_groups
         return bool(self.refused or groups or self.actions[Action.REWIND])
 
@@ -108,10 +111,10 @@ class PlanSummary:
 def write_plan(
     path: Path, header: PlanHeader, groups: Iterable[GroupPlan], topic_ids: TopicIds = lambda _topics: {}
 ) -> tuple[PlanSummary, str]:
-    """Writes a plan as a stream and atomically; returns its summary and its hash. ``topic_ids`` returns the ids of
-    topics in the target.
+    """Writes a plan as a stream and atomically; returns its summary and its hash.
 
-    Raises `PlanError` if the file exists (a plan is never overwritten) or cannot be written.
+    ``topic_ids`` returns the ids of topics in the target. Raises `PlanError` if the file exists (a plan is never
+    overwritten) or cannot be written.
     """
     if path.exists():
         raise PlanError(f"plan {path}", "this file exists, and a plan is never overwritten", "choose another name")
@@ -126,10 +129,10 @@ def write_plan(
                 out.write(data)
 
             put(_HEAD + str(header.version).encode() + b', "header": ')
-            put(json.dumps(_encode_header(header), ensure_ascii=False).encode() + b",\n" + _GROUPS)
+            put(json.dumps(encode_header(header), ensure_ascii=False).encode() + b",\n" + _GROUPS)
             between = b""
             for group in groups:
-                put(between + _encode_group(group))
+                put(between + encode_group(group))
                 between = b",\n"
                 summary.add(group)
             summary.topic_ids |= topic_ids(list(summary.topic_ids))
@@ -138,7 +141,7 @@ def write_plan(
             out.write(_HASH + digest.hexdigest().encode() + b'"}\n')
             out.flush()
             os.fsync(out.fileno())
-        os.link(part, path)  # unlike a rename, fails if another process has created the file
+        os.link(part, path)  # unlike a rename, it fails if another process has created the file
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
         hint = (
@@ -155,7 +158,7 @@ def write_plan(
 
 
 def fsync_directory(directory: Path) -> None:
-    """Makes the *name* of a created or renamed file durable, which its own fsync does not."""
+    """Makes the directory entry of a created or renamed file durable, which an fsync of the file does not."""
     fd = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -164,10 +167,11 @@ def fsync_directory(directory: Path) -> None:
 
 
 class PlanFile:
-    """A plan on disk, checked against its hash when opened, then read group by group as often as needed."""
+    """A plan on disk. Its hash is checked when it is opened; its groups can be read several times, one at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Raises `PlanError` if the file is missing, damaged or was edited, `UnknownVersion` for another version."""
+        """Raises `PlanError` if the file is missing, damaged or edited, and `UnknownVersion` for an unsupported
+        version."""
         self.path = path
         try:
             with path.open("rb") as lines:
@@ -191,11 +195,11 @@ class PlanFile:
         digest.update(head)
         if not found or claimed.rstrip() != digest.hexdigest().encode() + b'"}':
             raise PlanError(
-                f"plan {self.path}", "its hash does not match: the file was changed or cut", "make a new plan"
+                f"plan {self.path}", "its hash does not match: the file was edited or truncated", "make a new plan"
             )
         header = json.loads(first.rstrip().removesuffix(b",") + b"}")["header"]
         summary = json.loads(b"{" + head + b"}")["summary"]
-        return _decode_header(header, version), digest.hexdigest(), PlanSummary.decode(summary)
+        return decode_header(header, version), digest.hexdigest(), PlanSummary.decode(summary)
 
     def _check_version(self, first: bytes) -> int:
         if not first.startswith(_HEAD):
@@ -213,17 +217,17 @@ class PlanFile:
             yield group
 
     def positioned_groups(self) -> Iterator[tuple[int, GroupPlan]]:
-        """Yields the groups with their positions in the file, for `group_at`."""
+        """Yields each group with its byte position in the file, for `group_at`."""
         with self.path.open("rb") as lines:
             lines.readline()
             position = lines.tell() + len(lines.readline())
             for line in lines:
                 if line == _GROUPS_END:
                     return
-                yield position, _decode_group(line.rstrip().removesuffix(b","))
+                yield position, decode_group(line.rstrip().removesuffix(b","))
                 position += len(line)
 
     def group_at(self, position: int) -> GroupPlan:
         with self.path.open("rb") as lines:
             lines.seek(position)
-            return _decode_group(lines.readline().rstrip().removesuffix(b","))
+            return decode_group(lines.readline().rstrip().removesuffix(b","))

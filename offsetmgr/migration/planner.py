@@ -1,4 +1,4 @@
-"""Makes a plan: reads both sides, asks the cluster, decides. It writes nothing but the plan file."""
+"""Makes a plan: reads both sides, checks the cluster's logs, and decides each step. It writes only the plan file."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ from offsetmgr.core.offset_store import (
     PartitionKinds,
     PartitionScanStore,
 )
+from offsetmgr.groups.selection import literal_of
 from offsetmgr.kafka.cluster.base import Cluster
-from offsetmgr.migration.batches import READ_GROUPS, batched, prefetch
 from offsetmgr.migration.byte_position_translation import Translator
+from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched, prefetch
 from offsetmgr.migration.log_range_cache import LogRangeCache
 from offsetmgr.migration.partition_map import PartitionMap
 from offsetmgr.migration.plan import (
@@ -44,16 +45,16 @@ from offsetmgr.migration.plan import (
     StoreEndpoint,
     check_renames,
     decide,
-    literal_of,
 )
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 
-class LegacyMembers(Protocol):
-    """Reads members registered in ZooKeeper for the groups of a plan, which then knows where old consumers run."""
+class ReadLegacyMembers(Protocol):
+    """Reads the live members of groups in ZooKeeper's registry, so that the plan knows where old consumers run."""
 
     def __call__(self, groups: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
-        """Returns live member ids by group; groups without members may be missing. Raises if they cannot be read."""
+        """Returns the ids of live members by group. Groups without members may be missing. Raises if they cannot be
+        read."""
         ...
 
 
@@ -64,7 +65,7 @@ def endpoint(store: OffsetStore) -> StoreEndpoint:
 
 
 def unfit_name(store: OffsetStore, group: str) -> UsageError | None:
-    """Returns why a store cannot have a group of this name; None if it can."""
+    """Returns the reason why a store cannot hold a group of this name; None if it can."""
     if isinstance(store, GroupNameValidator):
         try:
             store.check_group(group)
@@ -74,7 +75,8 @@ def unfit_name(store: OffsetStore, group: str) -> UsageError | None:
 
 
 def _check_target(target: StoreEndpoint, store: OffsetStore) -> None:
-    """Raises `UsageError` for stores whose before-images, or whose identity, would not survive an apply."""
+    """Raises `UsageError` for a target that a plan cannot describe: one with two before-images for each offset, or one
+    whose identity changes when it is written."""
     if target.kind == "dual":
         raise UsageError(
             f"target {store.uri}",
@@ -84,36 +86,39 @@ def _check_target(target: StoreEndpoint, store: OffsetStore) -> None:
     if target.kind == "file" and not store.capabilities.commit_timestamp:
         raise UsageError(
             f"target {store.uri}",
-            "a text file is known by its content, which apply would change under the plan",
+            "the identity of a text file is its content, which apply would change",
             "use an .avro snapshot, or: offsetmgr offsets import",
         )
 
 
 @dataclass(frozen=True)
 class Planner:
-    """Plans a migration. ``cluster`` is the Kafka cluster whose logs the offsets belong to; None leaves topics and
-    ranges unchecked, and the plan records that."""
+    """Plans a migration.
+
+    ``cluster`` is the Kafka cluster to whose logs the offsets belong. If it is None, topics and log ranges are not
+    checked, and the plan records that.
+    """
 
     source: OffsetStore
     target: OffsetStore
     options: PlanOptions
     clock: Clock
     cluster: Cluster | None = None
-    old_members: LegacyMembers | None = None
+    old_members: ReadLegacyMembers | None = None
     tool: str = "offsetmgr"
     partition_map: PartitionMap | None = None
-    """Translates byte positions of Kafka 0.7 for a target that cannot hold them."""
+    """The map that translates byte positions of Kafka 0.7 for a target that cannot hold them."""
     translate: OffsetTranslation | None = None
-    """The user's statement for offsets of another cluster."""
+    """How the user wants offsets of another cluster to be treated."""
     options_for: Callable[[str, TopicPartition, Committed], PlanOptions] | None = None
-    """Other options for single partitions, by the source's group, the partition, and the target's offset."""
+    """Returns the options for one partition, from the source's group, the partition, and the target's offset."""
 
     def header(self) -> PlanHeader:
         source, target = endpoint(self.source), endpoint(self.target)
         if (source.kind, source.id) == (target.kind, target.id) and not self.options.rename:
             raise UsageError("plan", f"source and target are the same place ({source.id})", "give --rename OLD=NEW")
         _check_target(target, self.target)
-        if self._numbers_cross:
+        if self._copies_unchanged:
             self.crossing.check("plan")
         retention = self.cluster.offsets_retention_ms() if self.cluster and target.kind == "kafka" else None
         return PlanHeader(
@@ -130,22 +135,22 @@ class Planner:
             self.crossing.recreation_detection(),
             None if self.partition_map is None else self.partition_map.origin,
             tuple(weakness.text for weakness in self.target.weaknesses()),
-            2 if self.partition_map is not None or self._of_0_7 else 1,
+            2 if self.partition_map is not None or self._has_kafka_0_7_side else 1,
         )
 
     @cached_property
     def crossing(self) -> CrossClusterCheck:
-        """Returns the relation of the logs of both sides. Raises the errors of `OffsetStore.log_origin`."""
+        """Whether the offsets of both sides refer to the same logs. Raises the errors of `OffsetStore.log_origin`."""
         return CrossClusterCheck(self.source, self.target, self.translate)
 
     @property
-    def _numbers_cross(self) -> bool:
-        """Returns whether offsets are copied unchanged; a partition map changes byte positions."""
+    def _copies_unchanged(self) -> bool:
+        """Whether offsets are copied unchanged. (A partition map translates byte positions.)"""
         kinds = {self.source.capabilities.partitions, self.target.capabilities.partitions}
         return kinds != {PartitionKinds.OF_BROKERS, PartitionKinds.NUMBERED}
 
     @property
-    def _of_0_7(self) -> bool:
+    def _has_kafka_0_7_side(self) -> bool:
         return PartitionKinds.OF_BROKERS in (self.source.capabilities.partitions, self.target.capabilities.partitions)
 
     @cached_property
@@ -155,9 +160,10 @@ class Planner:
     def selected_groups(self) -> list[str]:
         """Returns the source's groups that the options select, sorted.
 
-        An empty selection is an error and not an empty plan. Raises `GroupNotFound`, `UsageError`.
+        Raises `GroupNotFound` if no group is selected, or if a named group does not exist; `UsageError` for invalid
+        renames.
         """
-        groups = sorted(group for group in self.source.groups() if self.options.wants_group(group))
+        groups = sorted(group for group in self.source.groups() if self.options.selects_group(group))
         known = set(groups)
         for pattern in self.options.groups:
             name = literal_of(pattern)
@@ -175,11 +181,11 @@ class Planner:
         return groups
 
     def plan(self, groups: Iterable[str], progress: Callable[[int], None] | None = None) -> Iterator[GroupPlan]:
-        """Decides every step, group by group, lazily; ``progress`` receives the number of groups added."""
+        """Yields the plan of each group, lazily. ``progress`` receives the number of groups added."""
         existing = set(self.target.groups())
         log = LogRangeCache(self.cluster)
-        # The source is read first: commits of a dual consumer in between are then visible in the target.
-        for batch, sources in prefetch(self._read_source, batched(groups, READ_GROUPS)):
+        # The source is read first. If a dual consumer commits in between, the target shows its commit.
+        for batch, sources in prefetch(self._read_source, batched(groups, READ_BATCH_GROUPS)):
             yield from self._plan_batch(batch, sources, existing, log)
             if progress:
                 progress(len(batch))
@@ -195,7 +201,7 @@ class Planner:
         targets = {found.group: found for found in self.target.scan(known)} if known else {}
         described = self.cluster.describe_groups(known) if self.cluster and known and self._to_kafka else {}
         old = self.old_members({*names, *names.values()}) if self.old_members else {}
-        self._learn(sources, log)
+        self._load_logs(sources, log)
         pending = self._pending(names, sources, targets)
         for group, name in names.items():
             target = targets.get(name, GroupOffsets(name, {}))
@@ -206,37 +212,37 @@ class Planner:
     def _pending(
         self, names: Mapping[str, str], sources: Mapping[str, GroupOffsets], targets: Mapping[str, GroupOffsets]
     ) -> dict[str, Mapping[TopicPartition, OffsetMgrError]]:
-        """Returns the errors of partitions that seem to have no offset in the target and that an open transaction will
-        commit, by target group."""
+        """Returns, by target group, the errors of partitions that seem to have no offset in the target although an open
+        transaction will commit one."""
         if not isinstance(self.target, PartitionScanStore):
             return {}
-        asked: dict[str, list[TopicPartition]] = {}
+        selected: dict[str, list[TopicPartition]] = {}
         for group, name in names.items():
             known = targets[name].offsets if name in targets else {}
-            wanted = [tp for tp in sources[group].offsets if tp not in known and tp.partition >= 0]
-            if wanted := [tp for tp in wanted if self.options.wants(tp)]:
-                asked[name] = wanted
-        return {found.group: found.errors for found in self.target.scan_partitions(asked) if found.errors}
+            partitions = [tp for tp in sources[group].offsets if tp not in known and tp.partition >= 0]
+            if partitions := [tp for tp in partitions if self.options.selects(tp)]:
+                selected[name] = partitions
+        return {found.group: found.errors for found in self.target.scan_partitions(selected) if found.errors}
 
-    def _learn(self, sources: Mapping[str, GroupOffsets], log: LogRangeCache) -> None:
-        """Requests from the cluster, in bulk, what the steps of these groups need."""
-        wanted = {tp for found in sources.values() for tp in found.offsets if self.options.wants(tp)}
-        if foreign := {tp for tp in wanted if not self.target.capabilities.partitions.includes(tp)}:
-            wanted -= foreign
+    def _load_logs(self, sources: Mapping[str, GroupOffsets], log: LogRangeCache) -> None:
+        """Loads from the cluster, in bulk, the log ranges and starting points that the steps of these groups need."""
+        partitions = {tp for found in sources.values() for tp in found.offsets if self.options.selects(tp)}
+        if foreign := {tp for tp in partitions if not self.target.capabilities.partitions.includes(tp)}:
+            partitions -= foreign
             if self._translator is not None:
-                self._translator.learn(foreign)
+                self._translator.load_starts(foreign)
                 entries = ((tp, self._translator.map.entry(tp)) for tp in foreign)
-                wanted |= {TopicPartition(tp.topic, entry.partition) for tp, entry in entries if entry is not None}
-        log.learn(wanted)
-        self.crossing.load_topics({tp.topic for tp in wanted})
+                partitions |= {TopicPartition(tp.topic, entry.partition) for tp, entry in entries if entry is not None}
+        log.load(partitions)
+        self.crossing.load_topics({tp.topic for tp in partitions})
 
     @cached_property
     def _of_another_cluster(self) -> bool:
-        """Returns whether the source's ZooKeeper belongs to another Kafka cluster than the target: its old consumers
-        then cannot commit to the target."""
+        """Whether the source's ZooKeeper belongs to another Kafka cluster than the target. Then its old consumers
+        cannot commit to the target."""
         source, target = self.source.identity(), self.target.identity()
-        told = source.kind == "zookeeper" and source.how.startswith("cluster id")
-        return told and target.kind == "kafka" and source.id != target.id
+        named = source.kind == "zookeeper" and source.how.startswith("cluster id")
+        return named and target.kind == "kafka" and source.id != target.id
 
     @property
     def _to_kafka(self) -> bool:
@@ -258,33 +264,33 @@ class Planner:
             return GroupPlan(group, name, (), error=f"{side}: {failed}")
         assert not isinstance(described, OffsetMgrError)
         if name != group and target.offsets and not self.options.onto_existing:
-            why = f"target: {name} exists there already, and a rename would mix the two; --onto-existing allows it"
+            why = f"target: group {name} exists, and a rename would mix the two; --onto-existing allows it"
             return GroupPlan(group, name, (), error=why)
-        can = self.target.capabilities
-        steps = tuple(self._steps(source, target, log, can))
+        capabilities = self.target.capabilities
+        steps = tuple(self._steps(source, target, log, capabilities))
         registered = tuple(sorted(set(old.get(name, ())) | set(old.get(group, ()))))
         guard, note = self._guard(registered)
         members = tuple(str(m) for m in described.members) if described and not described.idle else ()
         return GroupPlan(group, name, steps, guard, note, registered, members, described.state if described else "")
 
     def _steps(
-        self, source: GroupOffsets, target: GroupOffsets, log: LogRangeCache, can: Capabilities
+        self, source: GroupOffsets, target: GroupOffsets, log: LogRangeCache, capabilities: Capabilities
     ) -> list[PlanStep]:
         seen = {*source.offsets, *source.errors, *target.offsets, *target.errors}
-        wanted = sorted(tp for tp in seen if self.options.wants(tp))
-        foreign = [tp for tp in wanted if not can.partitions.includes(tp)]
+        partitions = sorted(tp for tp in seen if self.options.selects(tp))
+        foreign = [tp for tp in partitions if not capabilities.partitions.includes(tp)]
         if not foreign:
-            return [self._step(tp, source, target, log, can) for tp in wanted]
+            return [self._step(tp, source, target, log, capabilities) for tp in partitions]
         steps = {step.tp: step for tp in foreign for step in (self._foreign_step(tp, source, target, log),)}
-        for tp in wanted:
-            if tp not in steps and can.partitions.includes(tp):
-                steps[tp] = self._step(tp, source, target, log, can)
+        for tp in partitions:
+            if tp not in steps and capabilities.partitions.includes(tp):
+                steps[tp] = self._step(tp, source, target, log, capabilities)
         return sorted(steps.values())
 
     def _foreign_step(
         self, tp: TopicPartition, source: GroupOffsets, target: GroupOffsets, log: LogRangeCache
     ) -> PlanStep:
-        """Returns the step of a partition that the target cannot hold unchanged."""
+        """Returns the step of a partition that the target cannot hold unchanged, because one side is of Kafka 0.7."""
         if tp in source.errors:
             return PlanStep(tp, Action.REFUSE_UNREADABLE, None, None, None, f"source: {source.errors[tp]}")
         position = OffsetAndMetadata(source.offsets[tp].offset)
@@ -302,28 +308,35 @@ class Planner:
         if isinstance(found, str):
             return PlanStep(tp, Action.REFUSE_BYTE_POSITION, position, None, None, found)
         if new in source.offsets or new in source.errors:
-            why = f"the map makes it {new}, of which the source holds an offset too"
+            why = f"the map translates it to {new}, for which the source holds an offset too"
             return PlanStep(tp, Action.REFUSE_BYTE_POSITION, position, None, None, why)
-        here: Offset | OffsetMgrError = target.errors.get(new) or target.offsets.get(new) or ABSENT
-        step = decide(new, OffsetAndMetadata(found.offset), here, log.of(new), self.options)
+        target_offset: Offset | OffsetMgrError = target.errors.get(new) or target.offsets.get(new) or ABSENT
+        step = decide(new, OffsetAndMetadata(found.offset), target_offset, log.get(new), self.options)
         note = f"from {tp.partition}: {found.how}" + (f"; {step.note}" if step.note else "")
         return step._replace(source=position, note=note, origin=PlanSource(tp.partition, found.how))
 
     def _step(
-        self, tp: TopicPartition, source: GroupOffsets, target: GroupOffsets, log: LogRangeCache, can: Capabilities
+        self,
+        tp: TopicPartition,
+        source: GroupOffsets,
+        target: GroupOffsets,
+        log: LogRangeCache,
+        capabilities: Capabilities,
     ) -> PlanStep:
         found: Committed | OffsetMgrError | None = source.errors.get(tp) or source.offsets.get(tp)
-        here: Offset | OffsetMgrError = target.errors.get(tp) or target.offsets.get(tp) or ABSENT
+        target_offset: Offset | OffsetMgrError = target.errors.get(tp) or target.offsets.get(tp) or ABSENT
         if isinstance(found, Committed):
             options = self.options
-            if self.options_for is not None and isinstance(here, Committed):
-                options = self.options_for(source.group, tp, here)
+            if self.options_for is not None and isinstance(target_offset, Committed):
+                options = self.options_for(source.group, tp, target_offset)
             if (refused := self.crossing.recreation_error(tp, found)) is not None:
-                held = here.value() if isinstance(here, Committed) else None
+                held = target_offset.value() if isinstance(target_offset, Committed) else None
                 return PlanStep(tp, Action.REFUSE_RECREATED, found.value(), held, None, refused.why)
-            keeps_epoch = can.leader_epoch and self.crossing.comparison.keeps_epochs
-            return decide(tp, _carried(found, can, keeps_epoch=keeps_epoch), here, log.of(tp), options)
-        return decide(tp, found, here, None, self.options)
+            keeps_epoch = capabilities.leader_epoch and self.crossing.comparison.keeps_epochs
+            return decide(
+                tp, _carried(found, capabilities, keeps_epoch=keeps_epoch), target_offset, log.get(tp), options
+            )
+        return decide(tp, found, target_offset, None, self.options)
 
     def _guard(self, registered: tuple[str, ...]) -> tuple[Guard, str]:
         if not self._to_kafka or self._of_another_cluster:
@@ -337,14 +350,16 @@ class Planner:
         return Guard.LOCK, ""
 
 
-def _carried(found: Committed, can: Capabilities, *, keeps_epoch: bool) -> OffsetAndMetadata:
-    """Returns the part of a commit that the store can keep, so that the plan contains what will be read back. A leader
-    epoch is valid only in its own cluster."""
+def _carried(found: Committed, capabilities: Capabilities, *, keeps_epoch: bool) -> OffsetAndMetadata:
+    """Returns the part of a commit that the store can keep, so that the plan contains the value that will be read back.
+
+    A leader epoch is valid only in its own cluster.
+    """
     offset, metadata, epoch, timestamp, _ = found
     carried = (
         offset,
-        metadata if can.metadata else "",
+        metadata if capabilities.metadata else "",
         epoch if keeps_epoch else None,
-        timestamp if can.commit_timestamp else None,
+        timestamp if capabilities.commit_timestamp else None,
     )
     return tuple.__new__(OffsetAndMetadata, carried)  # `OffsetAndMetadata(*carried)` without its argument handling

@@ -1,4 +1,4 @@
-"""The gate before the first step of a rolling bounce: the phase of the group, and whether the change is safe now.
+"""The gate before the first step of a rolling bounce: finds the group's phase and whether the change is safe now.
 
 It only reads.
 """
@@ -19,7 +19,7 @@ from offsetmgr.migration.phase_inference import InferredPhase, PhaseReport, asse
 
 
 class GateClosed(GateRefused):
-    """The evidence does not open a gate; ``report`` has it."""
+    """A gate stays closed because evidence is missing; ``report`` has the results."""
 
     def __init__(self, what: str, report: PhaseReport) -> None:
         super().__init__(what, missing_evidence(report), "offsetmgr runbook check shows each result with its evidence")
@@ -27,27 +27,28 @@ class GateClosed(GateRefused):
 
 
 def missing_evidence(report: PhaseReport) -> str:
-    """Returns what a closed gate lacks, in one line."""
+    """Returns the evidence that a closed gate lacks, in one line."""
     lacks = list(report.problems)
     lacks += [f"{m.member}: {m.why}" for m in report.members if not m.ok]
     lacks += [f"{p.partition}: {p.why}" for p in report.partitions if not p.ok and p.member is None]
     if not lacks:
-        return "no member was judged"
+        return "no member was checked"
     return "; ".join(lacks[:3]) + (f"; and {len(lacks) - 3} more" if len(lacks) > 3 else "")
 
 
 @dataclass(frozen=True, slots=True)
 class BounceStart:
-    """The start of a bounce. ``report`` is the check of the dual phase if the change begins there."""
+    """The change that a bounce makes, and the observations before it. ``report`` is the check of the dual phase if the
+    change begins there."""
 
     change: CommitModeChange
-    watch: GroupHistory
+    history: GroupHistory
     report: PhaseReport | None = None
 
     @property
-    def seen(self) -> Observation:
-        assert self.watch.latest is not None  # a history begins with an observation
-        return self.watch.latest
+    def observation(self) -> Observation:
+        assert self.history.latest is not None  # a history begins with an observation
+        return self.history.latest
 
 
 def find_start(
@@ -60,53 +61,57 @@ def find_start(
     rules: EvidenceThresholds | None = None,
     window: ObservationWindow | None = None,
 ) -> BounceStart:
-    """Returns the change that leads to the phase, with the evidence that it may begin.
+    """Returns the change that leads to the phase ``to``, with the evidence that it may begin.
 
-    Into the dual phase, the larger offset must not skip messages; out of it, every member must be known to be dual
-    (ZooKeeper may be behind in partitions without traffic: the caller copies those first and checks again).
+    Before a change to the dual phase, the larger of both offsets must not skip messages. Before a change from the dual
+    phase, every member must be known to be dual. (ZooKeeper may be behind in partitions without traffic: the caller
+    copies those offsets first and checks again.)
 
-    Raises `GateRefused` with the reason; `GateClosed` if the evidence is not sufficient.
+    Raises `GateRefused` with the reason; `GateClosed` if the evidence is insufficient.
     """
     rules, window = rules or EvidenceThresholds(), window or ObservationWindow()
     if not view.registry.members(group, view.cluster.topics).members:
         raise GateRefused(
             f"bounce of group {group}",
             "no live member is registered in ZooKeeper, so there is no member to restart",
-            "check its name, and the chroot of --zookeeper; an idle group is moved with `offsetmgr migrate`",
+            "check its name, and the chroot of --zookeeper; to move an idle group, use `offsetmgr migrate`",
         )
     if start is not None and (start is to or CommitMode.DUAL not in (start, to)):
-        seen = view.observe(group)
-        require_safe(start, to, zookeeper=_committed(seen.zookeeper), kafka=_committed(seen.kafka))
+        observation = view.observe(group)
+        require_safe(start, to, zookeeper=_committed(observation.zookeeper), kafka=_committed(observation.kafka))
     if to is CommitMode.DUAL:
-        return _into_dual(view, group, start, window)
-    return _out_of_dual(view, group, to, baseline, replace(rules, catch_up_later=True), window)
+        return _check_change_to_dual(view, group, start, window)
+    return _check_change_from_dual(view, group, to, baseline, replace(rules, catch_up_later=True), window)
 
 
-def _into_dual(view: GroupView, group: str, start: CommitMode | None, window: ObservationWindow) -> BounceStart:
-    """Refuses only at the end of the window, because further commits may change the result."""
+def _check_change_to_dual(
+    view: GroupView, group: str, start: CommitMode | None, window: ObservationWindow
+) -> BounceStart:
+    """Checks a change to the dual phase. It refuses only at the end of the window, because further commits may change
+    the result."""
     if start is not None:
         change = require_safe(start, CommitMode.DUAL)
-        watch = watch_group(view, group, window, enough=lambda w: not _jumps(change, w))
+        history = watch_group(view, group, window, enough=lambda w: not _jumps(change, w))
     else:
-        watch = watch_group(view, group, window, enough=_can_begin)
-        change = require_safe(_start_of(infer_phase(watch)), CommitMode.DUAL)
-    refuse_offset_jump(change, watch)
-    return BounceStart(change, watch)
+        history = watch_group(view, group, window, enough=_can_begin)
+        change = require_safe(_start_of(infer_phase(history)), CommitMode.DUAL)
+    refuse_offset_jump(change, history)
+    return BounceStart(change, history)
 
 
-def _can_begin(watch: GroupHistory) -> bool:
-    """Returns whether the commits so far show the start of a bounce to dual, and that it may begin."""
-    found = infer_phase(watch)
+def _can_begin(history: GroupHistory) -> bool:
+    """Returns whether the commits observed so far show the current phase, and that the bounce may begin."""
+    found = infer_phase(history)
     if found.confidence is not Confidence.SEEN:
         return False
-    if found.phase is CommitMode.DUAL:  # known of the whole group only when every partition has evidence
-        return all(behaviour_of(track) is not None for track in watch.tracks.values())
+    if found.phase is CommitMode.DUAL:  # proved for the whole group only when every partition has evidence
+        return all(behaviour_of(partition) is not None for partition in history.partitions.values())
     others = found.members - {CommitMode.DUAL}
-    return len(others) != 1 or not _jumps(CommitModeChange(next(iter(others)), CommitMode.DUAL), watch)
+    return len(others) != 1 or not _jumps(CommitModeChange(next(iter(others)), CommitMode.DUAL), history)
 
 
 def _start_of(found: InferredPhase) -> CommitMode:
-    """Returns the phase that a bounce to dual leaves; members that are dual already do not matter."""
+    """Returns the phase from which a bounce to dual starts. Members that are already dual do not count."""
     if found.phase is not None:
         return found.phase
     others = found.members - {CommitMode.DUAL}
@@ -114,21 +119,21 @@ def _start_of(found: InferredPhase) -> CommitMode:
         return next(iter(others))
     raise GateRefused(
         "bounce to dual",
-        f"the phase that the group is in is not known: {found.why}",
-        "a partition with traffic and a longer --window show it; or give the phase with --from-phase",
+        f"the group's current phase is unknown: {found.why}",
+        "use a longer --window and a partition with traffic, or give the phase with --from-phase",
     )
 
 
-def refuse_offset_jump(change: CommitModeChange, watch: GroupHistory) -> None:
-    """Raises if the unused store is ahead: a dual member reads the larger offset and would skip messages."""
-    jumps = _jumps(change, watch)
+def refuse_offset_jump(change: CommitModeChange, history: GroupHistory) -> None:
+    """Raises `GateRefused` if the unused store is ahead: a dual member reads the larger offset and skips messages."""
+    jumps = _jumps(change, history)
     if jumps:
         used, other = _stores(change)
         more = f"; and {len(jumps) - 3} more" if len(jumps) > 3 else ""
         raise GateRefused(
             f"bounce {change}",
             f"{other} is ahead of {used}, which the group uses, and a dual member reads the larger: the messages"
-            f" between would never be consumed ({'; '.join(jumps[:3])}{more})",
+            f" between them would never be consumed ({'; '.join(jumps[:3])}{more})",
             f"if the group was rewound on purpose, delete or lower its {other} offsets first (offsetmgr offsets)",
         )
 
@@ -138,26 +143,26 @@ def _stores(change: CommitModeChange) -> tuple[str, str]:
     return ("ZooKeeper", "Kafka") if change.start is CommitMode.ZOOKEEPER else ("Kafka", "ZooKeeper")
 
 
-def _jumps(change: CommitModeChange, watch: GroupHistory) -> list[str]:
+def _jumps(change: CommitModeChange, history: GroupHistory) -> list[str]:
     """Returns the partitions in which the unused store is ahead, with both offsets."""
-    seen = watch.latest
-    if seen is None:
+    observation = history.latest
+    if observation is None:
         return []
     used, other = _stores(change)
     jumps: list[str] = []
-    for tp in seen.partitions:
-        track = watch.tracks.get(tp)
-        if track is not None and track.zookeeper.moves and track.kafka.moves:
+    for tp in observation.partitions:
+        partition = history.partitions.get(tp)
+        if partition is not None and partition.zookeeper.changes and partition.kafka.changes:
             continue
-        here, there = seen.zookeeper[tp], seen.kafka[tp]
+        in_use, unused = observation.zookeeper[tp], observation.kafka[tp]
         if change.start is CommitMode.KAFKA:
-            here, there = there, here
-        if isinstance(there, Committed) and offset_or(here) < there.offset:
-            jumps.append(f"{tp}: {used} {offset_or(here)}, {other} {there.offset}".replace(" -1", " no offset"))
+            in_use, unused = unused, in_use
+        if isinstance(unused, Committed) and offset_or(in_use) < unused.offset:
+            jumps.append(f"{tp}: {used} {offset_or(in_use)}, {other} {unused.offset}".replace(" -1", " no offset"))
     return jumps
 
 
-def _out_of_dual(
+def _check_change_from_dual(
     view: GroupView,
     group: str,
     to: CommitMode,
@@ -167,17 +172,17 @@ def _out_of_dual(
 ) -> BounceStart:
     change = CommitModeChange(CommitMode.DUAL, to)
 
-    def report_of(watch: GroupHistory) -> PhaseReport:
-        # Members in the target phase already (a reversed bounce, or one that lost its state) are as good as dual.
-        return assess_phase(watch, CommitMode.DUAL, baseline=baseline, rules=rules, also=to)
+    def report_of(history: GroupHistory) -> PhaseReport:
+        # After a reversed bounce, or one that lost its state file, members may already be in the target phase.
+        return assess_phase(history, CommitMode.DUAL, baseline=baseline, rules=rules, also=to)
 
-    watch = watch_group(view, group, window, enough=lambda w: report_of(w).settled)
-    report, found, seen = report_of(watch), infer_phase(watch), watch.latest
-    if found.confidence is Confidence.SEEN and found.phase not in (None, CommitMode.DUAL) and seen is not None:
-        require_safe(found.phase, to, zookeeper=_committed(seen.zookeeper), kafka=_committed(seen.kafka))
+    history = watch_group(view, group, window, enough=lambda w: report_of(w).final)
+    report, found, observation = report_of(history), infer_phase(history), history.latest
+    if found.confidence is Confidence.SEEN and found.phase not in (None, CommitMode.DUAL) and observation is not None:
+        require_safe(found.phase, to, zookeeper=_committed(observation.zookeeper), kafka=_committed(observation.kafka))
     if not report.passed:
         raise GateClosed(f"bounce {change}: the gate dual is closed", report)
-    return BounceStart(change, watch, report)
+    return BounceStart(change, history, report)
 
 
 def _committed(readings: Mapping[TopicPartition, Reading]) -> dict[TopicPartition, Offset]:

@@ -1,7 +1,7 @@
-"""The progress of a migration, read from its journal: completed, started and remaining groups.
+"""The progress of a migration, read from its journal: which groups are started, completed or in doubt.
 
-Memory grows with the groups (a few numbers each) and not with the offsets: a group's intent is read again from its
-position in the journal when it is needed.
+Memory grows with the number of groups (a few numbers each) and not with the offsets: a group's intent is read again
+from its position in the journal when it is needed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from offsetmgr.migration.journal import Record, check_opening, read_journal, rec
 from offsetmgr.migration.plan import PlanStep
 from offsetmgr.migration.plan_codec import decode_step
 
-DEFINITE: Final = frozenset(
+NOT_WRITTEN_ERRORS: Final = frozenset(
     {
         "GroupActive",
         "Conflict",
@@ -34,7 +34,7 @@ DEFINITE: Final = frozenset(
         "UnsupportedOperation",
     }
 )
-"""Errors after which certainly nothing was written; after any other one the outcome is unknown."""
+"""Names of errors after which nothing was written. After any other error the outcome is unknown."""
 
 
 def decode_steps(encoded: Mapping[str, list[dict[str, Any]]]) -> list[PlanStep]:
@@ -54,10 +54,11 @@ def decode_partitions(encoded: Mapping[str, list[int | str]]) -> set[TopicPartit
 
 @dataclass(slots=True)
 class GroupProgress:
-    """One kind of work (apply, undo, or delete) over the groups of a plan, according to the journal.
+    """The progress of one kind of work (apply, undo, or delete) according to the journal, by the groups' names in the
+    plan.
 
-    ``intents`` has the position of each group's first intent, ``outcomes`` those of its outcomes; ``done`` the groups
-    with nothing left to do; ``unknown`` those with an attempt without a recorded outcome.
+    ``intents`` has the position of each group's first intent, ``outcomes`` the positions of its outcomes. ``done`` are
+    the groups with nothing left to do; ``unknown`` are the groups with an attempt whose outcome was not recorded.
     """
 
     opened: bool = False
@@ -67,14 +68,14 @@ class GroupProgress:
     done: set[str] = field(default_factory=set)
     unknown: set[str] = field(default_factory=set)
     _pending: set[str] = field(default_factory=set)
-    _wrote: bool = False
+    _has_written: bool = False
 
     @property
-    def touched(self) -> bool:
-        """Returns whether this work has, or may have, written anything."""
-        return self._wrote or bool(self.unknown)
+    def may_have_written(self) -> bool:
+        """Whether this work has written anything, or may have."""
+        return self._has_written or bool(self.unknown)
 
-    def take(self, step: str, position: int, record: Record) -> None:
+    def add_record(self, step: str, position: int, record: Record) -> None:
         if step == "open":
             self.opened, self.complete = True, False
         elif step == "complete":
@@ -85,40 +86,43 @@ class GroupProgress:
                 self.unknown.add(record["group"])
             self._pending.add(record["group"])
         elif step == "outcome":
-            self._take_outcome(position, record)
+            self._add_outcome(position, record)
 
-    def _take_outcome(self, position: int, record: Record) -> None:
+    def _add_outcome(self, position: int, record: Record) -> None:
         group = record["group"]
         self.outcomes.setdefault(group, []).append(position)
         self._pending.discard(group)
         failed = record.get("failed", ())
-        self._wrote = self._wrote or bool(record.get("written")) or any(f[2] not in DEFINITE for f in failed)
+        self._has_written = (
+            self._has_written or bool(record.get("written")) or any(f[2] not in NOT_WRITTEN_ERRORS for f in failed)
+        )
         if failed:
             self.done.discard(group)
         else:
             self.done.add(group)
 
-    def end(self) -> None:
-        """The journal has been read to its end: the outcome of pending attempts was never recorded."""
+    def close(self) -> None:
+        """Marks the attempts without a recorded outcome as unknown. Call it at the end of the journal."""
         self.unknown |= self._pending
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSet:
-    """A group's partitions by the outcome of one kind of work, over all its runs.
+    """A group's partitions by the outcome of one kind of work, over all of its runs.
 
-    ``written`` by us; ``left`` unchanged, for a reason; ``in_doubt``: the outcome of an attempt is unknown, so a
-    partition that holds the wanted value was (inferred) written by us.
+    ``written``: this work wrote them. ``unchanged``: they were left unchanged, for a recorded reason. ``in_doubt``: the
+    outcome of an attempt is unknown; if such a partition holds the value to write, this work is inferred to have
+    written it.
     """
 
     written: frozenset[TopicPartition]
-    left: frozenset[TopicPartition]
+    unchanged: frozenset[TopicPartition]
     in_doubt: frozenset[TopicPartition]
 
 
 @dataclass(slots=True)
 class MigrationState:
-    """The state of a journal by kind of work. A plan without a journal has an empty state."""
+    """The content of a journal, by kind of work. Without a journal the state is empty."""
 
     path: Path
     apply: GroupProgress = field(default_factory=GroupProgress)
@@ -142,7 +146,7 @@ class MigrationState:
             state.last_at = record["at"]
             name, _, step = record["kind"].partition("-")
             if name in kinds and step:
-                kinds[name].take(step, position, record)
+                kinds[name].add_record(step, position, record)
             elif record["kind"] == "finalized":
                 state.finalized_at = record["at"]
             elif record["kind"] == "refreshed":
@@ -150,11 +154,12 @@ class MigrationState:
             else:
                 raise JournalError(f"journal {path}", f"unknown kind of record {record['kind']!r} at byte {position}")
         for work in kinds.values():
-            work.end()
+            work.close()
         return state
 
     def intended(self, work: GroupProgress, group: str) -> list[PlanStep]:
-        """Returns the steps of a group's first intent, whose before-images are correct, whatever was retried later."""
+        """Returns the steps of a group's first intent. Its before-images are correct, because later attempts may have
+        read values that the first one wrote."""
         position = work.intents.get(group)
         return [] if position is None else decode_steps(record_at(self.path, position)["topics"])
 
@@ -165,16 +170,16 @@ class MigrationState:
     def partitions(self, work: GroupProgress, group: str) -> PartitionSet:
         """Returns the outcome of each partition of a group so far."""
         written: set[TopicPartition] = set()
-        left: set[TopicPartition] = set()
-        maybe: set[TopicPartition] = set()
+        unchanged: set[TopicPartition] = set()
+        in_doubt: set[TopicPartition] = set()
         for record in self.outcomes(work, group):
             written |= decode_partitions(record.get("written", {}))
-            left |= decode_partitions(record.get("left", {}))
-            maybe |= {
+            unchanged |= decode_partitions(record.get("left", {}))
+            in_doubt |= {
                 TopicPartition(f[0], BrokerPartition.from_json(f[1]))
                 for f in record.get("failed", ())
-                if f[2] not in DEFINITE
+                if f[2] not in NOT_WRITTEN_ERRORS
             }
         if group in work.unknown:
-            maybe |= {step.tp for step in self.intended(work, group)}
-        return PartitionSet(frozenset(written), frozenset(left - written), frozenset(maybe - written))
+            in_doubt |= {step.tp for step in self.intended(work, group)}
+        return PartitionSet(frozenset(written), frozenset(unchanged - written), frozenset(in_doubt - written))

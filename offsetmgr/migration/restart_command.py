@@ -1,7 +1,8 @@
-"""The command that restarts one member: fills a template and runs the shell command.
+"""The command that restarts one member: fills in the template and runs it in a shell.
 
-Member ids and hosts come from ZooKeeper, where any client that may register a consumer can write them. So a value is
-quoted where the template has no quotes, and rejected where it would need quoting inside the template's own quotes.
+Member ids and hosts come from ZooKeeper, where every client that may register a consumer can write them. Therefore a
+value is quoted if its placeholder is outside quotes of the template, and rejected if it is inside quotes and would
+itself need quoting.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.,:@%+=/][A-Za-z0-9_.,:@%+=/-]*")
 
 
 def check_template(template: str) -> None:
-    """Raises `UsageError` if the template could not name the member to restart."""
+    """Raises `UsageError` if the template does not name the member to restart."""
     if not ({"host", "member"} & set(_PLACEHOLDER.findall(template))):
         raise UsageError(
             "--command",
-            "the template contains neither {host} nor {member}, so it would do the same for every member",
+            "the template contains neither {host} nor {member}, so the command would be the same for every member",
             "for instance: --command 'ssh {host} systemctl restart my-consumer'",
         )
 
 
 def fill_template(template: str, *, group: str, member: str, host: str | None, phase: CommitMode) -> str:
-    """Returns the command for one member, its values quoted for a POSIX shell.
+    """Returns the command for one member, with the values quoted for a POSIX shell.
 
-    Raises `UsageError` if a value is missing, begins with a dash (it would be an option), or is inside the template's
-    quotes and not plain text.
+    Raises `UsageError` if a value is missing, begins with a dash (it would be parsed as an option), or is inside quotes
+    of the template and not plain text.
     """
     values = {
         "host": host,
@@ -64,7 +65,7 @@ def _value(name: str, values: Mapping[str, str | None], quote: str) -> str:
     if value is None:
         raise UsageError(
             f"{{{name}}} of member {values['member']}",
-            "the registry does not tell it (the consumer id is configured)",
+            "it is unknown, because the consumer id is configured and does not contain it",
             "give it with --host MEMBER=HOST, or use {member} in the command",
         )
     if value.startswith("-"):
@@ -74,7 +75,7 @@ def _value(name: str, values: Mapping[str, str | None], quote: str) -> str:
     if name != "settings" and not _PLAIN.fullmatch(value):
         raise UsageError(
             f"{{{name}}} = {value!r}",
-            "it is not plain text and stands inside quotes of the template, where it cannot be quoted safely",
+            "it is not plain text and is inside quotes of the template, where it cannot be quoted safely",
             f"leave {{{name}}} outside the quotes",
         )
     return value
@@ -97,31 +98,31 @@ def _open_quote(text: str, quote: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """The end of a command: its exit code (negative: ended by that signal), or ``timed_out``."""
+    """The result of a command: its exit code (negative: it was killed by that signal), or ``timed_out``."""
 
     exit_code: int
     timed_out: bool = False
 
 
 class CommandRunner(Protocol):
-    """Runs a command; tests of the bounce's logic pass their own."""
+    """Runs a command. Tests of the bounce pass their own."""
 
     def __call__(
         self, command: str, log: Path, timeout_seconds: float, started: Callable[[int], None] = ...
     ) -> CommandResult: ...
 
 
-def _unnoticed(_: int) -> None:
-    """For callers that do not need the process."""
+def _ignore_pid(_: int) -> None:
+    """The default of ``started``: ignores the process id."""
 
 
 def run_in_shell(
-    command: str, log: Path, timeout_seconds: float, started: Callable[[int], None] = _unnoticed
+    command: str, log: Path, timeout_seconds: float, started: Callable[[int], None] = _ignore_pid
 ) -> CommandResult:
-    """Runs the command through ``/bin/sh`` and appends its output to the log file. ``started`` receives its pid.
+    """Runs the command with ``/bin/sh`` and appends its output to the log file. ``started`` receives its process id.
 
-    It runs in its own session, so that Ctrl-C at the terminal does not reach it; when the time is over it is ended with
-    everything that it started in that session.
+    The command runs in its own session, so that Ctrl-C at the terminal does not reach it. After the timeout, the
+    command and every process of its session are killed.
     """
     with log.open("ab") as out:
         out.write(f"--- {datetime.now(tz=UTC).isoformat(timespec='seconds')} $ {command}\n".encode())
@@ -145,8 +146,10 @@ def run_in_shell(
 
 
 def still_running(pid: int) -> bool:
-    """Returns whether a command that `run_in_shell` started in an earlier process still runs: it leads its own session,
-    so an unrelated process with the same pid is hardly ever mistaken for it."""
+    """Returns whether a command that `run_in_shell` started in an earlier process is still running.
+
+    Such a command leads its own session, so an unrelated process with the same id is hardly ever mistaken for it.
+    """
     try:
         leads = os.getsid(pid) == pid
         state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]

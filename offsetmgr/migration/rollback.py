@@ -1,8 +1,8 @@
-"""Rolls a plan back: restores before-images and deletes created offsets.
+"""Rolls a plan back: restores the before-images and deletes the offsets that apply created.
 
-A partition is changed only if it still holds what apply wrote. One with another value has been used since: it is
-refused, unless ``force``. After the cut-over of the group before-images would rewind it: then `rollback` refers to the
-reverse plan.
+A partition is changed only if it still holds the offset that apply wrote. If it holds another offset, a consumer has
+used it since, and it is refused unless ``force``. After the cutover the before-images would rewind the groups; then the
+reverse plan is the way back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from offsetmgr.core.errors import GateRefused, JournalError, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.migration.apply import check_endpoint
-from offsetmgr.migration.batches import READ_GROUPS, batched
+from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched
 from offsetmgr.migration.journaled_writer import Executor, GroupWrite, Report
 from offsetmgr.migration.plan import Action, GroupPlan, PlanStep
 from offsetmgr.migration.plan_file import PlanFile
@@ -22,12 +22,10 @@ from offsetmgr.migration.progress import MigrationState
 
 
 def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force: bool = False) -> Report:
-    """Undoes the writes of the journal, or continues after an earlier rollback stopped.
+    """Undoes the writes that the journal records, or resumes an earlier rollback.
 
-    ``force`` restores before-images even if the value has changed since.
-
-    Raises `JournalError` if nothing was applied, `GateRefused` after the plan was finalized (make the reverse plan
-    instead), `PlanError` for another cluster.
+    ``force`` restores before-images even if the offset has changed since. Raises `JournalError` if nothing was applied,
+    `GateRefused` after the plan was finalized (use a reverse plan then), `PlanError` for another cluster.
     """
     check_endpoint("target", plan.header.target, executor.store)
     if not state.apply.intents:
@@ -53,16 +51,16 @@ def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force
     if not (report.groups or skipped or report.interrupted):
         raise JournalError(
             f"plan {plan.path}",
-            "by its journal, apply wrote nothing, so nothing was rolled back",
-            f"the journal is {executor.journal.path}: is it the one of the run that wrote?",
+            "according to its journal, apply wrote nothing, so nothing was rolled back",
+            f"the journal is {executor.journal.path}: check that it is the journal of the run that wrote",
         )
     return report
 
 
 class RollbackDifference(NamedTuple):
-    """A partition that the journal does not record as written, and that does not hold its before-image.
+    """A partition that the journal does not record as written and that does not hold its before-image.
 
-    ``before`` and ``now`` are offsets; None: no commit. ``error`` is why the partition could not be read.
+    ``before`` and ``now`` are offsets (None: no commit). ``error`` is the reason why the partition could not be read.
     """
 
     group: str
@@ -72,54 +70,54 @@ class RollbackDifference(NamedTuple):
     error: OffsetMgrError | None = None
 
 
-def not_settled(plan: PlanFile, state: MigrationState) -> Iterator[tuple[GroupPlan, list[PlanStep]]]:
-    """Yields planned writes that the journal records neither as written nor as left, by group: apply was stopped before
-    them, they failed, or the journal was truncated."""
+def unrecorded_writes(plan: PlanFile, state: MigrationState) -> Iterator[tuple[GroupPlan, list[PlanStep]]]:
+    """Yields, by group, the planned writes for which the journal has no final outcome: apply stopped before them, they
+    failed, or the journal lost its end."""
     for group in plan.groups():
         steps = group.writes()
         if group.group in state.apply.intents:
             applied = state.partitions(state.apply, group.group)
-            known = applied.written | applied.in_doubt | applied.left
+            known = applied.written | applied.in_doubt | applied.unchanged
             steps = [step for step in steps if step.tp not in known]
         if steps:
             yield group, steps
 
 
 def differences(plan: PlanFile, state: MigrationState, target: OffsetStore) -> Iterator[RollbackDifference]:
-    """Compares the writes without a recorded outcome with the plan's before-images, by reading the target.
+    """Yields the partitions without a recorded outcome whose offset in the target differs from the plan's before-image.
 
-    A journal that lost its end looks like one of an apply that was stopped early, so only the target shows whether
-    these offsets were written.
+    A journal that lost its end looks like the journal of an apply that was stopped early, so only the target shows
+    whether these offsets were written.
     """
-    for batch in batched(not_settled(plan, state), READ_GROUPS):
+    for batch in batched(unrecorded_writes(plan, state), READ_BATCH_GROUPS):
         found = {one.group: one for one in target.scan([group.target_group for group, _ in batch])}
         for group, steps in batch:
-            held = found[group.target_group]
-            if held.error is not None:
-                yield RollbackDifference(group.target_group, None, None, None, held.error)
+            current = found[group.target_group]
+            if current.error is not None:
+                yield RollbackDifference(group.target_group, None, None, None, current.error)
                 continue
             for step in steps:
                 before = None if step.target is None else step.target.offset
-                now = None if (here := held.offsets.get(step.tp)) is None else here.offset
-                if (error := held.errors.get(step.tp)) is not None or before != now:
+                now = None if (committed := current.offsets.get(step.tp)) is None else committed.offset
+                if (error := current.errors.get(step.tp)) is not None or before != now:
                     yield RollbackDifference(group.target_group, step.tp, before, now, error)
 
 
 def _task(group: GroupPlan, state: MigrationState, force: bool) -> GroupWrite | None:
-    """Returns the undo of a group: only of what apply wrote, or may have written."""
+    """Returns the undo of a group: only the partitions that apply has written, or may have written."""
     applied = state.partitions(state.apply, group.group)
-    ours = applied.written | applied.in_doubt
-    maybe: frozenset[TopicPartition] = frozenset()
+    to_undo = applied.written | applied.in_doubt
+    in_doubt: frozenset[TopicPartition] = frozenset()
     if group.group in state.undo.intents:
         undone = state.partitions(state.undo, group.group)
-        ours = ours - undone.written - undone.left
-        maybe = undone.in_doubt
+        to_undo = to_undo - undone.written - undone.unchanged
+        in_doubt = undone.in_doubt
     steps = tuple(
         PlanStep(step.tp, Action.REWIND, None, step.after, step.target)
         for step in state.intended(state.apply, group.group)
-        if step.tp in ours
+        if step.tp in to_undo
     )
     if not steps:
         return None
-    words = ("what apply left", "the before-image")
-    return GroupWrite(group.group, group.target_group, steps, group.guard, maybe, True, words=words, force=force)
+    terms = ("the offset that apply wrote", "the before-image")
+    return GroupWrite(group.group, group.target_group, steps, group.guard, in_doubt, True, terms=terms, force=force)

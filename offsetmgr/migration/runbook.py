@@ -1,7 +1,7 @@
-"""Runbooks: the rolling bounces that lead one group to another phase, written from the group's real state.
+"""A runbook: the rolling bounces that lead one group to another phase, written from the group's observed state.
 
 A runbook is a value: the stages with their settings, gates and ways back, and the *baseline*, which is the observation
-of the group when it was written. `runbook_render` makes Markdown of it.
+of the group at the time of writing. `runbook_render` turns it into Markdown.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One rolling bounce of the runbook. ``gate`` and ``bounce`` are commands to copy; ``copies`` are the partitions
-    without traffic whose Kafka offset must be copied to ZooKeeper."""
+    """One rolling bounce of the runbook. ``gate`` and ``bounce`` are commands for the operator to copy. ``copies`` are
+    the partitions without traffic whose offset in Kafka must be copied to ZooKeeper."""
 
     change: CommitModeChange
     why_safe: str
@@ -40,7 +40,7 @@ class Stage:
     before: tuple[str, ...]
     gate: str
     bounce: str
-    back: tuple[str, ...]
+    way_back: tuple[str, ...]
     copies: tuple[TopicPartition, ...] = ()
 
 
@@ -69,28 +69,28 @@ def write_runbook(
 ) -> Runbook:
     """Watches the group until its phase is known (or uses ``start``) and returns its runbook.
 
-    ``options`` are the connection options for the commands, ``baseline_file`` the name of the JSON file. Raises
-    `GateRefused` if the phase cannot be inferred, or no member is alive.
+    ``options`` are the connection options for the commands; ``baseline_file`` is the name of the JSON file. Raises
+    `GateRefused` if the phase cannot be inferred, or if no member is alive.
     """
     window = window or ObservationWindow(seconds=30)
 
-    def known(watch: GroupHistory) -> bool:
-        return start is not None or not _anybody(watch) or infer_phase(watch).confidence is Confidence.SEEN
+    def known(history: GroupHistory) -> bool:
+        return start is not None or not _has_members(history) or infer_phase(history).confidence is Confidence.SEEN
 
-    watch = watch_group(view, group, window, enough=known)
-    seen = watch.latest
-    if seen is None or not seen.members:
+    history = watch_group(view, group, window, enough=known)
+    observation = history.latest
+    if observation is None or not observation.members:
         raise GateRefused(
             f"runbook of group {group}",
             "no live member is registered in ZooKeeper, so there is no member to bounce",
-            "an idle group is moved with `offsetmgr migrate`; check the name and the chroot",
+            "check the name and the chroot; to move an idle group, use `offsetmgr migrate`",
         )
-    found = infer_phase(watch) if start is None else InferredPhase(start, Confidence.UNKNOWN, "given by --from")
+    found = infer_phase(history) if start is None else InferredPhase(start, Confidence.UNKNOWN, "given by --from")
     if found.phase is None:
         raise GateRefused(
             f"runbook of group {group}",
             f"its phase is unknown: {found.why}",
-            "give a --window of at least three auto.commit.interval.ms, or say the phase with --from",
+            "use a --window of at least three auto.commit.interval.ms, or give the phase with --from",
         )
     changes = route(found.phase, to)
     return Runbook(
@@ -98,9 +98,9 @@ def write_runbook(
         to=to,
         found=found,
         stores={"zookeeper": view.zookeeper.identity().id, "kafka": view.kafka.identity().id},
-        baseline=seen,
-        stages=tuple(_stage(group, change, watch, options, baseline_file, n) for n, change in enumerate(changes)),
-        warnings=_warnings(watch, seen, changes),
+        baseline=observation,
+        stages=tuple(_stage(group, change, history, options, baseline_file, n) for n, change in enumerate(changes)),
+        warnings=_warnings(history, observation, changes),
     )
 
 
@@ -113,37 +113,37 @@ def check_phase(
     rules: EvidenceThresholds | None = None,
     window: ObservationWindow | None = None,
 ) -> PhaseReport:
-    """Watches the group until the check is settled, or the window is over, and returns the check.
+    """Watches the group until the check is final, the window is over, or no member is alive; returns the check.
 
-    The wait ends for a group without live members. Raises `GroupNotFound` if nothing is known of it, and the errors of
-    the servers at the first observation.
+    Raises `GroupNotFound` if neither the registry nor a store knows the group, and the errors of the servers at the
+    first observation.
     """
     rules = rules or EvidenceThresholds()
-    watch = watch_group(
+    history = watch_group(
         view,
         group,
         window or ObservationWindow(),
-        enough=lambda w: assess_phase(w, phase, baseline=baseline, rules=rules).settled or not _anybody(w),
+        enough=lambda w: assess_phase(w, phase, baseline=baseline, rules=rules).final or not _has_members(w),
     )
-    seen = watch.latest
-    if seen is not None and not (seen.members or seen.zookeeper or seen.kafka):
+    observation = history.latest
+    if observation is not None and not (observation.members or observation.zookeeper or observation.kafka):
         raise GroupNotFound(
             f"group {group}",
             "it has neither a live member in ZooKeeper nor an offset in either store",
             "check its name, and the chroot of --zookeeper",
         )
-    return assess_phase(watch, phase, baseline=baseline, rules=rules)
+    return assess_phase(history, phase, baseline=baseline, rules=rules)
 
 
-def _anybody(watch: GroupHistory) -> bool:
-    return watch.latest is not None and bool(watch.latest.members)
+def _has_members(history: GroupHistory) -> bool:
+    return history.latest is not None and bool(history.latest.members)
 
 
 # --- the stages --------------------------------------------------------------------------------------
 
 
 def _stage(
-    group: str, change: CommitModeChange, watch: GroupHistory, options: str, baseline_file: str, number: int
+    group: str, change: CommitModeChange, history: GroupHistory, options: str, baseline_file: str, number: int
 ) -> Stage:
     quoted = shlex.quote(group)
     tail = f" {options}" if options else ""
@@ -152,7 +152,7 @@ def _stage(
     before = []
     if number:
         renew = f"offsetmgr runbook write --group {quoted} --to {to} --from {change.start.value} -o {baseline}{tail}"
-        before.append(f"Renew the baseline, so that the gate compares with the members of this moment: `{renew}`")
+        before.append(f"Renew the baseline, so that the gate compares with the current members: `{renew}`")
     if change == CommitModeChange(CommitMode.DUAL, CommitMode.ZOOKEEPER):
         before.append(
             "Check that ZooKeeper has caught up on every partition (the gate of the dual phase); partitions "
@@ -168,17 +168,17 @@ def _stage(
             f"offsetmgr runbook bounce --group {quoted} --to-phase {to} --from-phase {change.start.value}"
             f" --baseline {baseline} --command 'ssh {{host}} RESTART-WITH {{settings}}'{tail}"
         ),
-        back=_WAY_BACK[change],
-        copies=tuple(sorted(behind(watch))) if change in _COPYING else (),
+        way_back=_WAYS_BACK[change],
+        copies=tuple(sorted(behind(history))) if change in _CHANGES_WITH_COPIES else (),
     )
 
 
-_COPYING = (
+_CHANGES_WITH_COPIES = (
     CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL),
     CommitModeChange(CommitMode.DUAL, CommitMode.ZOOKEEPER),
 )
 
-_WAY_BACK: Mapping[CommitModeChange, tuple[str, ...]] = {
+_WAYS_BACK: Mapping[CommitModeChange, tuple[str, ...]] = {
     CommitModeChange(CommitMode.ZOOKEEPER, CommitMode.DUAL): (
         "At any point: bounce the restarted members back to zookeeper. Before that, copy Kafka's offset to ZooKeeper"
         " for partitions without traffic where it is ahead; `runbook bounce --to-phase zookeeper` does it before its"
@@ -189,63 +189,74 @@ _WAY_BACK: Mapping[CommitModeChange, tuple[str, ...]] = {
         " offsets to ZooKeeper for partitions without traffic (forward only, conditional on the version; the bounce"
         " does it before its gate): a dual member assumes that the larger offset is already stored and never "
         "writes it by itself.",
-        "Only then, through the gate dual, to zookeeper. Never from kafka to zookeeper directly: everything committed"
-        " to Kafka alone would be repeated.",
+        "After that, once the gate of phase dual has passed, to zookeeper. Never from kafka to zookeeper directly: the"
+        " group would consume again everything that it committed to Kafka alone.",
     ),
     CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL): (
-        "At any point: bounce the restarted members back to kafka. Kafka held everything all the time.",
+        "At any point: bounce the restarted members back to kafka. Kafka has had every commit all the time.",
     ),
     CommitModeChange(CommitMode.DUAL, CommitMode.ZOOKEEPER): (
-        "At any point: bounce the restarted members back to dual. They read the larger of both: nothing is repeated.",
+        "At any point: bounce the restarted members back to dual. They read the larger of both offsets, so nothing is"
+        " consumed twice.",
         "Never from zookeeper to kafka directly: Kafka does not have what was committed to ZooKeeper alone.",
     ),
 }
 
 
-def _warnings(watch: GroupHistory, seen: Observation, changes: tuple[CommitModeChange, ...]) -> tuple[str, ...]:
-    warnings = [f"ZooKeeper node {node} cannot be read: every gate stays closed" for node in seen.unreadable]
-    idle = [tp for tp, t in watch.tracks.items() if t.unread == 0 and not t.kafka.moves and not t.zookeeper.moves]
+def _warnings(
+    history: GroupHistory, observation: Observation, changes: tuple[CommitModeChange, ...]
+) -> tuple[str, ...]:
+    warnings = [f"ZooKeeper node {node} cannot be read: every gate stays closed" for node in observation.unreadable]
+    idle = [
+        tp for tp, t in history.partitions.items() if t.lag == 0 and not t.kafka.changes and not t.zookeeper.changes
+    ]
     if idle:
         warnings.append(
-            f"{count_of(len(idle), 'partition')} had no traffic while the group was watched ({_some(idle)}): their"
-            " gates say unknown. Send each a message, or pass --accept-idle, which lets them pass where the offsets"
+            f"{count_of(len(idle), 'partition')} had no traffic while the group was watched ({_shortened(idle)}): their"
+            " gates say unknown. Send a message to each, or use --accept-idle, which lets them pass if the offsets"
             " show that nothing can be lost"
         )
-    for member in seen.members.values():
+    for member in observation.members.values():
         if member.host is None:
             warnings.append(
-                f"{member.id} has a configured consumer.id: its id stays the same over a restart, so the gate "
+                f"{member.id} has a configured consumer.id: its id stays the same after a restart, so the gate "
                 f"uses its registration and its commits; give its host with --host"
             )
-        if not seen.owned_by(member.id):
-            warnings.append(f"{member.id} owns no partition: nothing can be seen of its commits (--accept-spare)")
-    unowned = [tp for tp in seen.partitions if tp not in seen.owners]
+        if not observation.owned_by(member.id):
+            warnings.append(
+                f"{member.id} owns no partition, so its commits cannot be seen (--accept-spare lets it pass)"
+            )
+    unowned = [tp for tp in observation.partitions if tp not in observation.owners]
     if unowned:
         count = count_of(len(unowned), "partition")
-        warnings.append(f"no member owns {count} ({_some(unowned)}): let the group rebalance first")
-    if seen.unconsumed:
-        count = count_of(len(seen.unconsumed), "partition")
+        warnings.append(f"no member owns {count} ({_shortened(unowned)}): let the group rebalance first")
+    if observation.unconsumed:
+        count = count_of(len(observation.unconsumed), "partition")
         warnings.append(
-            f"no live member subscribes to {count} with offsets ({_some(seen.unconsumed)}): a bounce does not move"
-            " those; `offsetmgr migrate` does"
+            f"no live member subscribes to {count} with offsets ({_shortened(observation.unconsumed)}): a bounce"
+            " does not move them; `offsetmgr migrate` does"
         )
-    if changes and (ahead := _ahead_in_the_other(seen, changes[0].start)):
+    if changes and (ahead := _ahead_in_the_other(observation, changes[0].start)):
         other = "Kafka" if changes[0].start is CommitMode.ZOOKEEPER else "ZooKeeper"
         warnings.append(
-            f"{other} is ahead on {_some(ahead)}: a dual member reads the larger and would skip messages there; the"
-            " bounce refuses to begin until that is settled"
+            f"{other} is ahead on {_shortened(ahead)}: a dual member reads the larger offset and would skip messages"
+            " there; the bounce refuses to begin before that is resolved"
         )
     return tuple(warnings)
 
 
-def _ahead_in_the_other(seen: Observation, start: CommitMode) -> list[TopicPartition]:
+def _ahead_in_the_other(observation: Observation, start: CommitMode) -> list[TopicPartition]:
     if start is CommitMode.DUAL:
         return []
-    used, other = (seen.zookeeper, seen.kafka) if start is CommitMode.ZOOKEEPER else (seen.kafka, seen.zookeeper)
-    return [tp for tp in seen.partitions if offset_or(used.get(tp)) < offset_or(other.get(tp))]
+    used, other = (
+        (observation.zookeeper, observation.kafka)
+        if start is CommitMode.ZOOKEEPER
+        else (observation.kafka, observation.zookeeper)
+    )
+    return [tp for tp in observation.partitions if offset_or(used.get(tp)) < offset_or(other.get(tp))]
 
 
-def _some(partitions: list[TopicPartition] | tuple[TopicPartition, ...]) -> str:
+def _shortened(partitions: list[TopicPartition] | tuple[TopicPartition, ...]) -> str:
     shown = ", ".join(str(tp) for tp in sorted(partitions)[:6])
     return shown + (", ..." if len(partitions) > 6 else "")
 
@@ -277,7 +288,7 @@ def to_json(book: Runbook) -> dict[str, Any]:
                 "before": list(s.before),
                 "gate": s.gate,
                 "bounce": s.bounce,
-                "way_back": list(s.back),
+                "way_back": list(s.way_back),
                 "copy_to_zookeeper": [str(tp) for tp in s.copies],
             }
             for s in book.stages
@@ -290,7 +301,7 @@ def to_json(book: Runbook) -> dict[str, Any]:
 def read_baseline(path: Path, group: str) -> Observation:
     """Returns the baseline in a runbook's JSON, or in the state file of a bounce.
 
-    Raises `MalformedData` (also if it belongs to another group), `UnknownVersion`.
+    Raises `MalformedData` (also if the baseline belongs to another group) and `UnknownVersion`.
     """
     what = f"baseline {path}"
     try:

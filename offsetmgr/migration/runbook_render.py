@@ -12,7 +12,7 @@ from offsetmgr.migration.runbook import Runbook, Stage
 
 
 def runbook_markdown(book: Runbook) -> str:
-    """Returns the runbook: the state, the next action, the stages, and the way back."""
+    """Returns the runbook in Markdown: the state, the next action, the stages, and the way back."""
     start = book.found.phase.value if book.found.phase else "unknown"
     lines = [
         f"# Runbook: group `{book.group}`, {start} -> {book.to.value}",
@@ -24,7 +24,7 @@ def runbook_markdown(book: Runbook) -> str:
         "",
     ]
     if book.warnings:
-        lines += ["## Mind this first", "", *(f"- {w}" for w in book.warnings), ""]
+        lines += ["## Warnings", "", *(f"- {w}" for w in book.warnings), ""]
     if not book.stages:
         lines += [f"No step is needed: the group is in phase {book.to.value}.", ""]
     for number, stage in enumerate(book.stages, 1):
@@ -34,7 +34,7 @@ def runbook_markdown(book: Runbook) -> str:
     return "\n".join(lines)
 
 
-def _stage_lines(number: int, of: int, stage: Stage, seen: Observation) -> list[str]:
+def _stage_lines(number: int, of: int, stage: Stage, observation: Observation) -> list[str]:
     lines = [
         f"## Stage {number} of {of}: {stage.change}",
         "",
@@ -59,7 +59,7 @@ def _stage_lines(number: int, of: int, stage: Stage, seen: Observation) -> list[
         "",
     ]
     if number == 1:
-        lines += [f"   - [ ] {_member_text(seen, m)}" for m in sorted(seen.members)]
+        lines += [f"   - [ ] {_member_text(observation, m)}" for m in sorted(observation.members)]
     else:
         lines.append("   - [ ] every member that the renewed baseline names")
     lines.append("")
@@ -67,21 +67,21 @@ def _stage_lines(number: int, of: int, stage: Stage, seen: Observation) -> list[
     if stage.copies:
         named = ", ".join(str(tp) for tp in stage.copies)
         lines += [
-            f"{step}. As things stand, nothing moves on {named} and ZooKeeper is behind Kafka there. When every member"
-            " is dual, copy Kafka's offset to ZooKeeper, forward only and on condition of the version that was read."
+            f"{step}. There is no traffic on {named}, and ZooKeeper is behind Kafka there. When every member"
+            " is dual, copy Kafka's offset to ZooKeeper, forward only and conditional on the version that was read."
             " `runbook bounce` does it before its gate.",
             "",
         ]
         step += 1
     lines += [
-        f"{step}. The gate. Go on only when this returns 0:",
+        f"{step}. The gate. Continue only when this command returns 0:",
         "",
         "   ```sh",
         f"   {stage.gate}",
         "   ```",
         "",
-        "The same, done for you (it shows the commands; with `--execute` it runs them, one member at a time, with the"
-        " gate after each):",
+        "The same as one command (it shows the restarts; with `--execute` it runs them, one member at a time, and"
+        " checks the gate after each):",
         "",
         "```sh",
         stage.bounce,
@@ -89,44 +89,44 @@ def _stage_lines(number: int, of: int, stage: Stage, seen: Observation) -> list[
         "",
         "**Way back from here:**",
         "",
-        *(f"- {text}" for text in stage.back),
+        *(f"- {text}" for text in stage.way_back),
         "",
     ]
     return lines
 
 
-def _member_text(seen: Observation, member: str) -> str:
-    found = seen.members[member]
-    owned = ", ".join(str(tp) for tp in seen.owned_by(member)) or "no partition"
+def _member_text(observation: Observation, member: str) -> str:
+    found = observation.members[member]
+    owned = ", ".join(str(tp) for tp in observation.owned_by(member)) or "no partition"
     return f"`{member}` on {found.host or 'unknown host'}: {owned}"
 
 
-def _members_table(seen: Observation) -> list[str]:
+def _members_table(observation: Observation) -> list[str]:
     rows = [
-        (m.id, m.host or "unknown (configured id)", at(m.registered_at_ms), str(len(seen.owned_by(m.id))))
-        for _, m in sorted(seen.members.items())
+        (m.id, m.host or "unknown (configured id)", at(m.registered_at_ms), str(len(observation.owned_by(m.id))))
+        for _, m in sorted(observation.members.items())
     ]
     return markdown_table(("member", "host", "registered", "partitions"), rows)
 
 
-def _offsets_table(seen: Observation) -> list[str]:
+def _offsets_table(observation: Observation) -> list[str]:
     def row(tp: TopicPartition) -> tuple[str, ...]:
-        owned, log, lag = seen.owners.get(tp), seen.logs.get(tp), seen.lag(tp)
+        owned, log, lag = observation.owners.get(tp), observation.logs.get(tp), observation.lag(tp)
         return (
             str(tp),
             owned.member if owned else "none",
-            reading_text(seen.zookeeper.get(tp)),
-            reading_text(seen.kafka.get(tp)),
+            reading_text(observation.zookeeper.get(tp)),
+            reading_text(observation.kafka.get(tp)),
             str(log.end) if isinstance(log, LogRange) else "unknown",
             "unknown" if lag is None else str(lag),
         )
 
-    every = sorted({*seen.partitions, *seen.unconsumed})
+    every = sorted({*observation.partitions, *observation.unconsumed})
     return markdown_table(("partition", "owner", "ZooKeeper", "Kafka", "log end", "lag"), map(row, every))
 
 
 def report_text(report: PhaseReport) -> str:
-    """Returns a phase report for a terminal: the answer, the missing evidence, then every result with its evidence."""
+    """Returns a phase report for a terminal: the answer, the problems, then every result with its remedy."""
     seconds = (report.ended_ms - report.began_ms) / 1000
     lines = [
         f"phase {report.phase.value} of group {report.group}: {'PASSED' if report.passed else 'NOT PASSED'}"
@@ -137,17 +137,17 @@ def report_text(report: PhaseReport) -> str:
     ]
     for m in sorted(report.members, key=lambda m: (m.ok, m.member)):
         lines.append(f"{'ok' if m.ok else 'NO':<3} {m.member} ({m.confidence.value}): {m.why}")
-        if m.settle:
-            lines.append(f"      what settles it: {m.settle}")
+        if m.remedy:
+            lines.append(f"      remedy: {m.remedy}")
     for p in sorted(report.partitions, key=lambda p: (p.ok, p.partition)):
         lines.append(f"{'ok' if p.ok else 'NO':<3} {p.partition} ({p.confidence.value}): {p.why}")
-        if p.settle:
-            lines.append(f"      what settles it: {p.settle}")
+        if p.remedy:
+            lines.append(f"      remedy: {p.remedy}")
     return "\n".join(lines)
 
 
 def report_json(report: PhaseReport) -> dict[str, Any]:
-    """Returns a phase report as plain JSON values; unknown and absent offsets are null."""
+    """Returns a phase report as plain JSON values. Unknown and absent offsets are null."""
     return {
         "group": report.group,
         "phase": report.phase.value,
@@ -164,7 +164,7 @@ def report_json(report: PhaseReport) -> dict[str, Any]:
                 "ok": m.ok,
                 "known": m.confidence.value,
                 "why": m.why,
-                "settle": m.settle,
+                "remedy": m.remedy,
                 "partitions": [str(tp) for tp in m.partitions],
             }
             for m in report.members
@@ -177,7 +177,7 @@ def report_json(report: PhaseReport) -> dict[str, Any]:
                 "ok": p.ok,
                 "known": p.confidence.value,
                 "why": p.why,
-                "settle": p.settle,
+                "remedy": p.remedy,
                 "zookeeper": p.zookeeper,
                 "kafka": p.kafka,
                 "log_end_offset": p.log_end,
@@ -188,7 +188,7 @@ def report_json(report: PhaseReport) -> dict[str, Any]:
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Returns a table with aligned columns, so that it is readable without rendering."""
+    """Returns a Markdown table with aligned columns, so that the source is readable too."""
     cells = [list(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
     widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(head))]
     lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |" for row in cells]

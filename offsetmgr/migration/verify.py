@@ -1,8 +1,8 @@
-"""Verifies a migration with a new read of both sides, over all expected and existing partitions.
+"""Verifies a migration: reads both sides again and checks every partition that the plan expects or that exists.
 
-A result has a confidence (data rule "verdicts carry evidence"): *seen* (both values were read), *inferred*, or
-*unknown*, which never passes. The source is read before the target, so that a consumer that commits to both, Kafka
-first, is never seen behind.
+Each result has a confidence (data rule "verdicts carry evidence"): *seen* (both values were read), *inferred*, or
+*unknown*, which never passes. The source is read first, so that a dual consumer, which writes Kafka before ZooKeeper,
+never appears to be behind in the target.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from offsetmgr.core.model import BrokerPartition, Committed, LogRange, TopicPart
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.kafka.cluster.base import Logs
 from offsetmgr.migration.apply import check_endpoint
-from offsetmgr.migration.batches import READ_GROUPS, batched, prefetch
+from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched, prefetch
 from offsetmgr.migration.log_range_cache import LogRangeCache
-from offsetmgr.migration.plan import Action, GroupPlan, MissingTopic, PlanSource, PlanStep, clamping
+from offsetmgr.migration.plan import Action, GroupPlan, MissingTopic, PlanSource, PlanStep, clamp_text
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.planner import unfit_name
 from offsetmgr.migration.progress import MigrationState
@@ -39,24 +39,25 @@ class Status(StrEnum):
 
     EQUAL = "equal"
     KEPT_AHEAD = "kept-ahead"
-    """The target was ahead when the plan was made, and is still as far ahead of the source."""
+    """The target was ahead when the plan was made, and still is."""
     PROGRESS = "progress"
-    """The target has moved forward since, and not beyond the log's end."""
+    """The target has moved forward since the plan, within its log."""
     NEW_IN_TARGET = "new-in-target"
-    """Committed in the target since the plan; the source never had it."""
+    """Committed in the target since the plan; the source has no commit."""
     SOURCE_GONE = "source-gone"
-    """The target holds the expected offset; the source does not hold it any more."""
+    """The target holds the expected offset; the source no longer has a commit."""
     MISSING = "missing"
     BEHIND = "behind"
     NOT_REWOUND = "not-rewound"
     BELOW_LOG_START = "below-log-start"
-    """The log starts after the target's offset: the record is gone, and auto.offset.reset decides where its consumer
-    continues."""
+    """The log starts after the target's offset: the next record has been deleted, and auto.offset.reset decides where
+    the consumer continues."""
     BEYOND_LOG_END = "beyond-log-end"
     NO_SUCH_LOG = "no-such-log"
     """The target holds an offset of a topic or partition that does not exist in Kafka."""
     SOURCE_AHEAD = "source-ahead"
-    """The source has moved on after the copy: a consumer that started from the target now would repeat messages."""
+    """The source was committed to after the copy: a consumer that starts from the target now would consume messages
+    again."""
     SOURCE_REWOUND = "source-rewound"
     NOT_IN_PLAN = "not-in-plan"
     REFUSED = "refused"
@@ -65,14 +66,16 @@ class Status(StrEnum):
 
     @property
     def ok(self) -> bool:
-        return self in _PASSED
+        return self in _PASSING
 
 
-_PASSED: Final = frozenset((Status.EQUAL, Status.KEPT_AHEAD, Status.PROGRESS, Status.NEW_IN_TARGET, Status.SOURCE_GONE))
+_PASSING: Final = frozenset(
+    (Status.EQUAL, Status.KEPT_AHEAD, Status.PROGRESS, Status.NEW_IN_TARGET, Status.SOURCE_GONE)
+)
 
 
-class VerifyVerdict(NamedTuple):
-    """The result for one partition, with its offsets (None: no commit, or not known).
+class PartitionResult(NamedTuple):
+    """The result for one partition, with its offsets (None: no commit, or unknown).
 
     ``tp`` is None for a result about the whole group.
     """
@@ -91,16 +94,16 @@ class VerifyVerdict(NamedTuple):
 
 @dataclass(slots=True)
 class VerifySummary:
-    """Counts by status; ``ok`` only if every partition passed. An empty migration is not ok."""
+    """The number of results by status. ``ok`` is True only if every partition passed."""
 
     counts: Counter[Status] = field(default_factory=Counter)
     groups: int = 0
     inferred: int = 0
-    """Results that passed, but rest on inference."""
+    """The number of results that passed by inference only."""
 
-    def add(self, verdict: VerifyVerdict) -> None:
-        self.counts[verdict.status] += 1
-        self.inferred += verdict.status.ok and verdict.evidence is VerifyEvidence.INFERRED
+    def add(self, result: PartitionResult) -> None:
+        self.counts[result.status] += 1
+        self.inferred += result.status.ok and result.evidence is VerifyEvidence.INFERRED
 
     @property
     def ok(self) -> bool:
@@ -109,10 +112,10 @@ class VerifySummary:
 
 @dataclass(slots=True)
 class MigrationVerifier:
-    """Compares a plan with what its two stores hold now. Reads only.
+    """Compares a plan with the current offsets of its two stores. It only reads.
 
-    ``open_logs`` gives the Kafka cluster whose logs the offsets must lie in; without one that is not checked, and
-    progress is unknown. ``state`` contains the rewinds that were really written.
+    ``open_logs`` returns the Kafka cluster in whose logs the offsets must be. Without a cluster that is not checked,
+    and a target that moved forward is unknown. ``state`` is the journal's record of the rewinds that were written.
     """
 
     plan: PlanFile
@@ -123,21 +126,19 @@ class MigrationVerifier:
     summary: VerifySummary = field(default_factory=VerifySummary)
     _log: LogRangeCache | None = None
 
-    def verdicts(self) -> Iterator[VerifyVerdict]:
-        """Yields one result per partition; the summary is complete when the iterator ends.
-
-        Raises `PlanError` where a store is not the planned one.
-        """
+    def results(self) -> Iterator[PartitionResult]:
+        """Yields one result for each partition, and completes the summary. Raises `PlanError` if a store is not the
+        planned one."""
         check_endpoint("source", self.plan.header.source, self.source)
         check_endpoint("target", self.plan.header.target, self.target)
         planned: set[str] = set()
         existing = set(self.target.groups())
-        for batch, sources in prefetch(self._read_source, batched(self.plan.groups(), READ_GROUPS)):
+        for batch, sources in prefetch(self._read_source, batched(self.plan.groups(), READ_BATCH_GROUPS)):
             planned.update(group.group for group in batch)
             yield from self._batch(batch, sources, existing)
         options = self.plan.header.options
-        late = (g for g in self.source.groups() if g not in planned and options.wants_group(g))
-        for names in batched(late, READ_GROUPS):
+        unplanned = (g for g in self.source.groups() if g not in planned and options.selects_group(g))
+        for names in batched(unplanned, READ_BATCH_GROUPS):
             plans = [GroupPlan(name, options.target_group(name), ()) for name in names]
             yield from self._batch(plans, self._read_source(plans), existing)
 
@@ -146,66 +147,65 @@ class MigrationVerifier:
 
     def _batch(
         self, batch: list[GroupPlan], sources: Mapping[str, GroupOffsets], existing: set[str]
-    ) -> Iterator[VerifyVerdict]:
+    ) -> Iterator[PartitionResult]:
         known = [group.target_group for group in batch if group.target_group in existing]
         targets = {found.group: found for found in self.target.scan(known)} if known else {}
-        log = self._learn(targets)
+        log = self._load_logs(targets)
         for group in batch:
             self.summary.groups += 1
             target = targets.get(group.target_group, GroupOffsets(group.target_group, {}))
-            for verdict in self._group(group, sources[group.group], target, log):
-                self.summary.add(verdict)
-                yield verdict
+            for result in self._group(group, sources[group.group], target, log):
+                self.summary.add(result)
+                yield result
 
-    def _learn(self, targets: Mapping[str, GroupOffsets]) -> LogRangeCache:
-        """Log ends of all that the target holds. They are read after the offsets (again, where an offset lies beyond
-        the end that is known), so a commit is never taken to be beyond an end that was read before it."""
+    def _load_logs(self, targets: Mapping[str, GroupOffsets]) -> LogRangeCache:
+        """Returns the log ranges of all partitions in the target.
+
+        They are read after the offsets, and again if an offset is beyond the known end, so a new commit is never
+        reported as beyond an older end.
+        """
         if self._log is None:
             self._log = LogRangeCache(self.open_logs())
-        held = set[TopicPartition]().union(*(target.offsets for target in targets.values()))
-        self._log.learn(held)
+        partitions = set[TopicPartition]().union(*(target.offsets for target in targets.values()))
+        self._log.load(partitions)
         for target in targets.values():
             self._log.refresh((tp, found.offset) for tp, found in target.offsets.items())
         return self._log
 
     def _group(
         self, plan: GroupPlan, source: GroupOffsets, target: GroupOffsets, log: LogRangeCache
-    ) -> Iterator[VerifyVerdict]:
+    ) -> Iterator[PartitionResult]:
         if failed := source.error or target.error:
-            yield VerifyVerdict(
-                plan.group, plan.target_group, None, Status.UNREADABLE, VerifyEvidence.UNKNOWN, detail=str(failed)
-            )
+            yield _group_result(plan, Status.UNREADABLE, VerifyEvidence.UNKNOWN, str(failed))
             return
         if (unfit := unfit_name(self.target, plan.target_group)) is not None:
-            yield VerifyVerdict(
-                plan.group, plan.target_group, None, Status.REFUSED, VerifyEvidence.SEEN, detail=f"target: {unfit}"
-            )
+            yield _group_result(plan, Status.REFUSED, VerifyEvidence.SEEN, f"target: {unfit}")
             return
         if plan.error:
-            yield VerifyVerdict(
-                plan.group,
-                plan.target_group,
-                None,
-                Status.REFUSED,
-                VerifyEvidence.SEEN,
-                detail=f"could not be planned: {plan.error}",
-            )
+            yield _group_result(plan, Status.REFUSED, VerifyEvidence.SEEN, f"could not be planned: {plan.error}")
         steps = {step.tp: step for step in plan.steps}
         if any(step.origin for step in plan.steps):
-            source = _under_their_new_names(plan, source)
+            source = _with_mapped_partitions(plan, source)
         readable, new = not source.errors and not target.errors, tuple.__new__
-        for tp in self._union(steps, source, target):
-            step, there, here = steps.get(tp), source.offsets.get(tp), target.offsets.get(tp)
-            if readable and step and here and _untouched(step, there, here) and log.holds(tp, here.offset):
-                offset, of_source = here.offset, there.offset if there else None
-                said = (Status.EQUAL, VerifyEvidence.SEEN, offset, of_source, offset, log.end(tp), "")
-                yield new(VerifyVerdict, (plan.group, plan.target_group, tp, *said))
+        for tp in self._all_partitions(steps, source, target):
+            step, source_offset, target_offset = steps.get(tp), source.offsets.get(tp), target.offsets.get(tp)
+            unchanged = readable and step and target_offset and _is_unchanged(step, source_offset, target_offset)
+            if unchanged and target_offset and log.holds(tp, target_offset.offset):
+                offset, of_source = target_offset.offset, source_offset.offset if source_offset else None
+                fields = (Status.EQUAL, VerifyEvidence.SEEN, offset, of_source, offset, log.end(tp), "")
+                yield new(PartitionResult, (plan.group, plan.target_group, tp, *fields))
             else:
                 yield self._partition(plan, tp, step, source, target, log)
 
-    def _was_not_rewound(self, group: str, step: PlanStep, here: Committed | None) -> bool:
-        """A target ahead of a planned rewind may have consumed on since, or was never moved: the journal tells."""
-        if step.action is not Action.REWIND or step.after is None or here is None or here.offset <= step.after.offset:
+    def _rewind_is_missing(self, group: str, step: PlanStep, target_offset: Committed | None) -> bool:
+        """Returns whether a planned rewind was not written. (A target beyond it may also have been consumed since the
+        rewind.)"""
+        if (
+            step.action is not Action.REWIND
+            or step.after is None
+            or target_offset is None
+            or target_offset.offset <= step.after.offset
+        ):
             return False
         if self.state is None:
             return True
@@ -213,22 +213,22 @@ class MigrationVerifier:
         return step.tp not in done.written and step.tp not in done.in_doubt
 
     def _why_missing(self, group: str, step: PlanStep) -> str:
-        """The journal's record of an offset that the target should hold and does not."""
-        if self.state is not None and self.state.undo.touched:
+        """Returns why the target lacks an offset, according to the journal."""
+        if self.state is not None and self.state.undo.may_have_written:
             return "the target has no commit: the plan was rolled back"
         if self.state is not None and step.action.writes and group not in self.state.apply.done:
             return "the target has no commit: not applied yet, run migrate apply"
         return "the target has no commit: deleted or expired since, so make a new plan"
 
-    def _union(
+    def _all_partitions(
         self, steps: Mapping[TopicPartition, PlanStep], source: GroupOffsets, target: GroupOffsets
     ) -> list[TopicPartition]:
         if steps.keys() == source.offsets.keys() == target.offsets.keys() and not (source.errors or target.errors):
-            return sorted(steps)  # as it should be, and by far the most frequent
+            return sorted(steps)  # the most frequent case
         options = self.plan.header.options
         found = {*source.offsets, *source.errors, *target.offsets, *target.errors}
         if options.topics:
-            found = {tp for tp in found if options.wants(tp)}
+            found = {tp for tp in found if options.selects(tp)}
         return sorted(found.union(steps))
 
     def _partition(
@@ -239,52 +239,56 @@ class MigrationVerifier:
         source: GroupOffsets,
         target: GroupOffsets,
         log: LogRangeCache,
-    ) -> VerifyVerdict:
-        there, here = source.offsets.get(tp), target.offsets.get(tp)
+    ) -> PartitionResult:
+        source_offset, target_offset = source.offsets.get(tp), target.offsets.get(tp)
         if unreadable := source.errors.get(tp) or target.errors.get(tp):
             status, evidence, detail = Status.UNREADABLE, VerifyEvidence.UNKNOWN, str(unreadable)
         else:
             if step is None:
-                status, evidence, detail = _unplanned(there, here)
-            elif self._was_not_rewound(plan.group, step, here):
+                status, evidence, detail = _check_unplanned(source_offset, target_offset)
+            elif self._rewind_is_missing(plan.group, step, target_offset):
                 status, evidence, detail = Status.NOT_REWOUND, VerifyEvidence.SEEN, "the rewind was not written"
             else:
-                status, evidence, detail = judge(step, there, here, log.end(tp))
+                status, evidence, detail = check_planned(step, source_offset, target_offset, log.end(tp))
                 if status is Status.MISSING:
                     detail = self._why_missing(plan.group, step)
-            if status.ok and here is not None and not log.holds(tp, here.offset):
-                status, evidence, detail = _outside(here.offset, log.of(tp))
-        return VerifyVerdict(
+            if status.ok and target_offset is not None and not log.holds(tp, target_offset.offset):
+                status, evidence, detail = _outside(target_offset.offset, log.get(tp))
+        return PartitionResult(
             plan.group,
             plan.target_group,
             tp,
             status,
             evidence,
             step.after.offset if step and step.after else None,
-            there.offset if there else None,
-            here.offset if here else None,
+            source_offset.offset if source_offset else None,
+            target_offset.offset if target_offset else None,
             log.end(tp),
             detail,
         )
 
 
-def _untouched(step: PlanStep, there: Committed | None, here: Committed | None) -> bool:
-    """Whether both sides hold just what the plan left them with: by far the most frequent case, judged at once."""
+def _group_result(plan: GroupPlan, status: Status, evidence: VerifyEvidence, detail: str) -> PartitionResult:
+    return PartitionResult(plan.group, plan.target_group, None, status, evidence, detail=detail)
+
+
+def _is_unchanged(step: PlanStep, source: Committed | None, target: Committed | None) -> bool:
+    """Returns whether both sides still hold what the plan expects. This is a fast path for the most frequent case."""
     return (
-        here is not None
-        and there is not None
+        target is not None
+        and source is not None
         and step.after is not None
         and step.source is not None
-        and here.offset == step.after.offset
-        and there.offset == step.source.offset
+        and target.offset == step.after.offset
+        and source.offset == step.source.offset
         and not step.action.refuses
         and step.action is not Action.KEEP_NEWER
         and step.origin is None
     )
 
 
-def _under_their_new_names(plan: GroupPlan, source: GroupOffsets) -> GroupOffsets:
-    """The source's byte positions under the partitions that the plan made of theirs; all else as it is."""
+def _with_mapped_partitions(plan: GroupPlan, source: GroupOffsets) -> GroupOffsets:
+    """Returns the source's offsets, with each byte position under the partition to which the plan maps it."""
     new = {step.source_tp: step.tp for step in plan.steps if step.origin is not None}
     return replace(
         source,
@@ -293,97 +297,101 @@ def _under_their_new_names(plan: GroupPlan, source: GroupOffsets) -> GroupOffset
     )
 
 
-def _outside(offset: int, log: LogRange | MissingTopic | OffsetMgrError | None) -> _Judgement:
-    """The result for an offset outside its log."""
+def _outside(offset: int, log: LogRange | MissingTopic | OffsetMgrError | None) -> _Outcome:
+    """Returns the result for an offset outside its log."""
     if isinstance(log, LogRange) and offset < log.start:
-        why = f"below the log start by {log.start - offset}; {clamping(offset, log)}"
+        why = f"below the log start by {log.start - offset}; {clamp_text(offset, log)}"
         return Status.BELOW_LOG_START, VerifyEvidence.SEEN, why
     if isinstance(log, LogRange):
         return Status.BEYOND_LOG_END, VerifyEvidence.SEEN, f"beyond the log end by {offset - log.end}"
     if isinstance(log, MissingTopic):
         return Status.NO_SUCH_LOG, VerifyEvidence.SEEN, log.value
-    return Status.UNKNOWN, VerifyEvidence.UNKNOWN, f"the log's end is not known: {log}"
+    return Status.UNKNOWN, VerifyEvidence.UNKNOWN, f"the log's end is unknown: {log}"
 
 
-_Judgement = tuple[Status, VerifyEvidence, str]
+_Outcome = tuple[Status, VerifyEvidence, str]
 
 
-def _unplanned(there: Committed | None, here: Committed | None) -> _Judgement:
-    if there is None:
+def _check_unplanned(source: Committed | None, target: Committed | None) -> _Outcome:
+    if source is None:
         return Status.NEW_IN_TARGET, VerifyEvidence.SEEN, "committed in the target since the plan"
-    if here is not None and here.offset >= there.offset:
+    if target is not None and target.offset >= source.offset:
         return Status.PROGRESS, VerifyEvidence.SEEN, "not in the plan; the target is not behind the source"
     return Status.NOT_IN_PLAN, VerifyEvidence.SEEN, "committed in the source since the plan; make a new plan for it"
 
 
-def judge(step: PlanStep, there: Committed | None, here: Committed | None, log_end: int | None) -> _Judgement:
-    """The result for a planned partition: ``there`` is the source's present offset, ``here`` the target's."""
+def check_planned(step: PlanStep, source: Committed | None, target: Committed | None, log_end: int | None) -> _Outcome:
+    """Returns the result for a planned partition from the current offsets of both stores."""
     if step.action.refuses:
         comparable = step.origin is None and not isinstance(step.tp.partition, BrokerPartition)
-        if comparable and there is not None and here is not None and there.offset == here.offset:
-            return Status.EQUAL, VerifyEvidence.SEEN, "the plan refused it; source and target agree now"
+        if comparable and source is not None and target is not None and source.offset == target.offset:
+            return Status.EQUAL, VerifyEvidence.SEEN, "the plan refused it, but source and target are equal now"
         return Status.REFUSED, VerifyEvidence.SEEN, f"the plan refused it: {step.note}"
     if step.after is None:
         return Status.UNKNOWN, VerifyEvidence.UNKNOWN, "the plan expects nothing here"
-    if here is None:
+    if target is None:
         return Status.MISSING, VerifyEvidence.SEEN, "the target has no commit"
     expected = step.after.offset
-    if here.offset < expected:
-        return Status.BEHIND, VerifyEvidence.SEEN, f"behind what was planned by {expected - here.offset}"
-    if here.offset > expected:
-        moved = _moved_on(step, here.offset, log_end)
+    if target.offset < expected:
+        return Status.BEHIND, VerifyEvidence.SEEN, f"behind the plan by {expected - target.offset}"
+    if target.offset > expected:
+        moved = _check_progress(step, target.offset, log_end)
         if not moved[0].ok:
             return moved
     else:
         moved = (Status.EQUAL, VerifyEvidence.SEEN, "")
-    return _against_source(step, there, here, moved)
+    return _compare_with_source(step, source, target, moved)
 
 
-def _moved_on(step: PlanStep, offset: int, log_end: int | None) -> _Judgement:
+def _check_progress(step: PlanStep, offset: int, log_end: int | None) -> _Outcome:
     assert step.after is not None
     if log_end is None:
-        return Status.UNKNOWN, VerifyEvidence.UNKNOWN, "moved forward, but the log's end is not known"
+        return Status.UNKNOWN, VerifyEvidence.UNKNOWN, "moved forward, but the log's end is unknown"
     if offset > log_end:
         return Status.BEYOND_LOG_END, VerifyEvidence.SEEN, f"beyond the log end by {offset - log_end}"
     return Status.PROGRESS, VerifyEvidence.SEEN, f"moved forward by {offset - step.after.offset}"
 
 
-def _against_source(step: PlanStep, there: Committed | None, here: Committed, so_far: _Judgement) -> _Judgement:
+def _compare_with_source(
+    step: PlanStep, source: Committed | None, target: Committed, result_so_far: _Outcome
+) -> _Outcome:
     if step.source is None:
-        return so_far
+        return result_so_far
     if step.origin is not None:
-        return _against_position(step, step.origin, there, so_far)
-    if there is None:
+        return _compare_with_position(step, step.origin, source, result_so_far)
+    if source is None:
         return Status.SOURCE_GONE, VerifyEvidence.SEEN, "the source no longer holds it"
-    if there.offset > here.offset and there.offset != step.source.offset:
-        behind = there.offset - here.offset
+    if source.offset > target.offset and source.offset != step.source.offset:
+        behind = source.offset - target.offset
         return (
             Status.SOURCE_AHEAD,
             VerifyEvidence.SEEN,
-            f"the source moved on after the plan; starting from the target would repeat {behind}",
+            f"the source moved on after the plan; a start from the target would repeat {behind} messages",
         )
-    if there.offset < step.source.offset:
-        back = step.source.offset - there.offset
+    if source.offset < step.source.offset:
+        back = step.source.offset - source.offset
         return Status.SOURCE_REWOUND, VerifyEvidence.SEEN, f"the source was moved back by {back} after the plan"
-    if step.action is Action.KEEP_NEWER and so_far[0] is Status.EQUAL and here.offset > there.offset:
-        why = f"as planned, the target stays ahead of the source by {here.offset - there.offset}"
+    if step.action is Action.KEEP_NEWER and result_so_far[0] is Status.EQUAL and target.offset > source.offset:
+        why = f"as planned, the target stays ahead of the source by {target.offset - source.offset}"
         return Status.KEPT_AHEAD, VerifyEvidence.SEEN, why
-    return so_far
+    return result_so_far
 
 
-def _against_position(step: PlanStep, origin: PlanSource, there: Committed | None, so_far: _Judgement) -> _Judgement:
-    """As `_against_source`, where the source holds a byte position: it is compared with itself, as the plan saw it.
-    That the offset stands for it is inferred, however surely the offset was seen."""
+def _compare_with_position(
+    step: PlanStep, origin: PlanSource, source: Committed | None, result_so_far: _Outcome
+) -> _Outcome:
+    """Works like `_compare_with_source` for a byte position, which is compared with the byte position in the plan. The
+    target's offset was derived from it, so the confidence is that of the derivation."""
     assert step.source is not None
     old = step.source.offset
     evidence = VerifyEvidence(origin.evidence)
-    if there is None:
+    if source is None:
         return Status.SOURCE_GONE, evidence, f"the source no longer holds byte {old}"
-    if there.offset > old:
-        why = f"the source moved on after the plan, from byte {old} to {there.offset}; make a new plan"
+    if source.offset > old:
+        why = f"the source moved on after the plan, from byte {old} to {source.offset}; make a new plan"
         return Status.SOURCE_AHEAD, VerifyEvidence.SEEN, why
-    if there.offset < old:
-        why = f"the source was moved back after the plan, from byte {old} to {there.offset}"
+    if source.offset < old:
+        why = f"the source was moved back after the plan, from byte {old} to {source.offset}"
         return Status.SOURCE_REWOUND, VerifyEvidence.SEEN, why
-    status, _, detail = so_far
+    status, _, detail = result_so_far
     return status, evidence, f"{detail}; {origin.how}" if detail else origin.how

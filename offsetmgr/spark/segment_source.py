@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UsageError
-from offsetmgr.groups.disk_layout import CONSUMER_OFFSETS, find, gaps
+from offsetmgr.groups.disk_layout import CONSUMER_OFFSETS, find_topic_directories, missing_directories
 from offsetmgr.segments.batch_reader import (
     CRC_FROM,
     LEGACY_MIN_BYTES,
@@ -115,8 +115,8 @@ class SegmentSourceReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Raises `UsageError` if there is no such topic, or if a partition has two directories; `FileFailure`."""
-        sources = find([Path(directory) for directory in self._directories], self._topic)
-        tasks: list[InputPartition] = [GapTask(str(gap)) for gap in gaps(sources)]
+        sources = find_topic_directories([Path(directory) for directory in self._directories], self._topic)
+        tasks: list[InputPartition] = [GapTask(str(gap)) for gap in missing_directories(sources)]
         for number, directories in sorted(sources.partitions.items()):
             if len(directories) > 1:
                 why = f"{directories[0]} and {directories[1]} are replicas of one partition"

@@ -38,7 +38,7 @@ def main(zookeeper: str, bootstrap: str, group: str, to: str, session_ms: int, a
             SwitchSides(first, second, cluster),
             who="a test's process",
             record=lambda _store, _changes: reached("recorded"),
-            tell=reached,
+            on_step=reached,
         )
         reached("begun")
         switch.execute(CommitMode(to), wait_s=20)

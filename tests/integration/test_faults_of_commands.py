@@ -232,9 +232,9 @@ def test_a_plan_that_is_missing_cut_or_something_else_is_one_line(scene: Scene) 
     (scene.directory / "a-folder").mkdir()
     says = {
         "missing.json": "No such file or directory",
-        "cut.json": "its hash does not match: the file was changed or cut",
-        "cut-line.json": "its hash does not match: the file was changed or cut",
-        "edited.json": "its hash does not match: the file was changed or cut",
+        "cut.json": "its hash does not match: the file was edited or truncated",
+        "cut-line.json": "its hash does not match: the file was edited or truncated",
+        "edited.json": "its hash does not match: the file was edited or truncated",
         "empty.json": "the file is empty",
         "other.json": "this is not a plan of offsetmgr",
         "binary.json": "this is not a plan of offsetmgr",

@@ -142,7 +142,7 @@ def test_members_commit_where_the_mode_says_and_idle_partitions_are_copied_befor
     evidence = world.to(CommitMode.DUAL)
     assert (evidence.start, evidence.to, evidence.epoch) == (CommitMode.ZOOKEEPER, CommitMode.DUAL, 3)
     assert sorted(m.name for m in evidence.members) == sorted([one.member, two.member])
-    assert evidence.late == ()
+    assert evidence.unacknowledged == ()
     one.commit(world.group, at(topic, p0=20))
     assert world.held() == {"zookeeper": {0: 20, 1: 100}, "kafka": {0: 20}}
 
@@ -235,7 +235,7 @@ def test_a_direct_change_is_refused_and_nothing_changes(world: World, make_topic
     topic = make_topic(world.group)
     world.member().commit(world.group, at(topic, p0=1))
 
-    with pytest.raises(GateRefused, match="zookeeper -> kafka: goes only through dual"):
+    with pytest.raises(GateRefused, match="zookeeper -> kafka: must go through mode dual"):
         world.to(CommitMode.KAFKA)
 
     assert world.storage() == ("zookeeper", 1, None)
@@ -251,7 +251,7 @@ def test_a_group_of_which_no_client_has_said_anything_is_not_guessed(world: Worl
         store.fetch(world.group)
     world.switch().declare(CommitMode.KAFKA)
     assert dict(store.fetch(world.group)) == {}
-    with pytest.raises(Conflict, match="the test has said kafka already"):
+    with pytest.raises(Conflict, match="the test has already declared mode kafka"):
         world.switch().declare(CommitMode.ZOOKEEPER)
 
 
@@ -265,7 +265,7 @@ def test_a_registered_consumer_that_does_not_follow_is_named(
     ) as old:
         old.create_message_streams({topic: 1})
 
-        with pytest.raises(GateRefused, match=f"{world.group}_old would go on committing where they do now"):
+        with pytest.raises(GateRefused, match=f"{world.group}_old would keep committing to the old store"):
             world.to(CommitMode.DUAL)
 
     assert world.storage() == ("zookeeper", 1, None)
@@ -281,7 +281,7 @@ def test_a_member_of_the_group_in_kafka_is_named(
     try:
         wait_for(lambda: native.poll(0.1) is None and native.assignment(), "it has joined")
 
-        with pytest.raises(GateRefused, match=r"native.* \(in Kafka\) would go on committing"):
+        with pytest.raises(GateRefused, match=r"native.* \(in Kafka\) would keep committing"):
             world.to(CommitMode.DUAL)
     finally:
         native.close()
@@ -313,7 +313,7 @@ def test_two_switches_at_a_time_are_one_too_many(world: World, make_topic: Calla
                 world.to(CommitMode.DUAL)
             refused.append(str(caught.value))
 
-    world.switch(tell=tell, who="the first").execute(CommitMode.DUAL, wait_s=20)
+    world.switch(on_step=tell, who="the first").execute(CommitMode.DUAL, wait_s=20)
 
     assert refused == [f"switch of group {world.group}: the first is switching it"]
     assert world.storage() == ("dual", 3, None)
@@ -344,7 +344,7 @@ def test_commits_and_fetches_wait_while_a_switch_is_under_way_and_go_on_in_the_n
             assert waited == []
             assert world.held() == {"zookeeper": {0: 1}, "kafka": {}}
 
-    world.switch(tell=tell).execute(CommitMode.DUAL, wait_s=20)
+    world.switch(on_step=tell).execute(CommitMode.DUAL, wait_s=20)
     thread.join(30)
 
     assert len(waited) == 1
@@ -379,7 +379,7 @@ def test_a_switch_killed_at_any_step_has_happened_or_not_and_the_members_go_on(
 
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert done.stdout.split()[-1] == step
-    happened = step in ("settled", "followed")
+    happened = step in ("changed", "followed")
     # It waits, at most, until the members have noticed; one that has not heard of the switch yet need not wait at all.
     member.commit(world.group, at(topic, p0=20))
     wait_for(lambda: world.storage()[2] is None, "the members have gone back, or there is nothing to go back from")
@@ -466,7 +466,7 @@ def test_a_frozen_member_is_named_then_outlived_and_when_it_wakes_it_takes_nothi
         wait_for(lambda: len(frozen.messages()) > 200, "it consumes")
         frozen.freeze()
 
-        with pytest.raises(TimedOut, match=r"no acknowledgement from .* within 0\.5 s; back to the old mode"):
+        with pytest.raises(TimedOut, match=r"no acknowledgement from .* within 0\.5 s; the old mode was restored"):
             world.switch().execute(CommitMode.DUAL, wait_s=0.5)
         assert world.storage() == ("zookeeper", 3, None)
 
@@ -495,8 +495,8 @@ def test_a_frozen_member_is_named_then_outlived_and_when_it_wakes_it_takes_nothi
 def test_a_switch_that_is_reported_to_stop_before_the_new_mode_holds_goes_back(world: World, when: str) -> None:
     member, told = world.member(), []
     member.commit(world.group, at("t", p0=5))
-    switch = world.switch(tell=told.append)
-    with pytest.raises(Conflict, match="was given up; the old mode holds"):
+    switch = world.switch(on_step=told.append)
+    with pytest.raises(Conflict, match="was abandoned; the old mode applies"):
         switch.execute(CommitMode.DUAL, wait_s=20, stop=lambda: when == "before" or when in told)
 
     assert world.storage()[::2] == ("zookeeper", None)
@@ -507,7 +507,7 @@ def test_a_switch_that_is_reported_to_stop_before_the_new_mode_holds_goes_back(w
 def test_a_switch_that_is_reported_to_stop_once_the_new_mode_holds_has_happened(world: World) -> None:
     member, told = world.member(), []
     member.commit(world.group, at("t", p0=5))
-    world.switch(tell=told.append).execute(CommitMode.DUAL, wait_s=600, stop=lambda: "settled" in told)
+    world.switch(on_step=told.append).execute(CommitMode.DUAL, wait_s=600, stop=lambda: "changed" in told)
 
     assert world.storage()[::2] == ("dual", None)
 
@@ -523,7 +523,7 @@ def test_a_member_joins_again_where_the_groups_node_is_deleted_and_recreated(
         (follower,) = nodes.followers()
         session.transaction([Delete(nodes.member_path(follower.name), -1), Delete(nodes.storage_path, -1)])
         world.switch().declare(CommitMode.ZOOKEEPER)
-        with pytest.raises(Conflict, match="has said zookeeper already"):
+        with pytest.raises(Conflict, match="has already declared mode zookeeper"):
             world.switch().require_undeclared()
         seen = nodes.read()
         assert seen is not None and seen.version == 0

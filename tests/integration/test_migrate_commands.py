@@ -367,7 +367,7 @@ def test_finalize_asks_for_evidence_and_then_removes_the_source_with_before_imag
 ) -> None:
     world.commit(world.zk, unique, 10, 20)
     world.plan("--group", unique)
-    assert "not applied to its end" in world.run("migrate", "finalize", "plan.json", code=1).stderr
+    assert "not applied completely" in world.run("migrate", "finalize", "plan.json", code=1).stderr
     world.run("migrate", "apply", "plan.json", "--yes")
     with OldConsumer(
         tmp_path / "old", zookeeper=f"{zookeeper.connect}/kafka", group=unique, topic=world.topic,
@@ -519,7 +519,7 @@ def test_retention_that_passes_an_offset_is_seen_by_apply_verify_and_finalize(
     world.run("migrate", "rollback", "plan.json", "--yes")
 
     done = world.run("migrate", "apply", "later.json", "--yes", code=1)
-    assert f"{unique} {world.topic}-0: 30 lies outside its log now; log holds 50 to 100" in done.stderr
+    assert f"{unique} {world.topic}-0: 30 is outside its log now; log holds 50 to 100" in done.stderr
     assert world.held(world.kafka, unique) == {1: 40}
     world.plan("--group", unique, "--clamp", name="clamped.json")
     world.run("migrate", "apply", "clamped.json", "--yes")
@@ -557,7 +557,7 @@ def test_a_rewind_made_in_kafka_goes_back_only_with_its_flag(world: World, uniqu
 
     back = ("migrate", "rollback", "plan.json", "--reverse-plan")
     done = world.run(*back, "back.json")
-    assert "refuse-rewind: would move back by 40; --allow-rewind does it" in done.stderr
+    assert "refuse-rewind: would move back by 40; --allow-rewind allows it" in done.stderr
     found = json.loads(world.run("migrate", "verify", "back.json", "--format", "json", code=1).stdout)
     assert [row["status"] for row in found] == ["refused", "equal"]
     assert "--force: has no effect with --reverse-plan" in world.run(*back, "forced.json", "--force", code=2).stderr

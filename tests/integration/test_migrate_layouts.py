@@ -145,8 +145,11 @@ class TestKafka07:
         ("command", "why"),
         [
             (("migrate", "mirror", "--from", "OLD", "--to", "KAFKA", "--all-groups", "--once", "--yes"), "never agree"),
-            (("manager", "serve", "--store", "OLD", "--listen", "127.0.0.1:0"), "would use as offsets"),
-            (("offsets", "reset", "--store", "OLD", "--group", "g", "--to-earliest", "--all-topics"), "in no log"),
+            (("manager", "serve", "--store", "OLD", "--listen", "127.0.0.1:0"), "would take for offsets"),
+            (
+                ("offsets", "reset", "--store", "OLD", "--group", "g", "--to-earliest", "--all-topics"),
+                "no log can be asked",
+            ),
         ],
         ids=["mirror", "serve", "reset"],
     )

@@ -158,7 +158,7 @@ def test_groups_in_use_need_no_refresh_and_groups_that_are_gone_are_named(
         member.close()
     assert "1 group renewed" in said
     assert "1 group in use" in said
-    assert f"{unique}-gone: its offsets are gone: deleted, or expired" in said
+    assert f"{unique}-gone: its offsets are gone: they were deleted or have expired" in said
 
 
 def test_offsets_in_zookeeper_need_no_refresh(

@@ -22,9 +22,9 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.migration.change_notifier import PollingNotifier
 from offsetmgr.migration.legacy_group_lookup import legacy_groups
 from offsetmgr.migration.mirror import Mirror
-from offsetmgr.migration.mirror_feed import PollingFeed
 from offsetmgr.migration.mirror_group import MirrorState
 from offsetmgr.migration.plan import PlanOptions
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
@@ -86,9 +86,9 @@ def running(mirror: Mirror, idle_s: float = 0.5) -> Iterator[Mirror]:
     assert not failed
 
 
-def mirror_of(source: OffsetStore, target: OffsetStore, group: str, feed: object = None) -> Mirror:
-    polling = PollingFeed(SystemClock(), 0.1)
-    return Mirror(source, target, PlanOptions(groups=(group,)), feed or polling, SystemClock(), settle_s=0.3)
+def mirror_of(source: OffsetStore, target: OffsetStore, group: str, notifier: object = None) -> Mirror:
+    polling = PollingNotifier(SystemClock(), 0.1)
+    return Mirror(source, target, PlanOptions(groups=(group,)), notifier or polling, SystemClock(), settle_s=0.3)
 
 
 def test_kafka_follows_zookeeper_told_by_watches(zookeeper, zk, broker, make_topic, unique):
@@ -184,7 +184,7 @@ def test_a_consumer_that_starts_takes_the_group_and_runs_on(kafka, zk, broker, m
         try:
             consumer.subscribe([topic])
             wait_for(lambda: consumer.poll(0.1) is None and bool(consumer.assignment()), "the consumer owns it", 30)
-            wait_for(lambda: mirror.groups[unique].held is None, "the mirror let go")
+            wait_for(lambda: mirror.groups[unique].lock is None, "the mirror let go")
             consumer.commit(offsets=[_kafka_offset(topic, 3)], asynchronous=False)
             zk.commit(unique, {tp: OffsetAndMetadata(2)})
             rounds = mirror.rounds
@@ -230,7 +230,7 @@ def watching_mirror(zookeeper, zk: OffsetStore, broker: OffsetStore, group: str)
         ZookeeperSession(f"{zookeeper.connect}/kafka", ConnectionConfig()) as asked,
     ):
         mirror = mirror_of(zk, broker, group, OffsetWatcher(told, lambda g: g == group))
-        mirror.old_groups = legacy_groups(asked)
+        mirror.legacy_groups = legacy_groups(asked)
         with running(mirror):
             yield mirror
 
@@ -260,7 +260,7 @@ def test_a_group_with_dual_commit_is_watched_and_goes_on_in_both_stores(
             state, detail = mirror.groups[unique].state, mirror.groups[unique].detail
             assert state is MirrorState.WATCHING
             assert old.member_id in detail
-            assert "not yet seen whether they commit to Kafka too" in detail
+            assert "whether they commit to Kafka too is not known yet" in detail
             produce(kafka, topic, 5)
             wait_for(lambda: offsets(zk, unique) == offsets(broker, unique) == {0: 15}, "it goes on in both")
             wait_for(lambda: mirror.groups[unique].state is MirrorState.REFUSED, "the mirror has seen it")
@@ -289,7 +289,7 @@ def test_a_group_bounced_from_zookeeper_to_dual_commit_is_followed_and_then_left
             wait_for(lambda: offsets(broker, unique) == {0: 15}, "it was seen to commit to ZooKeeper alone")
             assert mirror.groups[unique].state is MirrorState.FOLLOWING
         with old_consumer(tmp_path / "dual", zookeeper, unique, topic, dual=True):
-            wait_for(lambda: mirror.groups[unique].held is None, "the mirror let go")
+            wait_for(lambda: mirror.groups[unique].lock is None, "the mirror let go")
             produce(kafka, topic, 5)
             wait_for(lambda: offsets(zk, unique) == offsets(broker, unique) == {0: 20}, "it goes on in both")
             wait_for(lambda: mirror.groups[unique].state is MirrorState.REFUSED, "the mirror has seen it")
@@ -382,7 +382,7 @@ def test_of_two_mirrors_the_later_one_keeps_the_group(kafka, zk, broker, make_to
             wait_for(lambda: offsets(broker, unique) == {0: 6}, "the later one follows")
             rounds = former.rounds
             wait_for(lambda: former.rounds > rounds + 5, "more rounds of the former one")
-            held = later.groups[unique].held
+            held = later.groups[unique].lock
             assert held is not None
             assert held.lost is None
             assert former.groups[unique].state is MirrorState.TAKEN
@@ -392,7 +392,7 @@ def test_a_consumer_that_takes_a_group_which_is_behind_is_named_with_the_lag(kaf
     topic = make_topic(unique, 1)
     tp = TopicPartition(topic, 0)
     zk.commit(unique, {tp: OffsetAndMetadata(5)})
-    mirror = mirror_of(zk, broker, unique, PollingFeed(SystemClock(), 3600))
+    mirror = mirror_of(zk, broker, unique, PollingNotifier(SystemClock(), 3600))
     with running(mirror, idle_s=3600):
         wait_for(lambda: offsets(broker, unique) == {0: 5}, "the first copy")
         zk.commit(unique, {tp: OffsetAndMetadata(25)})
@@ -404,7 +404,7 @@ def test_a_consumer_that_takes_a_group_which_is_behind_is_named_with_the_lag(kaf
         finally:
             consumer.close()
     group = mirror.groups[unique]
-    assert (group.lag, group.good) == (20, False)
+    assert (group.lag, group.succeeded) == (20, False)
     assert "20 offsets behind" in group.detail
 
 

@@ -126,7 +126,7 @@ def test_a_group_goes_through_all_four_safe_changes_and_no_message_is_lost_or_re
 
         def change(to: CommitMode) -> BounceResult:
             before = {m.member_id for m in fleet.members}
-            result = bounce(view, spec(to), tmp_path / f"{len(fleet.restarted)}-{to.value}.json", tell=tell)
+            result = bounce(view, spec(to), tmp_path / f"{len(fleet.restarted)}-{to.value}.json", progress=tell)
             assert (result.why, result.outcome) == ("", BounceOutcome.DONE)
             assert set(fleet.restarted[-3:]) == before
             assert result.report is not None and result.report.passed
@@ -137,7 +137,7 @@ def test_a_group_goes_through_all_four_safe_changes_and_no_message_is_lost_or_re
         )
         # The direct change is refused by what is seen, and by what is said; the runbook leads through dual.
         with pytest.raises(GateRefused, match=r"zookeeper -> kafka directly.*Kafka has no offset"):
-            bounce(view, spec(CommitMode.KAFKA), tmp_path / "direct.json", tell=tell)
+            bounce(view, spec(CommitMode.KAFKA), tmp_path / "direct.json", progress=tell)
         book = write_runbook(view, group, CommitMode.KAFKA, window=WINDOW)
         assert [str(s.change) for s in book.stages] == ["zookeeper -> dual", "dual -> kafka"]
         assert fleet.restarted == []
@@ -156,7 +156,7 @@ def test_a_group_goes_through_all_four_safe_changes_and_no_message_is_lost_or_re
         wait_for(lambda: _offset(view.kafka.fetch(group)[idle]) == 15, "the five are committed")
         assert _offset(view.zookeeper.fetch(group)[idle]) == 10
         with pytest.raises(GateRefused, match=r"kafka -> zookeeper directly.*repeated"):
-            bounce(view, spec(CommitMode.ZOOKEEPER), tmp_path / "direct-back.json", tell=tell)
+            bounce(view, spec(CommitMode.ZOOKEEPER), tmp_path / "direct-back.json", progress=tell)
 
         back = change(CommitMode.DUAL)
         assert [(c.partition, c.before, c.after, c.outcome) for c in back.copies if c.partition == 1] == [

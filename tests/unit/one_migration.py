@@ -57,7 +57,7 @@ class Migration:
 
     def verify(self) -> dict[str, Status]:
         verifier = MigrationVerifier(PlanFile(self.path), self.source, self.target)
-        return {f"{v.target_group} {v.tp}": v.status for v in verifier.verdicts()}
+        return {f"{v.target_group} {v.tp}": v.status for v in verifier.results()}
 
     def held(self) -> dict[str, dict[TopicPartition, int]]:
         return {g: {tp: c.offset for tp, c in held.items()} for g, held in self.target.data.items() if held}

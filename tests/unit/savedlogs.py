@@ -6,7 +6,7 @@ from pathlib import Path
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.groups.disk_layout import find
+from offsetmgr.groups.disk_layout import find_topic_directories
 from offsetmgr.groups.disk_recovery import saved_groups
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.records.kafka import KafkaRecordFormat
@@ -56,7 +56,7 @@ class Heard:
 def read(*dirs: Path, processes: int = 1) -> tuple[dict[str, int], Heard]:
     """Each group's offset in partition 0 of orders, and what was heard."""
     heard = Heard()
-    groups = list(saved_groups(find(dirs), heard, processes=processes))
+    groups = list(saved_groups(find_topic_directories(dirs), heard, processes=processes))
     assert len({group.group for group in groups}) == len(groups), "every group is given once"
     return {group.group: group.offsets[ORDERS].offset for group in groups}, heard
 

@@ -149,7 +149,7 @@ def test_a_member_whose_session_expired_is_restarted_when_it_has_registered_agai
         kafka_at=lambda _: None,
     )
     spec = BounceSpec("g", CommitMode.DUAL, "restart {member}", CommitMode.ZOOKEEPER, rules=RULES, window=WINDOW)
-    result = bounce(group.view(), spec, tmp_path / "state.json", run=run, tell=tell)
+    result = bounce(group.view(), spec, tmp_path / "state.json", run=run, progress=tell)
     assert (result.outcome, commands) == (BounceOutcome.FAILED, [f"restart {old.id}"])
     assert result.steps[0].before == {again.id: 40}
 

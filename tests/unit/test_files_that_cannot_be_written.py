@@ -35,7 +35,7 @@ def test_a_journal_that_cannot_be_written_shall_go_elsewhere_with_its_plan(tmp_p
     with pytest.raises(JournalError, match="No such file or directory") as refused, journal:
         raise AssertionError("it is not open")
 
-    assert refused.value.hint.startswith("it is in its plan's directory: copy the plan ")
+    assert refused.value.hint.startswith("the journal is in its plan's directory: copy the plan ")
 
 
 def test_a_snapshot_that_cannot_be_written_shall_go_elsewhere(

@@ -51,7 +51,7 @@ BUSY, IDLE = [10, 11, 12, 13], [50, 50, 50, 50]
 def test_idle_partitions_of_a_dual_group_are_named_with_the_option_that_lets_them_pass() -> None:
     offsets = {0: BUSY, 1: IDLE, 2: IDLE}
     gate = gate_of(offsets, offsets, CommitMode.KAFKA, CommitMode.DUAL)
-    assert gate.detail == "of 2 partitions without traffic no commit of phase dual can be seen: t-1, t-2"
+    assert gate.detail == "of 2 partitions without traffic no commit of phase dual was seen: t-1, t-2"
     assert gate.hint == ACCEPT_IDLE
     assert "--accept-idle" in gate.hint
 
@@ -64,7 +64,7 @@ def test_a_member_that_commits_to_zookeeper_alone_is_named_and_must_be_bounced()
 
 def test_the_phase_that_a_removal_asks_for_is_named_with_the_option() -> None:
     gate = gate_of({0: BUSY}, {0: BUSY}, CommitMode.KAFKA, asked_by="--delete-source")
-    assert gate.detail.startswith("not seen in phase kafka (which --delete-source asks for): member ")
+    assert gate.detail.startswith("not seen in phase kafka (required by --delete-source): member ")
     assert "t-0: commits to both" in gate.detail
     assert gate.hint == ""
 
@@ -101,7 +101,7 @@ class Brokers082:
 def test_brokers_without_group_members_pass_where_nothing_moves() -> None:
     gate = Brokers082(meanwhile=5).gate()
     assert (gate.passed, gate.evidence) == (True, VerifyEvidence.INFERRED)
-    assert gate.detail == "the source's brokers (Kafka 0.8.2) have no group members, and nothing moved in 2 s"
+    assert gate.detail == "the source's brokers (Kafka 0.8.2) have no group members, and no offset changed in 2 s"
 
 
 def test_brokers_without_group_members_do_not_pass_where_an_offset_moves() -> None:

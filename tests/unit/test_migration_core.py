@@ -268,7 +268,7 @@ def test_a_client_elses_commit_of_the_planned_offset_after_a_refusal_is_not_ours
     assert not migration.apply().ok
     commit(migration.target, "g", 80)
     report = migration.apply()
-    assert (report.written, report.left) == (0, 1)
+    assert (report.written, report.unchanged) == (0, 1)
     with pytest.raises(JournalError, match="apply wrote nothing"):
         migration.rollback()
     assert migration.held() == {"g": {ORDERS[0]: 80}}
@@ -303,15 +303,15 @@ def test_a_name_wins_over_the_pattern_that_it_looks_like(migration):
     plan = migration.plan()
     assert [g.group for g in plan.groups()] == ["g[1]"]
     migration.apply()
-    assert reverse_options(plan).wants_group("g[1]")
-    assert not reverse_options(plan).wants_group("g1")
+    assert reverse_options(plan).selects_group("g[1]")
+    assert not reverse_options(plan).selects_group("g1")
 
 
 def test_a_rename_never_mixes_with_a_group_that_is_there_already(migration):
     commit(migration.source, "a", 80)
     commit(migration.target, "b", 50, 90)
     migration.options = PlanOptions(rename={"a": "b"})
-    assert "exists there already" in next(iter(migration.plan().groups())).error
+    assert "exists, and a rename would mix the two" in next(iter(migration.plan().groups())).error
     migration.path.unlink()
     migration.options = PlanOptions(rename={"a": "b"}, onto_existing=True)
     assert next(iter(migration.plan().groups())).error == ""
@@ -325,7 +325,7 @@ def test_verify_holds_equal_and_unplanned_offsets_against_the_log(migration, par
     migration.target.data["g"][ORDERS[partition]] = Committed(held)
     log = OneLog(LogRange(0, 5)) if partition == 0 else OneLog(LogRange(0, 100))
     verifier = MigrationVerifier(PlanFile(migration.path), migration.source, migration.target, lambda: log)
-    assert {v.tp: v.status for v in verifier.verdicts()}[ORDERS[partition]] is Status.BEYOND_LOG_END
+    assert {v.tp: v.status for v in verifier.results()}[ORDERS[partition]] is Status.BEYOND_LOG_END
 
 
 def test_what_another_client_wrote_is_not_rolled_back_even_where_it_is_what_we_would_have_written(migration):
@@ -333,7 +333,7 @@ def test_what_another_client_wrote_is_not_rolled_back_even_where_it_is_what_we_w
     migration.plan()
     commit(migration.target, "g", 10)
     report = migration.apply()
-    assert (report.written, report.left) == (1, 1)
+    assert (report.written, report.unchanged) == (1, 1)
     assert migration.rollback().ok
     assert migration.held() == {"g": {ORDERS[0]: 10}}
 
@@ -382,8 +382,8 @@ def test_verify_judges_a_fresh_read_of_both_sides(migration, source, target, sta
     verifier = MigrationVerifier(
         PlanFile(migration.path), migration.source, migration.target, lambda: OneLog(LogRange(0, 100))
     )
-    verdicts = {v.tp: v for v in verifier.verdicts()}
-    judged = verdicts[ORDERS[1]] if len(source) + len(target) == 3 else verdicts[ORDERS[0]]
+    results = {v.tp: v for v in verifier.results()}
+    judged = results[ORDERS[1]] if len(source) + len(target) == 3 else results[ORDERS[0]]
     assert judged.status is status
     assert verifier.summary.ok is status.ok
 
@@ -524,9 +524,7 @@ def test_an_offset_that_left_its_log_since_the_plan_is_refused_and_the_others_ar
     assert (report.written, sorted(report.failed)) == (1, ["g", "h"])
     refused = report.failed["g"].failed[ORDERS[0]]
     assert isinstance(refused, OffsetOutOfRange)
-    assert refused.why == (
-        "300 lies outside its log now; log holds 800 to 1000; clamping would give 800 (the log start)"
-    )
+    assert refused.why == ("300 is outside its log now; log holds 800 to 1000; clamping would give 800 (the log start)")
 
 
 def test_a_topic_recreated_since_the_plan_gets_no_offset_of_the_old_one(migration):
@@ -553,9 +551,9 @@ def test_a_log_that_cannot_be_asked_is_no_reason_to_write(migration):
     commit(migration.source, "g", 900)
     migration.plan(OneLog(LogRange(0, 1000)))
     report = migration.apply(logs=OneLog(CorruptData("log", "no answer")))
-    assert "its log could not be asked: log: no answer" in str(report.failed["g"].failed[ORDERS[0]])
+    assert "its log range could not be read: log: no answer" in str(report.failed["g"].failed[ORDERS[0]])
     assert migration.held() == {}
-    assert not migration.state().apply.touched
+    assert not migration.state().apply.may_have_written
 
 
 def test_each_partition_is_asked_for_once_however_many_groups_hold_it(migration):
@@ -581,7 +579,7 @@ def test_verify_does_not_pass_an_offset_below_the_log_start(migration, held):
     migration.apply(logs=OneLog(LogRange(0, 1000)))
     logs = OneLog(LogRange(800, 1000))
     verifier = MigrationVerifier(PlanFile(migration.path), migration.source, migration.target, lambda: logs)
-    found = {v.tp: v for v in verifier.verdicts()}
+    found = {v.tp: v for v in verifier.results()}
     assert {tp: v.status for tp, v in found.items()} == {
         ORDERS[0]: Status.BELOW_LOG_START,
         ORDERS[1]: Status.EQUAL,
@@ -611,7 +609,7 @@ def test_what_is_missing_is_reported_by_what_the_journal_knows(migration):
         verifier = MigrationVerifier(
             PlanFile(migration.path), migration.source, migration.target, state=migration.state()
         )
-        return {v.detail for v in verifier.verdicts() if v.status is Status.MISSING}
+        return {v.detail for v in verifier.results() if v.status is Status.MISSING}
 
     assert why() == {"the target has no commit: not applied yet, run migrate apply"}
     migration.apply()

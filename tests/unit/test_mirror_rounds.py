@@ -13,10 +13,10 @@ from offsetmgr.cli.migrate_output import MirrorLine
 from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition, Unreachable
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets
+from offsetmgr.migration.change_notifier import PollingNotifier
 from offsetmgr.migration.mirror import Mirror
-from offsetmgr.migration.mirror_feed import PollingFeed
 from offsetmgr.migration.mirror_group import GroupMirror, MirrorState, MirrorStatus
-from offsetmgr.migration.mirror_safety import LegacyGroup, MemberWatch, OwnedGroup
+from offsetmgr.migration.mirror_safety import LegacyGroup, LegacyMemberEvidence, LegacyOwner
 from offsetmgr.migration.plan import PlanOptions
 from offsetmgr.testing.memory import MemoryStore
 
@@ -51,7 +51,7 @@ def held(store: MemoryStore, group: str) -> dict[int, int]:
 
 def mirror_of(source: MemoryStore, target: MemoryStore, **options: object) -> Mirror:
     clock = StepClock()
-    return Mirror(source, target, PlanOptions(**options), PollingFeed(clock, 0.5), clock)
+    return Mirror(source, target, PlanOptions(**options), PollingNotifier(clock, 0.5), clock)
 
 
 def test_a_group_that_comes_into_another_state_is_reported_at_once_and_the_same_state_now_and_then(
@@ -80,8 +80,8 @@ def test_once_ends_where_a_partition_can_never_be_written_and_the_others_are():
     mirror.run(once=True)
     group = mirror.groups["g"]
     assert held(target, "g") == {0: 5}
-    assert (group.state, group.good, group.lag) == (MirrorState.FAILING, False, None)
-    assert "does not exist on the broker" in group.detail
+    assert (group.state, group.succeeded, group.lag) == (MirrorState.FAILING, False, None)
+    assert "knows no such topic" in group.detail
 
 
 def test_a_retriable_failure_of_one_partition_is_tried_again_until_it_is_written():
@@ -134,7 +134,7 @@ def test_a_source_that_is_away_for_a_while_ends_nothing_and_is_named():
     source, target = LeavingStore("a"), MemoryStore("b")
     at(source, "g", p0=5)
     mirror = mirror_of(source, target)
-    mirror.feed = LeavingFeed(mirror.clock, lambda: source.away)
+    mirror.notifier = LeavingFeed(mirror.clock, lambda: source.away)
     stop = threading.Event()
     failing: list[tuple[float, str, int | None]] = []
 
@@ -197,10 +197,12 @@ def test_lag_counts_what_the_target_lacks_and_is_unknown_where_the_source_cannot
 
 
 def test_a_group_that_was_taken_while_its_target_was_behind_is_no_success():
-    group = GroupMirror("g", "g", source={P0: Committed(60), P1: Committed(5)}, known={P0: 50, P1: 9})
-    group.measure()
-    group.end("a consumer took it")
-    assert (group.state, group.lag, group.good) == (MirrorState.TAKEN, 10, False)
+    group = GroupMirror(
+        "g", "g", mirrored_offsets={P0: Committed(60), P1: Committed(5)}, target_offsets={P0: 50, P1: 9}
+    )
+    group.compute_lag()
+    group.mark_taken("a consumer took it")
+    assert (group.state, group.lag, group.succeeded) == (MirrorState.TAKEN, 10, False)
     assert group.detail == "a consumer took it; the target was 10 offsets behind the source then"
 
 
@@ -211,61 +213,61 @@ def of(**offsets: int) -> dict[TopicPartition, Committed]:
     return {{"p0": P0, "p1": P1}[name]: Committed(offset) for name, offset in offsets.items()}
 
 
-ONE = LegacyGroup({"a": 1}, {P0: OwnedGroup("a", 10)})
+ONE = LegacyGroup({"a": 1}, {P0: LegacyOwner("a", 10)})
 
 
 def test_a_partition_that_moved_beyond_the_target_proves_its_owner():
-    watch = MemberWatch()
-    watch.look(ONE, of(p0=5), {}, 0)
+    watch = LegacyMemberEvidence()
+    watch.observe(ONE, of(p0=5), {}, 0)
     assert watch.unproven(ONE, 0) == ["a"]
-    watch.look(ONE, of(p0=6), of(p0=5), 1)
+    watch.observe(ONE, of(p0=6), of(p0=5), 1)
     assert watch.unproven(ONE, 1) == []
-    assert watch.admits(ONE)
+    assert watch.allows_lock(ONE)
 
 
 def test_a_partition_that_stands_beyond_the_target_proves_nothing():
     """A member bounced to dual commit a moment ago has not committed yet."""
-    watch = MemberWatch()
+    watch = LegacyMemberEvidence()
     for second in range(100):
-        watch.look(ONE, of(p0=5), {}, second)
+        watch.observe(ONE, of(p0=5), {}, second)
     assert watch.unproven(ONE, 100) == ["a"]
 
 
 def test_a_partition_whose_target_moved_along_proves_nothing():
-    watch = MemberWatch()
-    watch.look(ONE, of(p0=5), of(p0=5), 0)
-    watch.look(ONE, of(p0=6), of(p0=6), 1)
-    watch.look(ONE, of(p0=7), of(p0=900), 2)
+    watch = LegacyMemberEvidence()
+    watch.observe(ONE, of(p0=5), of(p0=5), 0)
+    watch.observe(ONE, of(p0=6), of(p0=6), 1)
+    watch.observe(ONE, of(p0=7), of(p0=900), 2)
     assert watch.unproven(ONE, 2) == ["a"]
 
 
 def test_a_move_while_the_owner_changed_proves_no_client():
-    watch = MemberWatch()
+    watch = LegacyMemberEvidence()
     both = {"a": 1, "b": 2}
-    watch.look(LegacyGroup(both, {P0: OwnedGroup("a", 10)}), of(p0=5), {}, 0)
-    later = LegacyGroup(both, {P0: OwnedGroup("b", 11)})
-    watch.look(later, of(p0=6), {}, 1)
+    watch.observe(LegacyGroup(both, {P0: LegacyOwner("a", 10)}), of(p0=5), {}, 0)
+    later = LegacyGroup(both, {P0: LegacyOwner("b", 11)})
+    watch.observe(later, of(p0=6), {}, 1)
     assert watch.unproven(later, 20) == ["b"]
 
 
 def test_a_member_that_comes_back_under_its_name_is_new():
-    watch = MemberWatch()
-    watch.look(ONE, of(p0=5), {}, 0)
-    watch.look(ONE, of(p0=6), {}, 1)
-    again = LegacyGroup({"a": 2}, {P0: OwnedGroup("a", 20)})
-    assert not watch.admits(again)
-    watch.look(again, of(p0=6), {}, 2)
+    watch = LegacyMemberEvidence()
+    watch.observe(ONE, of(p0=5), {}, 0)
+    watch.observe(ONE, of(p0=6), {}, 1)
+    again = LegacyGroup({"a": 2}, {P0: LegacyOwner("a", 20)})
+    assert not watch.allows_lock(again)
+    watch.observe(again, of(p0=6), {}, 2)
     assert watch.unproven(again, 2) == ["a"]
 
 
 def test_a_member_without_partitions_counts_until_it_can_get_none_any_more():
-    watch = MemberWatch()
-    two = LegacyGroup({"a": 1, "spare": 2}, {P0: OwnedGroup("a", 10)})
-    watch.look(ONE, of(p0=5), {}, 0)
-    watch.look(two, of(p0=6), {}, 1)
+    watch = LegacyMemberEvidence()
+    two = LegacyGroup({"a": 1, "spare": 2}, {P0: LegacyOwner("a", 10)})
+    watch.observe(ONE, of(p0=5), {}, 0)
+    watch.observe(two, of(p0=6), {}, 1)
     assert watch.unproven(two, 2) == ["spare"]
-    fresh = MemberWatch()
-    fresh.look(two, {}, {}, 1)
+    fresh = LegacyMemberEvidence()
+    fresh.observe(two, {}, {}, 1)
     assert fresh.unproven(two, 2) == ["a", "spare"]
     assert watch.unproven(two, 12) == []
     rebalancing = LegacyGroup({"a": 1, "spare": 2}, {})
@@ -273,9 +275,9 @@ def test_a_member_without_partitions_counts_until_it_can_get_none_any_more():
 
 
 def test_an_owner_that_cannot_be_read_is_never_proven():
-    watch = MemberWatch()
-    unknown = LegacyGroup({"a": 1}, {P0: OwnedGroup(None, 10)})
-    watch.look(unknown, of(p0=5), {}, 0)
-    watch.look(unknown, of(p0=6), {}, 1)
+    watch = LegacyMemberEvidence()
+    unknown = LegacyGroup({"a": 1}, {P0: LegacyOwner(None, 10)})
+    watch.observe(unknown, of(p0=5), {}, 0)
+    watch.observe(unknown, of(p0=6), {}, 1)
     assert watch.unproven(unknown, 20) == ["an owner that cannot be read"]
-    assert not watch.admits(unknown)
+    assert not watch.allows_lock(unknown)

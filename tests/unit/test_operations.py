@@ -24,24 +24,24 @@ from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, LogRange, O
 from offsetmgr.core.offset_store import GroupOffsets, PartitionKinds
 from offsetmgr.groups import edit_plan as proposals
 from offsetmgr.groups.before_images import header_for, holds_images, load_images, new_path
-from offsetmgr.groups.copy import propose_copy, verify_copy
+from offsetmgr.groups.copy import plan_copy, verify_copy
 from offsetmgr.groups.diff import diff
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange
-from offsetmgr.groups.edits import groups_left_without_offsets, propose_delete, propose_import, propose_undo
+from offsetmgr.groups.edits import groups_left_without_offsets, plan_delete, plan_import, plan_undo
 from offsetmgr.groups.execute import execute
 from offsetmgr.groups.export import SnapshotFile
 from offsetmgr.groups.lag import LagRow, lag_of, needs_log_range
 from offsetmgr.groups.reset import (
+    ResolvedOffset,
     Scenario,
     ShiftBy,
-    Target,
     ToCurrent,
     ToEarliest,
     ToLatest,
     ToOffset,
     ToOffsets,
     ToTime,
-    propose_set,
+    plan_set,
     resolve,
 )
 from offsetmgr.groups.selection import (
@@ -125,7 +125,7 @@ def test_a_partition_of_kafka_0_7_is_named_by_its_broker_too() -> None:
 
 
 def test_what_is_only_a_partition_of_kafka_0_7_is_refused_where_there_are_none() -> None:
-    with pytest.raises(UsageError, match=r"topic t:3-1: 3-1 is no range"):
+    with pytest.raises(UsageError, match=r"topic t:3-1: 3-1 is not a range"):
         TopicSelection.parse(["t:3-1"]).numbered()
 
 
@@ -228,11 +228,15 @@ def test_reset_lands_where_kafkas_tool_would(
 
 def test_clamping_and_falling_back_are_reported() -> None:
     log = LogRange(5, 9)
-    assert resolve(ToOffset(99), None, ABSENT, log, None) == Target(9, "clamped from 99 to the log's end")
-    assert resolve(ShiftBy(-9), None, Committed(8), log, None) == Target(5, "clamped from -1 to the log's start")
-    assert resolve(ToTime(1), None, ABSENT, log, None) == Target(9, "no record at or after that time: the log's end")
-    assert resolve(ToCurrent(), None, ABSENT, log, None) == Target(9, "nothing committed: the log's end")
-    assert resolve(ToOffset(7), None, ABSENT, log, None) == Target(7)
+    assert resolve(ToOffset(99), None, ABSENT, log, None) == ResolvedOffset(9, "clamped from 99 to the log's end")
+    assert resolve(ShiftBy(-9), None, Committed(8), log, None) == ResolvedOffset(
+        5, "clamped from -1 to the log's start"
+    )
+    assert resolve(ToTime(1), None, ABSENT, log, None) == ResolvedOffset(
+        9, "no record at or after that time: the log's end"
+    )
+    assert resolve(ToCurrent(), None, ABSENT, log, None) == ResolvedOffset(9, "nothing committed: the log's end")
+    assert resolve(ToOffset(7), None, ABSENT, log, None) == ResolvedOffset(7)
     with pytest.raises(UsageError, match="gives no offset"):
         resolve(ToOffsets({}), None, ABSENT, log, None)
 
@@ -299,7 +303,7 @@ def test_lag_counts_from_the_logs_start_and_is_unknown_beyond_its_end(
 
 
 def test_a_large_proposal_moves_to_disk_and_comes_back_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proposals, "IN_MEMORY", 3)
+    monkeypatch.setattr(proposals, "MAX_CHANGES_IN_MEMORY", 3)
     refused = RewindRefused("what", "why", "hint")
     given = [
         GroupEditPlan(
@@ -344,40 +348,40 @@ def test_an_edit_can_be_taken_back_also_where_it_created_and_deleted(store: Snap
         return {T0: OffsetAndMetadata(3, "x"), T2: OffsetAndMetadata(0)}
 
     edits = [
-        propose_set(store, "a", wanted),
-        propose_set(store, "new", wanted, create=True),
-        *propose_delete(store, ["b"], ALL_TOPICS),
+        plan_set(store, "a", wanted),
+        plan_set(store, "new", wanted, create=True),
+        *plan_delete(store, ["b"], ALL_TOPICS),
     ]
     assert carry(store, edits, image) == 0
     assert {tp: c.offset for tp, c in store.fetch("a").items() if isinstance(c, Committed)} == {T0: 3, T1: 20, T2: 0}
     assert store.fetch("b") == {}
     assert holds_images(image)
 
-    assert carry(store, propose_undo(store, load_images(image)), tmp_path / "undo.avro") == 0
+    assert carry(store, plan_undo(store, load_images(image)), tmp_path / "undo.avro") == 0
 
     assert {g: dict(store.fetch(g)) for g in ("a", "b", "new")} == before
     # and the undo can be undone
-    assert carry(store, propose_undo(store, load_images(tmp_path / "undo.avro")), tmp_path / "redo.avro") == 0
+    assert carry(store, plan_undo(store, load_images(tmp_path / "undo.avro")), tmp_path / "redo.avro") == 0
     assert store.fetch("new", [T0])[T0] == Committed(3, "x")
 
 
 def test_before_images_are_a_snapshot_that_any_reader_can_read(store: SnapshotStore, tmp_path: Path) -> None:
     image = tmp_path / "i.avro"
-    carry(store, propose_delete(store, ["a"], ALL_TOPICS), image)
+    carry(store, plan_delete(store, ["a"], ALL_TOPICS), image)
     with SnapshotStore(image) as snapshot:
         assert snapshot.fetch("a") == {T0: Committed(10), T1: Committed(20, "m", 3, 99)}
 
 
 def test_what_has_moved_on_since_an_edit_is_not_taken_back_unless_forced(store: SnapshotStore, tmp_path: Path) -> None:
     image = tmp_path / "i.avro"
-    carry(store, [propose_set(store, "a", lambda _: {T0: OffsetAndMetadata(3), T1: OffsetAndMetadata(4)})], image)
+    carry(store, [plan_set(store, "a", lambda _: {T0: OffsetAndMetadata(3), T1: OffsetAndMetadata(4)})], image)
     store.commit("a", {T0: OffsetAndMetadata(8)})
 
-    (proposal,) = propose_undo(store, load_images(image))
+    (proposal,) = plan_undo(store, load_images(image))
 
     assert [type(c.problem) for c in proposal.changes] == [Conflict, type(None)]
-    assert "has moved on: 8 now, the edit left 3" in str(proposal.changes[0].problem)
-    (forced,) = propose_undo(store, load_images(image), force=True)
+    assert "has changed since: 8 now, the edit wrote 3" in str(proposal.changes[0].problem)
+    (forced,) = plan_undo(store, load_images(image), force=True)
     assert [(c.problem, c.after and c.after.offset) for c in forced.changes] == [(None, 10), (None, 20)]
 
 
@@ -385,17 +389,17 @@ def test_before_images_never_replace_a_file(store: SnapshotStore, tmp_path: Path
     image = tmp_path / "i.avro"
     image.write_text("precious")
     with pytest.raises(UsageError, match="exists already"):
-        carry(store, propose_delete(store, ["a"], ALL_TOPICS), image)
+        carry(store, plan_delete(store, ["a"], ALL_TOPICS), image)
     assert image.read_text() == "precious"
     assert store.fetch("a", [T0])[T0] == Committed(10)
 
 
 def test_damaged_before_images_are_an_error_before_anything_is_proposed(store: SnapshotStore, tmp_path: Path) -> None:
     image = tmp_path / "i.avro"
-    carry(store, propose_delete(store, ["a"], ALL_TOPICS), image)
+    carry(store, plan_delete(store, ["a"], ALL_TOPICS), image)
     image.write_bytes(image.read_bytes()[:-20])
     with pytest.raises(MalformedData):
-        list(propose_undo(store, load_images(image)))
+        list(plan_undo(store, load_images(image)))
 
 
 def test_other_files_hold_no_before_images(store: SnapshotStore, tmp_path: Path) -> None:
@@ -416,30 +420,30 @@ def test_names_of_before_images_sort_by_time(tmp_path: Path) -> None:
 
 def test_an_import_refuses_to_rewind_unless_told(store: SnapshotStore) -> None:
     wanted = [GroupOffsets("a", {T0: Committed(9), T1: Committed(20, "m", 3), T2: Committed(1)})]
-    (refused,) = propose_import(store, wanted)
+    (refused,) = plan_import(store, wanted)
     assert [(type(c.problem), c.writes) for c in refused.changes] == [
         (RewindRefused, False),
         (type(None), False),
         (type(None), True),
     ]
-    (allowed,) = propose_import(store, wanted, allow_rewind=True)
+    (allowed,) = plan_import(store, wanted, allow_rewind=True)
     assert [(c.writes, c.note) for c in allowed.changes] == [(True, "rewinds"), (False, "unchanged"), (True, "")]
 
 
 def test_copying_a_group_leaves_it_and_the_copy_can_be_verified(store: SnapshotStore, tmp_path: Path) -> None:
-    assert carry(store, propose_copy(store, "a", store, "copy"), tmp_path / "i.avro") == 0
+    assert carry(store, plan_copy(store, "a", store, "copy"), tmp_path / "i.avro") == 0
     assert verify_copy(store, "a", store, "copy") == 2
     store.commit("a", {T0: OffsetAndMetadata(11)})
-    with pytest.raises(Conflict, match="t-0 is 10 there and 11 here"):
+    with pytest.raises(Conflict, match="t-0 is 10 in the copy and 11 in the original"):
         verify_copy(store, "a", store, "copy")
     with pytest.raises(GroupNotFound):
-        list(propose_copy(store, "zz", store, "copy"))
+        list(plan_copy(store, "zz", store, "copy"))
 
 
 def test_setting_an_unknown_group_is_an_error_unless_it_may_be_made(store: SnapshotStore) -> None:
     with pytest.raises(GroupNotFound):
-        propose_set(store, "zz", lambda _: {T0: OffsetAndMetadata(1)})
-    made = propose_set(store, "zz", lambda _: {T0: OffsetAndMetadata(1)}, create=True)
+        plan_set(store, "zz", lambda _: {T0: OffsetAndMetadata(1)})
+    made = plan_set(store, "zz", lambda _: {T0: OffsetAndMetadata(1)}, create=True)
     assert made.changes == (PlannedChange(T0, ABSENT, OffsetAndMetadata(1)),)
 
 

@@ -38,7 +38,7 @@ from offsetmgr.migration.partition_map_draft import MapDraft, write_draft
 from offsetmgr.migration.plan import Action, GroupPlan, PlanOptions, PlanSource, PlanStep
 from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
-from offsetmgr.migration.verify import Status, VerifyEvidence, judge
+from offsetmgr.migration.verify import Status, VerifyEvidence, check_planned
 from offsetmgr.stores.snapshot import SnapshotStore
 from offsetmgr.testing.memory import MemoryStore
 
@@ -136,15 +136,15 @@ class TestTheFile:
             ({"0-0": {"partition": 0, "start": "latest", "table": [[0, 0]]}}, 'needs either "start" or "table"'),
             ({"0-0": {"partition": 0, "start": "newest"}}, '"start" must be earliest, latest'),
             ({"0-0": {"partition": 0, "start": 7}}, '"start" must be earliest, latest'),
-            ({"0-0": {"partition": 0, "start": {"time": "noon"}}}, "'noon' is no time"),
-            ({"0-0": {"partition": 0, "start": {"time": "1969-01-01T00:00:00Z"}}}, "lies before 1970"),
+            ({"0-0": {"partition": 0, "start": {"time": "noon"}}}, "'noon' is not a time"),
+            ({"0-0": {"partition": 0, "start": {"time": "1969-01-01T00:00:00Z"}}}, "is before 1970"),
             ({"0-0": {"partition": 0, "start": "latest", "between": "floor"}}, '"between" belongs to a "table"'),
             ({"0-0": {"partition": 0, "strat": "latest"}}, "unknown key 'strat'"),
             ({"0-0": {"partition": 0, "table": []}}, '"table" is not a list'),
             ({"0-0": {"partition": 0, "table": [[0, 0], [5]]}}, "row 2 of the table is not [byte position, offset]"),
             ({"0-0": {"partition": 0, "table": [[0, -1]]}}, "row 1 of the table is not [byte position, offset]"),
-            ({"0-0": {"partition": 0, "table": [[9, 0], [9, 1]]}}, "row 2 of the table does not rise"),
-            ({"0-0": {"partition": 0, "table": [[1, 5], [9, 5]]}}, "row 2 of the table does not rise"),
+            ({"0-0": {"partition": 0, "table": [[9, 0], [9, 1]]}}, "row 2 of the table is not ascending"),
+            ({"0-0": {"partition": 0, "table": [[1, 5], [9, 5]]}}, "row 2 of the table is not ascending"),
             ({"0-0": {"partition": 0, "table": [[0, 0]], "between": "guess"}}, '"between" must be refuse or floor'),
             (
                 {"0-0": {"partition": 0, "start": "latest"}, "1-0": {"partition": 0, "start": "latest"}},
@@ -164,10 +164,10 @@ class TestTheFile:
         [
             (b"", "is not JSON"),
             (b"[]", "is not a JSON object"),
-            (b"{}", "is no partition map"),
+            (b"{}", "is not a partition map"),
             (b"\xff", "is not JSON"),
             (b"[" * 100_000, "is nested too deeply"),
-            (b'{"a":1,"a":2}', "'a' comes twice"),
+            (b'{"a":1,"a":2}', "'a' occurs twice"),
             (b'{"offsetmgr_partition_map":1,"topics":[]}', "topics: is not a JSON object"),
             (b'{"offsetmgr_partition_map":1,"topics":{},"x":1}', "unknown key 'x'"),
         ],
@@ -202,13 +202,13 @@ class TestTheTable:
         assert self.TABLE.find(249) == (
             'byte 249 is not in the table (the entry before it: byte 100), and "between" does not say floor'
         )
-        assert self.FLOOR.find(249) == ResolvedStart(7, "floor: byte 249 lies after byte 100, offset 7 in the table")
+        assert self.FLOOR.find(249) == ResolvedStart(7, "floor: byte 249 is after byte 100, offset 7 in the table")
         assert self.FLOOR.find(10**12) == ResolvedStart(
-            9, f"floor: byte {10**12} lies after byte 250, offset 9 in the table"
+            9, f"floor: byte {10**12} is after byte 250, offset 9 in the table"
         )
 
     def test_a_position_before_the_first_is_refused_in_any_case(self) -> None:
-        assert self.FLOOR.find(99) == "byte 99 lies before the table's first entry, byte 100"
+        assert self.FLOOR.find(99) == "byte 99 is before the table's first entry, byte 100"
 
     @given(st.sets(st.integers(0, 1000), min_size=1), st.integers(0, 1100))
     def test_the_floor_is_what_a_search_from_the_front_finds(self, positions: set[int], wanted: int) -> None:
@@ -326,7 +326,7 @@ class TestThePlan:
         )
 
     @pytest.mark.parametrize(
-        ("partition", "why"), [(1, "its starting point is not known: t-1: no answer"), (9, "does not exist")]
+        ("partition", "why"), [(1, "its starting point is unknown: t-1: no answer"), (9, "does not exist")]
     )
     def test_a_starting_point_that_is_not_known_is_refused(self, tmp_path: Path, partition: int, why: str) -> None:
         map_ = map_of({"1-0": {"partition": partition, "start": "earliest"}})
@@ -340,7 +340,7 @@ class TestThePlan:
         (step,) = plan(tmp_path, {old(1, 0): 1024}, map_of({"1-0": {"partition": 0, "start": "earliest"}}))
 
         assert step.action is Action.REFUSE_BYTE_POSITION
-        assert "no Kafka cluster is named" in step.note
+        assert "no Kafka cluster is given" in step.note
 
     def test_an_offset_of_the_table_outside_the_log_is_refused(self, tmp_path: Path) -> None:
         map_ = map_of({"1-0": {"partition": 0, "table": [[1024, 91]]}})
@@ -366,7 +366,7 @@ class TestThePlan:
         first, second = plan(tmp_path, {old(1, 0): 1024, new(0): 3}, map_)
 
         assert (first.tp, first.action) == (old(1, 0), Action.REFUSE_BYTE_POSITION)
-        assert "of which the source holds an offset too" in first.note
+        assert "for which the source holds an offset too" in first.note
         assert (second.tp, second.action) == (new(0), Action.COPY)
 
     def test_the_plan_file_keeps_the_maps_hash_and_how_each_offset_came_about(self, tmp_path: Path) -> None:
@@ -445,14 +445,14 @@ class TestVerifying:
     def test_the_result(self, there: int | None, here: int | None, status: Status, evidence: VerifyEvidence) -> None:
         sides = (None if n is None else Committed(n) for n in (there, here))
 
-        found = judge(self.STEP, *sides, 90)
+        found = check_planned(self.STEP, *sides, 90)
 
         assert found[:2] == (status, evidence)
 
     def test_a_refused_byte_position_is_not_equal_to_an_offset_of_the_same_number(self) -> None:
         step = PlanStep(new(0), Action.REFUSE_OUT_OF_RANGE, OffsetAndMetadata(17), None, None, "why", self.STEP.origin)
 
-        assert judge(step, Committed(17), Committed(17), 90)[0] is Status.REFUSED
+        assert check_planned(step, Committed(17), Committed(17), 90)[0] is Status.REFUSED
 
 
 class TestTheDraft:

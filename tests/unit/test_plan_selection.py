@@ -8,18 +8,18 @@ from offsetmgr.migration.plan import PlanOptions
 
 
 def test_names_globs_and_all() -> None:
-    assert PlanOptions().wants_group("any")
-    assert PlanOptions(groups=("billing", "stock-*")).wants_group("billing")
-    assert PlanOptions(groups=("billing", "stock-*")).wants_group("stock-7")
-    assert not PlanOptions(groups=("billing", "stock-*")).wants_group("billing-2")
+    assert PlanOptions().selects_group("any")
+    assert PlanOptions(groups=("billing", "stock-*")).selects_group("billing")
+    assert PlanOptions(groups=("billing", "stock-*")).selects_group("stock-7")
+    assert not PlanOptions(groups=("billing", "stock-*")).selects_group("billing-2")
 
 
 def test_a_group_whose_name_looks_like_a_glob_is_found_by_its_name() -> None:
     options = PlanOptions(groups=("job[1]",))
 
-    assert options.literal_first(["job[1]", "job1"]).wants_group("job[1]")
-    assert not options.literal_first(["job[1]", "job1"]).wants_group("job1")
-    assert options.literal_first(["job1"]).wants_group("job1")
+    assert options.literal_first(["job[1]", "job1"]).selects_group("job[1]")
+    assert not options.literal_first(["job[1]", "job1"]).selects_group("job1")
+    assert options.literal_first(["job1"]).selects_group("job1")
 
 
 def test_the_plan_back_of_twenty_thousand_groups_is_not_quadratic() -> None:
@@ -27,8 +27,8 @@ def test_the_plan_back_of_twenty_thousand_groups_is_not_quadratic() -> None:
     options = PlanOptions(groups=names)
 
     began = time.process_time()
-    found = sum(options.wants_group(name) for name in names)
-    others = sum(options.wants_group(f"other-{n}") for n in range(20_000))
+    found = sum(options.selects_group(name) for name in names)
+    others = sum(options.selects_group(f"other-{n}") for n in range(20_000))
 
     assert (found, others) == (20_000, 0)
     assert time.process_time() - began < 2  # name by name against each other it takes minutes

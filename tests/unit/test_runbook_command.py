@@ -65,7 +65,7 @@ def test_a_value_that_looks_like_an_option_is_refused() -> None:
 
 def test_an_unknown_host_is_refused_where_the_template_needs_it() -> None:
     assert filled("restart {member}", host=None) == "restart g_h1-1-ab"
-    with pytest.raises(UsageError, match="the registry does not tell it"):
+    with pytest.raises(UsageError, match="the consumer id is configured and does not contain it"):
         filled("ssh {host}", host=None)
 
 
@@ -122,7 +122,7 @@ def test_a_broken_state_file_is_named(tmp_path: Path, text: str, error: type[Exc
 
 def test_two_processes_never_carry_out_the_same_bounce(tmp_path: Path) -> None:
     path = tmp_path / "bounce.log"
-    with exclusive(path), pytest.raises(JournalError, match="another process is at it"), exclusive(path):
+    with exclusive(path), pytest.raises(JournalError, match="another process is executing it"), exclusive(path):
         pass
     with exclusive(path):
         pass

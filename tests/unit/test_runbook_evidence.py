@@ -84,7 +84,7 @@ def verdict(looks: list[Observation], phase: CommitMode, **rules: bool) -> tuple
     )  # type: ignore[arg-type]
     (partition,) = report.partitions
     assert report.passed is partition.ok
-    return partition.ok, partition.confidence, partition.settled
+    return partition.ok, partition.confidence, partition.final
 
 
 SEEN_OK, SEEN_WRONG = (True, Confidence.SEEN, True), (False, Confidence.SEEN, True)
@@ -184,7 +184,7 @@ def test_a_partition_without_an_owner_keeps_the_gate_closed() -> None:
         baseline=BASELINE,
         rules=EvidenceThresholds(accept_idle=True, accept_spare=True, quiet_ms=0),
     )
-    assert (report.passed, report.settled) == (False, False)
+    assert (report.passed, report.final) == (False, False)
     assert report.partitions[0].why == "no owner, or the owner is changing"
 
 
@@ -248,7 +248,7 @@ def test_an_idle_partition_is_unknown_and_passes_only_when_accepted(phase: Commi
     assert verdict(looks, phase) == UNKNOWN
     strict = assess_phase(GroupHistory(busy), phase, baseline=BASELINE, rules=EvidenceThresholds(quiet_ms=2000))
     assert [(p.ok, p.confidence) for p in strict.partitions] == [(False, Confidence.UNKNOWN), (True, Confidence.SEEN)]
-    assert "or pass --accept-idle" in strict.partitions[0].settle
+    assert "or pass --accept-idle" in strict.partitions[0].remedy
     accepted = assess_phase(
         GroupHistory(busy), phase, baseline=BASELINE, rules=EvidenceThresholds(accept_idle=True, quiet_ms=2000)
     )
@@ -294,7 +294,7 @@ def test_one_commit_to_kafka_alone_does_not_end_the_watch_of_the_dual_phase() ->
     looks = one([(10, 1)] * 4, [10, 14, 14, 14], end=14)
     watch = GroupHistory(looks)
     early = assess_phase(watch, DUAL, baseline=BASELINE, rules=EvidenceThresholds(accept_idle=True, quiet_ms=2000))
-    assert (early.passed, early.settled, early.hopeless, early.wrong) == (False, False, False, (NEW.id,))
+    assert (early.passed, early.final, early.cannot_pass, early.wrong) == (False, False, False, (NEW.id,))
     watch.add(look(4, zookeeper={0: (14, 2)}, kafka={0: 14}, ends={0: 14}))
     assert assess_phase(
         watch, DUAL, baseline=BASELINE, rules=EvidenceThresholds(accept_idle=True, quiet_ms=2000)
@@ -349,7 +349,7 @@ def test_a_member_that_owns_nothing_yet_is_not_judged_before_the_group_has_rebal
     for seen in (at(0, alone), at(1, alone)):
         watch.add(seen)
         early = assess_phase(watch, DUAL, baseline=baseline, rules=rules, only=[OTHER.id])
-        assert (early.passed, early.settled, early.hopeless) == (False, False, False)
+        assert (early.passed, early.final, early.cannot_pass) == (False, False, False)
     for seen in (at(2, shared), at(3, shared)):
         watch.add(seen)
     assert assess_phase(watch, DUAL, baseline=baseline, rules=rules, only=[OTHER.id]).passed
@@ -361,7 +361,7 @@ def test_a_spare_member_is_accepted_only_after_nothing_has_changed_for_long_enou
     ]
     assert not members_of(looks[:2], BASELINE, accept_spare=True).passed
     report = members_of(looks, BASELINE, accept_spare=True)
-    assert (report.passed, report.settled) == (True, True)
+    assert (report.passed, report.final) == (True, True)
     spare = next(m for m in report.members if m.member == OTHER.id)
     assert spare.why.endswith(
         "it owns no partition, so its commits cannot be seen; no registration and no owner has changed for 2.0 s"

@@ -12,7 +12,7 @@ from crc32c import crc32c
 from savedlogs import ENDED, HOUR, NOON, ORDERS, Heard, entry, group_of, read, write
 
 from offsetmgr.core.errors import FileFailure
-from offsetmgr.groups.disk_layout import find
+from offsetmgr.groups.disk_layout import find_topic_directories
 from offsetmgr.groups.disk_recovery import Expiry, saved_groups
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.segments.batch_builder import batch, end_of_transaction
@@ -147,7 +147,7 @@ def test_a_replica_of_which_nothing_is_known_is_an_error_though_another_is_read(
 
     assert found == {"g": 4}
     (error,) = heard.errors
-    why = f"how far {unknown} goes is not known, so the result may lack the latest commits: "
+    why = f"the end of the log in {unknown} is unknown; the result may lack the latest commits: "
     assert error.startswith(f"__consumer_offsets-0: {why}")
     assert error.endswith("Is a directory")
 
@@ -184,7 +184,7 @@ def test_partitions_of_which_no_directory_is_there_are_an_error(
     found, heard = read(tmp_path)
 
     assert len(found) == len(there)
-    why = f"there is no directory of its partitions {missing}: the groups that lie there are not found"
+    why = f"there is no directory of its partitions {missing}: their groups are missing"
     assert heard.errors == [f"topic __consumer_offsets: {why}"]
 
 
@@ -195,7 +195,7 @@ def test_who_names_one_partition_is_reported_of_the_others_and_that_is_no_error(
 
     assert (found, heard.errors) == ({"g": 4}, [])
     assert heard.notes == [
-        "__consumer_offsets: partitions 0-1 are not among the directories named, nor are their groups"
+        "__consumer_offsets: partitions 0-1 are not among the given directories, so their groups are missing"
     ]
 
 
@@ -377,7 +377,7 @@ def test_an_offset_expires_when_a_broker_would_let_it(
     offset: SavedOffset, activity: Activity | None, over_at: int | None
 ) -> None:
     def over(at: int) -> bool:
-        return Expiry(at, HOUR).over(ORDERS, offset, activity)
+        return Expiry(at, HOUR).has_expired(ORDERS, offset, activity)
 
     if over_at is None:
         assert not over(NOON + 1000 * HOUR)
@@ -390,8 +390,8 @@ def test_a_group_of_which_it_is_not_known_whether_it_lives_loses_nothing_by_expi
     write(tmp_path / "__consumer_offsets-0", (0, entry(0, "g", 4) + of_group + entry(2, "other", 5)))
     heard = Heard()
 
-    found = saved_groups(find([tmp_path]), heard, expiry=Expiry(NOON + 1000 * HOUR, HOUR))
+    found = saved_groups(find_topic_directories([tmp_path]), heard, expiry=Expiry(NOON + 1000 * HOUR, HOUR))
 
     assert {group.group: group.offsets[ORDERS].offset for group in found} == {"g": 4}
     (error,) = heard.errors
-    assert error.startswith("group 'g': whether its offsets have expired is not known, so all are kept: ")
+    assert error.startswith("group 'g': whether its offsets have expired is unknown, so all are kept: ")

@@ -74,7 +74,7 @@ def test_what_is_missing_of_a_log_dir_is_a_row_that_says_so(tmp_path: Path) -> N
 
     missing, *found = rows(tmp_path / "disk")
 
-    why = "there is no directory of its partitions 0, 2: the groups that lie there are not found"
+    why = "there is no directory of its partitions 0, 2: their groups are missing"
     assert missing == {"kind": "other", "tombstone": True, "error": f"topic __consumer_offsets: {why}"}
     assert [(row["log_partition"], row["offset"]) for row in found] == [(1, 1), (3, 3)]
     assert [row.get("error") for row in rows(tmp_path / "disk", tmp_path / "unmounted")][:2] == [

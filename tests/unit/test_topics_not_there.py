@@ -97,7 +97,7 @@ def test_a_range_that_goes_backwards_is_bad_usage(
     name: str, uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*commands(uri, tmp_path)[name], "--topic", "orders:7-2"]) == 2
-    assert "error: topic orders:7-2: 7-2 is no range" in capsys.readouterr().err
+    assert "error: topic orders:7-2: 7-2 is not a range" in capsys.readouterr().err
 
 
 def test_stores_without_groups_are_not_said_to_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,8 +113,8 @@ def test_stores_without_groups_are_not_said_to_agree(tmp_path: Path, capsys: pyt
 def test_a_plan_takes_ranges_as_every_command_does() -> None:
     options = PlanOptions(topics=("orders:1-3,7", "clicks*"))
 
-    wanted = [n for n in range(9) if options.wants(TopicPartition("orders", n))]
+    wanted = [n for n in range(9) if options.selects(TopicPartition("orders", n))]
     assert wanted == [1, 2, 3, 7]
-    assert options.wants(TopicPartition("clicks-eu", 5))
-    assert options.wants(TopicPartition("orders", BrokerPartition(1, 3)))
-    assert not options.wants(TopicPartition("orders", BrokerPartition(2, 3)))
+    assert options.selects(TopicPartition("clicks-eu", 5))
+    assert options.selects(TopicPartition("orders", BrokerPartition(1, 3)))
+    assert not options.selects(TopicPartition("orders", BrokerPartition(2, 3)))

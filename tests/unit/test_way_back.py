@@ -104,7 +104,7 @@ def test_what_was_moved_back_in_the_target_after_the_copy_is_a_rewind_and_not_an
     (refused, kept) = way_back(migration)["g"].steps
     assert (refused.action, refused.note) == (
         Action.REFUSE_REWIND,
-        "would move back by 400; --allow-rewind does it",
+        "would move back by 400; --allow-rewind allows it",
     )
     assert kept.action is Action.KEEP_NEWER
     (allowed, kept) = way_back(migration, allow_rewind=True)["g"].steps

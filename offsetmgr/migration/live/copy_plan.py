@@ -1,7 +1,7 @@
-"""The offsets that prevent a change of the mode. Pure.
+"""Determines which offsets prevent a change of the mode, and which must be copied before it. Pure.
 
-In mode dual the larger offset counts. So before dual begins, the unused store must not be ahead anywhere; and before it
-ends, the store that stays must have everything, because a partition without traffic never gets there by itself.
+In mode dual the larger offset counts. Therefore the unused store must not be ahead in any partition when dual begins.
+When dual ends, the remaining store must have every offset, because members do not commit partitions without traffic.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ Offsets = Mapping[TopicPartition, Offset]
 
 
 def partitions_ahead(used: Offsets, other: Offsets) -> dict[TopicPartition, tuple[int | None, int]]:
-    """Returns the partitions in which the unused store is ahead: the offset in use (None: none), and the other one."""
+    """Returns the partitions in which the unused store is ahead, each with the offset in use (None: no commit) and the
+    other one."""
     found: dict[TopicPartition, tuple[int | None, int]] = {}
     for tp in sorted(other):
-        here, there = used.get(tp, ABSENT), other[tp]
-        if not isinstance(there, Committed):
+        in_use, unused = used.get(tp, ABSENT), other[tp]
+        if not isinstance(unused, Committed):
             continue
-        if not isinstance(here, Committed):
-            found[tp] = (None, there.offset)
-        elif there.offset > here.offset:
-            found[tp] = (here.offset, there.offset)
+        if not isinstance(in_use, Committed):
+            found[tp] = (None, unused.offset)
+        elif unused.offset > in_use.offset:
+            found[tp] = (in_use.offset, unused.offset)
     return found
 
 
-def catch_up_changes(kept: Offsets, other: Offsets) -> dict[TopicPartition, Change]:
-    """Returns the writes that raise the store that stays to the larger offset, each conditional on its current
-    value."""
+def catch_up_changes(remaining: Offsets, other: Offsets) -> dict[TopicPartition, Change]:
+    """Returns the writes that raise the remaining store to the larger offset, each conditional on its current value."""
     changes: dict[TopicPartition, Change] = {}
-    for tp in partitions_ahead(kept, other):
-        there = other[tp]
-        assert isinstance(there, Committed)
-        value = OffsetAndMetadata(there.offset, there.metadata, there.leader_epoch)
-        changes[tp] = Change(value, expected=kept.get(tp, ABSENT))
+    for tp in partitions_ahead(remaining, other):
+        larger = other[tp]
+        assert isinstance(larger, Committed)
+        value = OffsetAndMetadata(larger.offset, larger.metadata, larger.leader_epoch)
+        changes[tp] = Change(value, expected=remaining.get(tp, ABSENT))
     return changes

@@ -1,16 +1,17 @@
-"""`LiveMigration`: a group changes its mode while its members run.
+"""Changes the storage mode of a group while its members run.
 
 Ordering contract::
 
-    1  ``storage`` says that a switch is under way, together with this process's ephemeral node
-    2  every member has acknowledged that: no member commits any more
-    3  who may commit without following is looked for once more; what the kept store lacks is copied (before-images are
-       recorded first) and both stores are compared
-    4  ``storage`` says the new mode, in the session of 1 and on condition of its version
-    5  the members go on, in the new mode
+    1  the ``storage`` znode announces the switch, and this process has an ephemeral znode next to it
+    2  every member has acknowledged the announcement, so no member commits any more
+    3  this process checks again for clients that commit without following, copies the offsets that the remaining store
+       lacks (it records before-images first), and compares both stores
+    4  this process writes the new mode to ``storage``, in the session of step 1 and conditional on its version
+    5  the members continue in the new mode
 
-Killed (or frozen past its session) before 4, the members go back to the old mode by themselves, and a copy that had
-been made does no harm: it was forward only. After 4 everything has happened.
+If this process is killed before step 4, or frozen until its session has ended, the members return to the old mode by
+themselves. A copy that was made does no harm, because it only moved offsets forward. After step 4 the switch is
+complete.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from offsetmgr.stores.switched.records import StorageModeNode
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups.registry import members
 
-STEPS: Final = ("held", "acknowledged", "copied", "compared", "settled", "followed")
+STEPS: Final = ("announced", "acknowledged", "copied", "compared", "changed", "followed")
 """The steps that `LiveMigration` reports, in this order."""
-_LOOK_S: Final = 1.0
+_POLL_S: Final = 1.0
 """Seconds between checks of members, if no watch reports a change."""
 _SHOWN: Final = 3
 
@@ -50,8 +51,8 @@ Record = Callable[[OffsetStore, Mapping[TopicPartition, Change]], None]
 class SwitchSides(NamedTuple):
     """The two stores of a switch.
 
-    ``cluster`` is asked for members of the group in Kafka; None if there are certainly none. ``translate`` is the
-    user's statement if the two stores belong to different Kafka clusters.
+    ``cluster`` is asked for members of the group in Kafka; None if there are certainly none. ``translate`` is how the
+    user wants offsets to be treated if the two stores belong to different Kafka clusters.
     """
 
     zookeeper: OffsetStore
@@ -61,10 +62,10 @@ class SwitchSides(NamedTuple):
 
 
 class LiveMigration:
-    """Changes the mode of one group. ``session`` must be a single session (``session_timeout_ms``), because the switch
-    ends with it.
+    """Changes the mode of one group.
 
-    ``tell`` receives each of `STEPS`, ``waiting`` periodically the members that have not acknowledged yet.
+    ``session`` must be a single session (``session_timeout_ms``), because the members abandon the switch when it ends.
+    ``on_step`` receives each of `STEPS`; ``on_wait`` periodically receives the members that have not acknowledged yet.
     """
 
     def __init__(
@@ -75,11 +76,11 @@ class LiveMigration:
         *,
         who: str,
         record: Record,
-        tell: Callable[[str], None] = lambda _: None,
-        waiting: Callable[[list[FollowerState]], None] = lambda _: None,
+        on_step: Callable[[str], None] = lambda _: None,
+        on_wait: Callable[[list[FollowerState]], None] = lambda _: None,
         clock: Clock | None = None,
     ) -> None:
-        """Raises `UsageError` for a group that cannot be in ZooKeeper."""
+        """Raises `UsageError` for a group name that ZooKeeper cannot have."""
         self.group = group
         self._session = session
         self._nodes = SwitchStateStore(session, group)
@@ -87,16 +88,16 @@ class LiveMigration:
         self._cluster = sides.cluster
         self._who = who
         self._record = record
-        self._tell = tell
-        self._waiting = waiting
+        self._on_step = on_step
+        self._on_wait = on_wait
         self._stop: Callable[[], bool] = lambda: False
         self._clock = clock or SystemClock()
         self._translate = sides.translate
 
     @cached_property
     def crossing(self) -> CrossClusterCheck:
-        """Returns the relation of the logs of the two stores. Raises `OtherCluster` for two clusters that the user has
-        not accepted, and the errors of `OffsetStore.log_origin`."""
+        """Whether the offsets of both stores refer to the same logs. Raises `OtherCluster` for two clusters that the
+        user has not accepted, and the errors of `OffsetStore.log_origin`."""
         crossing = CrossClusterCheck(
             self._stores[CommitMode.ZOOKEEPER],
             self._stores[CommitMode.KAFKA],
@@ -109,68 +110,71 @@ class LiveMigration:
     # --- before the switch ---------------------------------------------------------------------------
 
     def declare(self, mode: CommitMode) -> None:
-        """Declares the mode of a group without one, on the user's word; reads no offset.
+        """Declares the mode of a group that has none, as the user states it, without reading an offset.
 
-        Raises `Conflict` if a mode was declared, and the errors of `crossing`.
+        Raises `Conflict` if another mode was declared, and the errors of `crossing`.
         """
         _ = self.crossing
-        said = StorageModeNode(mode, 1, self._who, self._clock.now_ms())
-        if not self._nodes.declare(said):
-            self.require_undeclared(but=said)
+        declared = StorageModeNode(mode, 1, self._who, self._clock.now_ms())
+        if not self._nodes.declare(declared):
+            self.require_undeclared(but=declared)
 
     def require_undeclared(self, *, but: StorageModeNode | None = None) -> None:
         """Raises `Conflict` if a mode other than ``but`` was declared."""
         seen = self._nodes.read()
         if seen is not None and seen.storage != but:
-            where = f"{seen.storage.who} has said {seen.storage.mode.value} already"
-            raise Conflict(f"switch of group {self.group}", where, "leave --declare out to change it")
+            why = f"{seen.storage.who} has already declared mode {seen.storage.mode.value}"
+            raise Conflict(f"switch of group {self.group}", why, "to change the mode, leave out --declare")
 
-    def look(self, to: CommitMode) -> SwitchSnapshot:
-        """Returns the state of the group and the necessary changes. Raises `GroupNotFound`, and the errors of the
-        reads."""
+    def inspect(self, to: CommitMode) -> SwitchSnapshot:
+        """Returns the state of the group and the offsets that a change to this mode must copy. Raises `GroupNotFound`,
+        and the errors of the reads."""
         _ = self.crossing
-        seen = self._seen()
+        seen = self._read_state()
         followers = tuple(self._nodes.followers())
-        first, copies, refused = self._differences(seen.storage.mode, to)
+        ahead, copies, refused = self._differences(seen.storage.mode, to)
         return SwitchSnapshot(
-            seen, self._nodes.switcher(), followers, self._non_participants(followers), first, copies, refused
+            seen, self._nodes.switcher(), followers, self._non_participants(followers), ahead, copies, refused
         )
 
     def check(self, snapshot: SwitchSnapshot, to: CommitMode) -> None:
-        """Raises `GateRefused` if the change is not safe, or not now, and `Conflict` if another switch is in
-        progress."""
-        storage = snapshot.seen.storage
+        """Raises `GateRefused` if the change is not safe now, and `Conflict` if another switch is in progress."""
+        storage = snapshot.state.storage
         if snapshot.switcher is not None:
-            raise Conflict(f"switch of group {self.group}", f"{snapshot.switcher.who} is switching it", "wait for it")
+            raise Conflict(
+                f"switch of group {self.group}",
+                f"{snapshot.switcher.who} is switching it",
+                "wait until that switch ends",
+            )
         what = f"switch of group {self.group} {storage.mode.value} -> {to.value}"
         if storage.mode is to:
-            raise GateRefused(what, "the group is in this mode already", "nothing is to be done")
+            raise GateRefused(what, "the group is already in this mode", "nothing needs to be done")
         if CommitModeChange(storage.mode, to) not in SAFE_CHANGES:
-            why = "goes only through dual, where both stores are seen to hold the group before one is left"
-            raise GateRefused(what, why, f"--to dual first, look, then --to {to.value}")
+            why = "must go through mode dual, in which both stores have the group's offsets before one of them is left"
+            raise GateRefused(what, why, f"switch with --to dual first, then with --to {to.value}")
         if snapshot.foreign_owners:
             raise GateRefused(
                 what,
-                f"{_some(snapshot.foreign_owners)} would go on committing where they do now",
+                f"{_shortened(snapshot.foreign_owners)} would keep committing to the old store",
                 "restart them with offsets=switched, stop them, or use a rolling bounce: offsetmgr runbook",
             )
         if snapshot.ahead:
             lines = [
-                f"{tp}: {'no offset' if here is None else here} in use, {there} in the other store"
-                for tp, (here, there) in snapshot.ahead.items()
+                f"{tp}: {'no offset' if in_use is None else in_use} in use, {unused} in the other store"
+                for tp, (in_use, unused) in snapshot.ahead.items()
             ]
             raise GateRefused(
                 what,
-                f"in mode dual the larger offset counts, and messages would be skipped: {_some(tuple(lines))}",
+                f"in mode dual the larger offset counts, and messages would be skipped: {_shortened(tuple(lines))}",
                 "set or delete those offsets in the store that is not in use, if they are old",
             )
 
         if snapshot.recreated:
             lines = [f"{error.what}: {error.why}" for error in snapshot.recreated.values()]
-            why = f"the offsets of recreated topics would be copied: {_some(tuple(lines))}"
+            why = f"the offsets of recreated topics would be copied: {_shortened(tuple(lines))}"
             raise GateRefused(what, why, "delete or reset those offsets in the store that holds them")
 
-    def _seen(self) -> NodeState:
+    def _read_state(self) -> NodeState:
         seen = self._nodes.read()
         if seen is None:
             raise GroupNotFound(
@@ -181,8 +185,8 @@ class LiveMigration:
         return seen
 
     def _non_participants(self, followers: tuple[FollowerState, ...]) -> tuple[str, ...]:
-        """Returns the clients that commit and do not follow the mode: a registered consumer follows if a follower lives
-        in its session."""
+        """Returns the clients that commit and do not follow the mode. A registered consumer follows it if a follower
+        has the same session."""
         sessions = {follower.session_id for follower in followers}
         found = [m.member_id for m in members(self._session, self.group) if m.session_id not in sessions]
         described = {} if self._cluster is None else self._cluster.describe_groups([self.group])
@@ -199,28 +203,28 @@ class LiveMigration:
         dict[TopicPartition, Change],
         dict[TopicPartition, RecreatedTopic],
     ]:
-        """Returns the partitions that are ahead where they must not be, the changes to the store that stays, and those
-        of them that must not be copied because they point into a deleted log."""
+        """Returns the partitions in which the unused store is ahead, the changes to the remaining store, and those
+        changes that must not be made because the offset belongs to a deleted log."""
         if mode is to:
             return {}, {}, {}
-        alone = mode if to is CommitMode.DUAL else to
-        if alone is CommitMode.DUAL:
+        single = mode if to is CommitMode.DUAL else to
+        if single is CommitMode.DUAL:
             return {}, {}, {}  # a direct change, which `check` rejects
-        one = self._stores[alone].fetch(self.group)
-        two = self._stores[CommitMode.KAFKA if alone is CommitMode.ZOOKEEPER else CommitMode.ZOOKEEPER].fetch(
-            self.group
-        )
+        single_offsets = self._stores[single].fetch(self.group)
+        other_offsets = self._stores[
+            CommitMode.KAFKA if single is CommitMode.ZOOKEEPER else CommitMode.ZOOKEEPER
+        ].fetch(self.group)
         if to is CommitMode.DUAL:
-            return partitions_ahead(one, two), {}, {}
-        copies = catch_up_changes(one, two)
+            return partitions_ahead(single_offsets, other_offsets), {}, {}
+        copies = catch_up_changes(single_offsets, other_offsets)
         self.crossing.load_topics({tp.topic for tp in copies})
-        refused = {tp: why for tp in copies if (why := self._recreated(tp, two[tp])) is not None}
-        carried = {
+        refused = {tp: why for tp in copies if (why := self._recreated(tp, other_offsets[tp])) is not None}
+        translated = {
             tp: change._replace(after=self.crossing.adapt(change.after))
             for tp, change in copies.items()
             if change.after is not None and tp not in refused
         }
-        return {}, carried, refused
+        return {}, translated, refused
 
     def _recreated(self, tp: TopicPartition, offset: Offset) -> RecreatedTopic | None:
         return self.crossing.recreation_error(tp, offset) if isinstance(offset, Committed) else None
@@ -232,118 +236,127 @@ class LiveMigration:
     ) -> SwitchEvidence:
         """Changes the mode of the group and waits until its members follow.
 
-        It waits ``wait_s`` for all acknowledgements, then restores the old mode and raises `TimedOut` with the
-        missing members; with ``stay`` it continues to wait (and the members with it). ``stop`` returns whether to
-        abandon: to restore the old mode and raise `Conflict` or, once the new mode is written, to wait for no member
-        any more. Raises the errors of `check`, and every error before the mode has changed; the old one then applies
-        again. Members that were not seen to follow the new mode within ``wait_s`` are in the evidence.
+        It waits ``wait_s`` for all acknowledgements; then it restores the old mode and raises `TimedOut` with the
+        missing members. With ``stay`` it continues to wait, and the members wait with it. If ``stop`` returns True
+        before the new mode is written, it restores the old mode and raises `Conflict`; after that, it only stops
+        waiting for members.
+
+        Raises the errors of `check`. After any error before the change, the old mode applies again. The evidence names
+        the members that were not seen to follow the new mode within ``wait_s``.
         """
         self._stop = stop
-        self._heed_stop()
-        snapshot = self.look(to)
-        if snapshot.seen.storage.switching_to is not None and snapshot.switcher is None:
-            gone = "its process is gone"
+        self._check_stop()
+        snapshot = self.inspect(to)
+        if snapshot.state.storage.switching_to is not None and snapshot.switcher is None:
+            gone = "its process has ended"
             self._nodes.abandon_switch(
-                snapshot.seen, mode_after_abandoned_switch(snapshot.seen.storage, gone, self._clock.now_ms())
+                snapshot.state, mode_after_abandoned_switch(snapshot.state.storage, gone, self._clock.now_ms())
             )
-            snapshot = self.look(to)
+            snapshot = self.inspect(to)
         self.check(snapshot, to)
         began_ms = self._clock.now_ms()
-        held = self._hold(snapshot.seen, to)
+        announced = self._announce(snapshot.state, to)
         try:
-            members_ = self._acknowledgements(held.storage.epoch, wait_s, stay, needed=True)
-            self._tell("acknowledged")
-            copies, compared = self._level(held.storage.mode, to)
-            self._heed_stop()
-            settled = replace(
-                held.storage,
+            acknowledged = self._acknowledgements(announced.storage.epoch, wait_s, stay, needed=True)
+            self._on_step("acknowledged")
+            copies, compared = self._copy_and_compare(announced.storage.mode, to)
+            self._check_stop()
+            changed = replace(
+                announced.storage,
                 mode=to,
-                epoch=held.storage.epoch + 1,
+                epoch=announced.storage.epoch + 1,
                 who=self._who,
                 when_ms=self._clock.now_ms(),
                 switching_to=None,
             )
-            self._settle(held, settled)
+            self._write_mode(announced, changed)
         except BaseException:
-            self._go_back(held)
+            self._restore_mode(announced)
             raise
-        self._tell("settled")
-        followed = self._acknowledgements(settled.epoch, wait_s, False, needed=False)
-        self._tell("followed")
+        self._on_step("changed")
+        followed = self._acknowledgements(changed.epoch, wait_s, False, needed=False)
+        self._on_step("followed")
         return SwitchEvidence(
             self.group,
-            held.storage.mode,
+            announced.storage.mode,
             to,
-            settled.epoch,
+            changed.epoch,
             began_ms,
-            settled.when_ms,
+            changed.when_ms,
             tuple(
                 FollowerAck(f.name, f.node.host, f.node.process, ms, followed.get(name, (f, None))[1])
-                for name, (f, ms) in members_.items()
+                for name, (f, ms) in acknowledged.items()
             ),
             copies,
             compared,
         )
 
-    def _hold(self, seen: NodeState, to: CommitMode) -> NodeState:
+    def _announce(self, seen: NodeState, to: CommitMode) -> NodeState:
         now_ms = self._clock.now_ms()
-        held = replace(seen.storage, epoch=seen.storage.epoch + 1, who=self._who, when_ms=now_ms, switching_to=to)
-        if not self._nodes.begin_switch(seen, held, self._who) and self._seen().storage != held:
-            raise Conflict(f"switch of group {self.group}", "another process has changed it meanwhile", "look again")
-        self._tell("held")
-        return NodeState(held, seen.version + 1)
+        announced = replace(seen.storage, epoch=seen.storage.epoch + 1, who=self._who, when_ms=now_ms, switching_to=to)
+        if not self._nodes.begin_switch(seen, announced, self._who) and self._read_state().storage != announced:
+            raise Conflict(
+                f"switch of group {self.group}",
+                "another process has changed its mode meanwhile",
+                "run the command again",
+            )
+        self._on_step("announced")
+        return NodeState(announced, seen.version + 1)
 
-    def _heed_stop(self) -> None:
+    def _check_stop(self) -> None:
         if self._stop():
-            raise Conflict(f"switch of group {self.group}", "was given up; the old mode holds")
+            raise Conflict(f"switch of group {self.group}", "was abandoned; the old mode applies")
 
-    def _settle(self, held: NodeState, settled: StorageModeNode) -> None:
-        if not self._nodes.end_switch(held, settled) and self._seen().storage != settled:
-            why = "its members have gone back to the old mode: this process was too slow, or its session had ended"
+    def _write_mode(self, announced: NodeState, changed: StorageModeNode) -> None:
+        if not self._nodes.end_switch(announced, changed) and self._read_state().storage != changed:
+            why = "its members have returned to the old mode: this process was too slow, or its session has ended"
             raise Conflict(f"switch of group {self.group}", why, "try again")
 
-    def _go_back(self, held: NodeState) -> None:
-        """Restores the old mode as far as this process can; otherwise the members do it once this session has ended."""
+    def _restore_mode(self, announced: NodeState) -> None:
+        """Restores the old mode. If that fails, closes the session, so that the members restore it themselves."""
         try:
             self._nodes.end_switch(
-                held, mode_after_abandoned_switch(held.storage, f"{self._who}: gave up", self._clock.now_ms())
+                announced,
+                mode_after_abandoned_switch(
+                    announced.storage, f"{self._who}: abandoned the switch", self._clock.now_ms()
+                ),
             )
         except OffsetMgrError:
             self._session.close()
 
-    def _level(self, mode: CommitMode, to: CommitMode) -> tuple[dict[TopicPartition, Change], int]:
-        """Copies what the store that stays lacks, and compares; no member commits meanwhile."""
-        snapshot = self.look(to)
+    def _copy_and_compare(self, mode: CommitMode, to: CommitMode) -> tuple[dict[TopicPartition, Change], int]:
+        """Copies the offsets that the remaining store lacks, and compares both stores. No member commits meanwhile."""
+        snapshot = self.inspect(to)
         self.check(replace(snapshot, switcher=None), to)
         copies = dict(snapshot.copies)
         if copies:
-            kept = self._stores[to]
-            self._record(kept, copies)
-            # No member commits now, so the lock hinders none, and it rejects a copy that arrives late.
-            (result,) = kept.edit([GroupEdit(self.group, copies, Guard.LOCK)])
+            remaining_store = self._stores[to]
+            self._record(remaining_store, copies)
+            # No member commits now, so the lock disturbs none. It also rejects a copy that arrives late.
+            (result,) = remaining_store.edit([GroupEdit(self.group, copies, Guard.LOCK)])
             for error in result.failures.values():
                 raise error
-        self._tell("copied")
-        first, left, _ = self._differences(mode, to)
-        if first or left:
-            partitions = _some(tuple(str(tp) for tp in [*first, *left]))
+        self._on_step("copied")
+        ahead, left, _ = self._differences(mode, to)
+        if ahead or left:
+            partitions = _shortened(tuple(str(tp) for tp in [*ahead, *left]))
             why = f"a client that does not follow the mode commits: {partitions} changed while all members were stopped"
-            raise GateRefused(f"switch of group {self.group}", why, "find out who it is: offsetmgr groups describe")
+            raise GateRefused(f"switch of group {self.group}", why, "find that client: offsetmgr groups describe")
         both = {tp for store in self._stores.values() for tp in store.fetch(self.group)}
-        self._tell("compared")
+        self._on_step("compared")
         return copies, len(both)
 
     def _acknowledgements(
         self, epoch: int, wait_s: float, stay: bool, *, needed: bool
     ) -> dict[str, tuple[FollowerState, int]]:
-        """Returns the members that follow this epoch, and since when (ms); waits until all of them do."""
-        changed = threading.Event()
+        """Waits until all members follow this epoch; returns those that do, each with the time (ms) since when."""
+        follower_changed = threading.Event()
         found: dict[str, tuple[FollowerState, int]] = {}
         deadline = self._clock.monotonic() + wait_s
         while True:
-            changed.clear()
+            follower_changed.clear()
             late = [follower for follower in self._nodes.followers() if follower.name not in found]
-            self._nodes.watch_followers([follower.name for follower in late], lambda _: changed.set())
+            self._nodes.watch_followers([follower.name for follower in late], lambda _: follower_changed.set())
             late = []
             for follower in self._nodes.followers():
                 if follower.node.epoch >= epoch:
@@ -351,22 +364,22 @@ class LiveMigration:
                 else:
                     late.append(follower)
             if needed:
-                self._heed_stop()
+                self._check_stop()
             if not late or (not needed and self._stop()):
                 return found
             if self._clock.monotonic() >= deadline:
                 if not needed:
                     return found
                 if not stay:
-                    who = _some(tuple(map(str, late)))
-                    why = f"no acknowledgement from {who} within {wait_s:g} s; back to the old mode"
-                    hint = "a frozen member counts until its session ends; --stay goes on waiting"
+                    who = _shortened(tuple(map(str, late)))
+                    why = f"no acknowledgement from {who} within {wait_s:g} s; the old mode was restored"
+                    hint = "a frozen member counts until its session ends; --stay keeps waiting"
                     raise TimedOut(f"switch of group {self.group}", why, hint)
                 deadline += wait_s
-            self._waiting(late)
-            changed.wait(min(_LOOK_S, max(0.0, deadline - self._clock.monotonic())))
+            self._on_wait(late)
+            follower_changed.wait(min(_POLL_S, max(0.0, deadline - self._clock.monotonic())))
 
 
-def _some(names: tuple[str, ...]) -> str:
+def _shortened(names: tuple[str, ...]) -> str:
     more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more

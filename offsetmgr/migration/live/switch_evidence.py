@@ -1,4 +1,4 @@
-"""The observations of a switch as values (data rule "verdicts carry evidence"). Pure."""
+"""The observations of a switch, as values (data rule "verdicts carry evidence"). Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from offsetmgr.stores.switched.records import SwitcherNode
 
 @dataclass(frozen=True, slots=True)
 class SwitchSnapshot:
-    """The state of a group before a switch. It is not the state at one moment, so the switch checks again.
+    """The state of a group before a switch. Its parts were read one after the other, so the switch checks them again.
 
-    ``foreign_owners`` are clients that commit and do not follow: registered consumers, and members of the group in
-    Kafka. ``ahead`` are partitions in which the unused store is ahead of the one in use (None: no offset there);
-    ``copies`` must be copied before the mode can change; ``recreated`` would have to be, but point into a deleted log.
+    ``foreign_owners`` are clients that commit and do not follow the mode: registered consumers, and members of the
+    group in Kafka. ``ahead`` are partitions in which the unused store is ahead of the store in use (None: no offset
+    there). ``copies`` are the writes that must be made before the mode can change. ``recreated`` are partitions that
+    would have to be copied, but whose offset belongs to the deleted log of a recreated topic.
     """
 
-    seen: NodeState
+    state: NodeState
     switcher: SwitcherNode | None
     followers: tuple[FollowerState, ...]
     foreign_owners: tuple[str, ...]
@@ -33,22 +34,23 @@ class SwitchSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class FollowerAck:
-    """A member, and when (ms, on the clock of this process) it was seen to follow an epoch; None: it was not."""
+    """A member, and the times (ms, on the clock of this process) at which it acknowledged the switch; None if it did
+    not."""
 
     name: str
     host: str
     process: int
-    held_ms: int | None
-    """When it was seen to have stopped committing in the old mode."""
+    stopped_ms: int | None
+    """The time at which it was seen to have stopped committing in the old mode."""
     followed_ms: int | None = None
-    """When it was seen to follow the new mode."""
+    """The time at which it was seen to follow the new mode."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchEvidence:
-    """The result of a switch: everything in it was observed by this process at these times (ms).
+    """The result of a switch. This process has observed everything in it, at these times (ms).
 
-    ``compared`` is the number of partitions read in both stores after the last copy, while no member committed.
+    ``compared`` is the number of partitions that were read in both stores after the copy, while no member committed.
     """
 
     group: str
@@ -57,12 +59,12 @@ class SwitchEvidence:
     epoch: int
     """The epoch of the new mode."""
     began_ms: int
-    settled_ms: int
+    changed_ms: int
     members: tuple[FollowerAck, ...]
     copies: Mapping[TopicPartition, Change]
     compared: int
 
     @property
-    def late(self) -> tuple[FollowerAck, ...]:
-        """Returns members that were not seen to follow the new mode yet. They commit nothing in the old one."""
+    def unacknowledged(self) -> tuple[FollowerAck, ...]:
+        """The members that were not seen to follow the new mode yet. They commit nothing in the old mode."""
         return tuple(member for member in self.members if member.followed_ms is None)

@@ -1,4 +1,4 @@
-"""Bulk work in batches: a limit of memory, and one batch read ahead."""
+"""Batches of groups: they limit memory, and one batch is read ahead."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
 
-READ_GROUPS = 128
-"""The number of groups that are read and decided together, which limits the memory of plan and verify."""
+READ_BATCH_GROUPS = 128
+"""The number of groups that are read together, which limits the memory of plan and verify."""
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -22,10 +22,10 @@ def batched(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
 
 
 def prefetch(read: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[tuple[_T, _R]]:
-    """Yields each item with the result of ``read``, in order, and reads the next one while the caller works.
+    """Yields each item with the result of ``read``, in order, and reads the next item while the caller works.
 
-    ``read`` runs in one thread, one call at a time; ``items`` are consumed in the caller's thread. An error of ``read``
-    is raised when its item's turn comes.
+    ``read`` runs in one other thread, one call at a time; ``items`` are consumed in the caller's thread. An error of
+    ``read`` is raised when its item would be yielded.
     """
     with ThreadPoolExecutor(1, "offsetmgr-read-ahead") as pool:
         current: tuple[_T, Future[_R]] | None = None

@@ -1,4 +1,4 @@
-"""Feeds: how a mirror learns that its source has changed."""
+"""Notification of a mirror that its source may have changed."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets
 
 
-class Feed(Protocol):
-    """Reports when the source may have changed."""
+class ChangeNotifier(Protocol):
+    """Waits for changes of the source. `OffsetWatcher` implements it for ZooKeeper."""
 
     def wait(self, timeout_s: float) -> set[str] | None:
-        """Returns the groups that may have changed since the last call, after at most ``timeout_s``; none if nothing
-        happened, None if any may have changed."""
+        """Waits at most ``timeout_s`` and returns the groups that may have changed since the last call: an empty set if
+        there was no change, None if any group may have changed."""
         ...
 
 
 @dataclass(slots=True)
-class PollingFeed:
-    """For sources without watches: everything may have changed, once in each interval."""
+class PollingNotifier:
+    """Notifier for sources without watches: reports, once in each interval, that any group may have changed."""
 
     clock: Clock
     interval_s: float
@@ -38,6 +38,6 @@ class PollingFeed:
         return None
 
 
-def _moved(before: GroupOffsets, after: GroupOffsets) -> TopicPartition | None:
-    """Returns a partition whose commit changed between two reads; None if none did (or could be read)."""
+def first_changed_partition(before: GroupOffsets, after: GroupOffsets) -> TopicPartition | None:
+    """Returns a partition whose commit changed between two reads; None if no commit changed."""
     return next((tp for tp, found in after.offsets.items() if before.offsets.get(tp) != found), None)
