@@ -228,8 +228,7 @@ class ZookeeperStore(StoreBase):
         offsets: dict[str, dict[TopicPartition, Committed]] = {group: {} for group in groups}
         errors: dict[str, dict[TopicPartition, OffsetMgrError]] = {group: {} for group in groups}
         data = self.session.get_many([path for _, _, path in found])
-        # The loop decodes the usual node itself: a decimal number is an offset, unless the layout has the topic in the
-        # data.
+        # The loop decodes the usual node itself: a decimal number is an offset, unless the data names the topic.
         new, decimal = tuple.__new__, not self._layout.topic_in_data
         for (group, partition, path), node in zip(found, data, strict=True):
             if node is None:  # deleted since its parent was listed

@@ -81,7 +81,7 @@ def test_once_ends_where_a_partition_can_never_be_written_and_the_others_are():
     group = mirror.groups["g"]
     assert held(target, "g") == {0: 5}
     assert (group.state, group.succeeded, group.lag) == (MirrorState.FAILING, False, None)
-    assert "knows no such topic" in group.detail
+    assert "does not exist on the broker" in group.detail
 
 
 def test_a_retriable_failure_of_one_partition_is_tried_again_until_it_is_written():
