@@ -32,7 +32,7 @@ from offsetmgr.stores.switched.records import (
 from offsetmgr.zookeeper.client.jute import ZookeeperError
 from offsetmgr.zookeeper.client.session import WatchCallback, ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import CheckVersion, Create, Delete, Operation, OperationState, SetData
-from offsetmgr.zookeeper.groups.membership import ensure_nodes
+from offsetmgr.zookeeper.groups.registration import ensure_nodes
 from offsetmgr.zookeeper.nodes.paths import check_group
 
 GROUPS: Final = "/offsetmgr/groups"
