@@ -1,8 +1,8 @@
 """Checks the names in offsetmgr: prints one line for each finding, and exits with 1 if there is any.
 
 - A public class name stands for one concept: no two modules define it.
-- No class and no module is named by a participle or a gerund. Exceptions (`RewindRefused` says what happened) and the
-  result types and packages in the table below are exempt.
+- No class and no module is named by a participle or a gerund. Exceptions (such as `RewindRefused`) and the result
+  types and packages in the table below are exempt.
 - A constant that holds a duration ends in its unit.
 """
 

@@ -4,9 +4,10 @@ The brokers see only the manager's own principal, so the manager has to check it
 example of a file::
 
     [[rule]]
-    principals = ["billing"]            # user names; "*" means all users groups = ["billing", "billing-*"]   # names,
-    or prefixes that end with a star; "*" means all topics = ["orders*"] operations = ["read", "write"] # read, write,
-    delete, describe; "all"
+    principals = ["billing"]            # user names; "*" means all users
+    groups = ["billing", "billing-*"]   # names, or prefixes that end with a star; "*" means all
+    topics = ["orders*"]
+    operations = ["read", "write"]      # read, write, delete, describe; "all"
 
 All operations that no rule allows are denied. Every operation implies describe.
 
@@ -21,8 +22,8 @@ The relay forwards an admin API (`ADMIN_APIS`) only if a rule allows it to the c
 
     [[rule]]
     principals = ["operator"]
-    apis = ["CreateTopics", "DeleteTopics"]   # "*" means all of them topics = ["orders*"]                      #
-    without this field: any topic and any other resource
+    apis = ["CreateTopics", "DeleteTopics"]   # "*" means all of them
+    topics = ["orders*"]                      # without this field: any topic and any other resource
 
 Rules cannot allow the managers' own names: `ReservedGroupsAuthorizer` rejects them.
 """
