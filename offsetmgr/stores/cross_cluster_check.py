@@ -62,6 +62,9 @@ class OriginStore(Protocol):
         """Returns the ids of those ``topics`` (None: all) for which the store knows one."""
         ...
 
+    @property
+    def has_topic_creation_times(self) -> bool: ...
+
     def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:
         """Returns the creation times of those ``topics`` for which the store knows one, in milliseconds since 1970."""
         ...
@@ -191,7 +194,7 @@ class CrossClusterCheck:
 
     def _stores_with_creation_times(self) -> list[OriginStore]:
         """Returns the stores that know creation times of topics, the source first."""
-        return [store for store in (self.source, self.target) if getattr(store, "dates_topics", False)]
+        return [store for store in (self.source, self.target) if store.has_topic_creation_times]
 
 
 def _recreated(tp: TopicPartition, why: str) -> RecreatedTopic:
