@@ -31,8 +31,7 @@ from offsetmgr.core.errors import UsageError
 
 DIGESTS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 _PLAIN_MECHANISM: Final = "SCRAM-SHA-256"
-"""If the file lacks the password of some user, PLAIN logins are checked against verifiers; this is the mechanism of
-these verifiers for a user who is not in the file."""
+"""If the file lacks some passwords, PLAIN logins are checked against SCRAM verifiers, if possible of this mechanism."""
 
 MIN_ITERATIONS: Final = 4096
 MAX_ITERATIONS: Final = 65_536
