@@ -44,4 +44,4 @@ def _reason(error: OSError, *files: Path | str | None) -> tuple[str, str]:
             "choose the key from which the certificate was created",
         )
     why = "not a valid certificate and key in PEM, or the key has a passphrase"
-    return f"{names}: {why}", "convert the files with openssl: PEM, the server's certificate first, the key without a passphrase"
+    return f"{names}: {why}", "convert the files with openssl: PEM, server certificate first, key without passphrase"

@@ -324,14 +324,14 @@ async def run_by_message_size(work: Callable[[], T], size: int) -> T:
 def _resources(request: ApiRequest) -> ApiResources:
     resources = API_RESOURCES.get(request.api_key)
     if resources is None:
-        raise InvalidRequest(f"API {request.api_key}", "the relay does not know which resources the request names")
+        raise InvalidRequest(f"API {request.api_key}", "the relay cannot determine which resources are named")
     return resources
 
 
 def _decoded(request: ApiRequest) -> Message:
     key, version = request.api_key, request.version
     if not is_known(key, version):
-        raise InvalidRequest(f"API {key} version {version}", "the relay does not know which resources the request names")
+        raise InvalidRequest(f"API {key} version {version}", "the relay cannot determine which resources are named")
     flexible = request_is_flexible(key, version)
     return decode_request(key, version, request.frame, request.body(flexible=flexible))
 
