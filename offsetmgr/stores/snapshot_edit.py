@@ -72,8 +72,8 @@ class SnapshotEditor:
         )
 
     def _name_error(self, group: str, topic: str) -> OffsetMgrError | None:
-        """Returns an error if the format cannot contain the group's or the topic's name; otherwise None. A trial
-        encoding of both names finds this out."""
+        """Returns an error if the format cannot contain the group's or the topic's name; otherwise None. The method
+        finds this out by a trial encoding of both names."""
         if (group, topic) not in self._name_errors:
             probe = GroupEntry(group, {TopicPartition(topic, 0): Committed(0)})
             try:

@@ -209,8 +209,7 @@ class ZookeeperStore(StoreBase):
         }
 
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
-        """Works as `OffsetStore.scan`, with up to `MAX_GROUPS_IN_FLIGHT` groups in flight. Returns the results in the
-        given order."""
+        """Works as `OffsetStore.scan`, with up to `MAX_GROUPS_IN_FLIGHT` groups in flight. Keeps their order."""
         remaining = iter(groups)
         while batch := list(islice(remaining, 1)):
             if self._layout.topic_in_data or not self.session.supports_bulk_reads():
@@ -229,8 +228,7 @@ class ZookeeperStore(StoreBase):
         offsets: dict[str, dict[TopicPartition, Committed]] = {group: {} for group in groups}
         errors: dict[str, dict[TopicPartition, OffsetMgrError]] = {group: {} for group in groups}
         data = self.session.get_many([path for _, _, path in found])
-        # For speed, the loop itself decodes nodes that contain only a decimal number (the usual case), unless the
-        # layout's nodes also name the topic.
+        # The loop itself decodes decimal numbers (the usual data), unless the layout stores the topic in the data.
         new, decimal = tuple.__new__, not self._layout.topic_in_data
         for (group, partition, path), node in zip(found, data, strict=True):
             if node is None:  # deleted since its parent was listed
@@ -360,12 +358,10 @@ class ZookeeperStore(StoreBase):
         if not tree:
             raise GroupNotFound(f"delete of group {group}", f"there is no {self.session.chroot}{root}")
         before = self._offsets_in(tree, group)
-        # Deletes children before their parents. A consumer that registers meanwhile adds a child node, so that the
-        # transaction fails.
+        # Children before their parents. If a consumer registers meanwhile, it adds a child, so the transaction fails.
         deletions = [Delete(path, tree[path].version) for path in sorted(tree, key=lambda p: -p.count("/"))]
         if sum(map(max_encoded_size, deletions)) > MAX_BYTES_PER_TRANSACTION:
-            # The deletions are too large for one transaction: delete the offsets first, each conditionally, then the
-            # other nodes.
+            # Too large for one transaction: first delete each offset conditionally, then all other nodes at once.
             self._edit_one("delete", GroupEdit(group, {tp: Change(None, found) for tp, found in before.items()}))
             gone = set(self._paths_of(group, list(before)).values())
             deletions = [deletion for deletion in deletions if deletion.path not in gone]

@@ -1,8 +1,8 @@
 """Metadata, DescribeCluster and FindCoordinator, without the relay.
 
 To clients, the managers are the cluster's brokers, and the manager that owns a group is its coordinator. This manager
-appears as the leader of every partition, so that clients send it the requests that are meant for a partition's leader
-(ListOffsets).
+appears as the leader of every partition, so that clients send it requests such as ListOffsets, which go to a
+partition's leader.
 """
 
 from __future__ import annotations

@@ -276,7 +276,7 @@ class Api(NamedTuple):
     before_login: bool = False
     """Whether a client may use the API before the client has logged in."""
     advertised: bool = True
-    """Whether ApiVersions lists it."""
+    """Whether the ApiVersions response lists the API."""
     prepare: Callable[[ApiRequest], Any] | None = None
     """Decodes the request. If the request is large, the pipeline calls this function in the codec thread before
     ``handle``; later requests of the connection wait. Raises `InvalidRequest`."""

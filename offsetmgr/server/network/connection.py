@@ -23,7 +23,7 @@ _MAX_HELD_BYTES: Final = 16 * 1024 * 1024
 _FREE_PARTIAL_BYTES: Final = 64 * 1024
 """When memory is exhausted, the server does not close a connection whose incomplete request is at most this large."""
 _MIN_BYTES_PER_SECOND: Final = 16 * 1024
-"""The rate at which a client must send a request; the time limit for one request grows with its received bytes."""
+"""When this number of bytes of a request has arrived, the time limit for sending that request grows by one second."""
 _MAX_UNFLUSHED_RESPONSES: Final = 128
 _MAX_UNFLUSHED_BYTES: Final = 256 * 1024
 """Maximum number and size of the responses that one connection sends in one turn of the event loop, so that other

@@ -58,8 +58,8 @@ _CLOSE_GRACE_S: Final = 2.0
 _RETRY_S: Final = 1.0
 """Seconds between attempts to reach a store that was unreachable at the start."""
 _OTHER_CLUSTER_HINT: Final = (
-    "clients would read other records than those that were committed; name brokers of the store's cluster, or, if the "
-    "topics of both clusters are equal copies (same records at the same offsets), add --translate none"
+    "clients would read other records than those whose offsets were committed; name brokers of the store's cluster, "
+    "or, if the topics of both clusters are equal copies (same records at the same offsets), add --translate none"
 )
 
 

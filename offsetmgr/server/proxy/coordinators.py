@@ -75,9 +75,7 @@ class Coordinators:
             raise kafka_error(described["error_code"], f"group {group}")
         code = await self._heartbeat(where, group, generation, member_id, instance_id, deadline)
         if not await self._confirmed_by_another_broker([group], where, deadline):
-            raise NotCoordinator(
-                f"group {group}", f"{where} is no longer its coordinator, according to another broker"
-            )
+            raise NotCoordinator(f"group {group}", f"{where} is no longer its coordinator, according to another broker")
         return code
 
     async def prove_idle(self, groups: Sequence[str], deadline: float) -> dict[str, bool]:

@@ -120,9 +120,9 @@ class Proxy:
     async def members(self, groups: Sequence[str]) -> Mapping[str, bool]:
         """Returns for each group whether it has members; omits groups for which that is unknown.
 
-        The result is valid until the caller yields control. Until then, no group can get new members: the relay has
-        passed on no new generation since it asked the real coordinator, and a joining member waits for running commits
-        and deletions (`Backend.wait_for_commits`).
+        The result is valid until the caller yields control, because the relay has passed on no new generation since it
+        asked the real coordinator. A member that joins later waits for running commits and deletions
+        (`Backend.wait_for_commits`).
         """
         backend = self._backend
         if backend is None:

@@ -180,7 +180,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     async def _connect(self, security: Security) -> None:
         try:
-            # If versions are passed, `open` sends no ApiVersions request; the client sends its own.
+            # If versions are passed, `open` sends no ApiVersions request. The response would not be used here.
             self._owner = await BrokerConnection.open(self.address, security, CONNECT_TIMEOUT_S, {})
             self._transport = await self._owner.hand_over(self)
         except OffsetMgrError:

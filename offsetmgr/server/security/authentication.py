@@ -118,8 +118,8 @@ class ScramExchange:
         user = _unescape(fields[0][2:])
         if authorized and (not authorized.startswith("a=") or _unescape(authorized[2:]) != user):
             raise login_failure()
-        # Extensions may follow; they are ignored. (Kafka's tokenauth=true is for delegation tokens, which the manager
-        # does not have.)
+        # Extensions may follow; they are ignored. (Kafka's extension tokenauth=true is for delegation tokens, which the
+        # manager does not support.)
         self._user = user
         self._verifier = self._credentials.verifier(self.mechanism, user)
         self._nonce = fields[1][2:] + self._own_nonce

@@ -277,8 +277,8 @@ class _WriteLane:
         self._running = None
 
     def _next_batch(self) -> dict[str, MergedWrite]:
-        """Removes the writes of the next stream from the queue. For each group, the stream contains the first queued
-        write and those that may be merged with it."""
+        """Removes the writes of the next stream from the queue. For each of its groups, the stream contains the first
+        queued write and those that may be merged with it."""
         batch: dict[str, MergedWrite] = {}
         postponed: list[StoreWrite] = []
         blocked: set[str] = set()

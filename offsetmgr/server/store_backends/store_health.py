@@ -2,7 +2,8 @@
 probe reads from the store.
 
 An error from the store itself (not allowed, a conflict, unreadable data) counts as a response. If another call
-succeeded within the last second, a failure concerns only its group (whose coordinator may be down), not the store.
+succeeded within the last second, a failed call counts as a failure of its group (whose coordinator may be down), not of
+the store.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _log = logging.getLogger(__name__)
 _PROBE_GROUP: Final = "offsetmgr-store-probe"
 """The group that the probe reads if no other group has failed; it does not have to exist."""
 _RECENT_S: Final = 1.0
-"""Seconds after a success in which failures do not count."""
+"""Time in seconds after a successful call during which failures do not count."""
 
 
 class StoreHealth:

@@ -330,5 +330,5 @@ class SwitchedStore(StoreBase):
 
 
 def _offsets_only(found: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, Offset]:
-    """Removes all fields except the offset, because it depends on the mode which other fields exist."""
+    """Removes all fields except the offset, because only the offset is available in every mode."""
     return {tp: Committed(one.offset) if isinstance(one, Committed) else one for tp, one in found.items()}
