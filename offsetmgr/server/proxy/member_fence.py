@@ -29,8 +29,8 @@ Commits during a rebalance. Let C create generation g+1 and answer a JoinGroup w
   commit of g. (Exception: a commit that failed with an unknown outcome may still take effect, but only before all later
   commits. The member that sent the commit was valid, and gets the same error as from Kafka.)
 - If M has lost the group by then, the client gets NOT_COORDINATOR instead, does not know g+1, and joins again through
-  the new owner M'. If M freezes between the check and sending the response, g+1 was C's generation before M lost the
-  group: M' starts without evidence, and C answers every request of M' that g has ended.
+  the new owner M'. If M freezes between the check and sending the response, C had created g+1 before M lost the group.
+  The new owner M' starts without evidence, and C answers all its requests about g with the error that g has ended.
 - If M accepts a commit on its own evidence while it is losing the group, the log fences that commit.
 
 Heartbeats as evidence. A coordinator that is still loading its groups answers every Heartbeat with NONE, without a
