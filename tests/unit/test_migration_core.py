@@ -311,7 +311,7 @@ def test_a_rename_never_mixes_with_a_group_that_is_there_already(migration):
     commit(migration.source, "a", 80)
     commit(migration.target, "b", 50, 90)
     migration.options = PlanOptions(rename={"a": "b"})
-    assert "exists, and a rename would mix the two" in next(iter(migration.plan().groups())).error
+    assert "exists, and a rename would mix the offsets of both" in next(iter(migration.plan().groups())).error
     migration.path.unlink()
     migration.options = PlanOptions(rename={"a": "b"}, onto_existing=True)
     assert next(iter(migration.plan().groups())).error == ""
