@@ -166,7 +166,7 @@ def _flush(
 def _with_missing_topics(
     cluster: Cluster, logs: Mapping[TopicPartition, LogRange | OffsetMgrError]
 ) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
-    """Returns the log ranges. If a whole topic does not exist, the error of its partitions says so."""
+    """Returns the log ranges. If a whole topic does not exist, its partitions have the error of the topic."""
     unknown = {tp.topic for tp, log in logs.items() if isinstance(log, UnknownTopicOrPartition)}
     if not unknown:
         return logs

@@ -73,7 +73,7 @@ def apply(
 def _same_cluster(plan: PlanFile, logs: Logs) -> Logs:
     found = LogOrigin(logs.cluster_id(), "", logs.brokers())
     if not found.is_named(plan.header.cluster_id or ""):
-        why = f"the plan was made for the logs of {plan.header.cluster_id}, this is {found.name}"
+        why = f"the plan was checked against the logs of {plan.header.cluster_id}, this is {found.name}"
         raise PlanError("Kafka cluster", why, "name the plan's cluster")
     return logs
 

@@ -26,7 +26,7 @@ from offsetmgr.migration.plan import PlanOptions
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 HOLDER = "offsetmgr-mirror"
-"""The name under which mirrors lock groups. If several mirrors are started for a group, the last one takes over."""
+"""The name under which mirrors lock groups. The last mirror that is started for a group takes it over."""
 
 _MAX_WAIT_S: Final = 0.25
 """The longest single wait, so that the mirror reacts to ``stop`` quickly."""
@@ -40,14 +40,12 @@ class Mirror:
     """Mirrors the groups that ``options`` select.
 
     ``idle_s`` limits the time between two full comparisons, so that a missed notification delays an offset but does not
-    lose it. Before the mirror locks a group, it watches the group for commits of other clients for ``settle_s``
-    seconds.
+    lose it. The mirror watches a group for other clients for ``settle_s`` before it locks it.
 
     ``legacy_groups`` returns the live old consumers that commit to the source. If the target's groups must be locked, a
-    group is locked only after its old consumers were seen to commit to the source alone (`mirror_safety`). If
-    ``legacy_groups`` is None, there are no old consumers, or the user trusts them. ``watch_s`` limits how long a run
-    with ``once`` waits for this evidence. Locked groups are committed again every ``refresh_s``, so that the offsets do
-    not expire; ``refresh_s`` must be well below the target's retention.
+    group is locked only after its old consumers were seen to commit to the source alone (`mirror_safety`). None means
+    that there are no old consumers, or that the user trusts them. ``watch_s`` limits how long a run with ``once`` waits
+    for this evidence. Locked groups are committed again every ``refresh_s``, which must be well below the retention.
 
     ``crossing`` detects offsets in the deleted log of a recreated topic, which are not mirrored. If ``crossing`` is
     None, the caller guarantees that there are no such offsets. Leader epochs are never mirrored.
@@ -71,7 +69,7 @@ class Mirror:
     interrupted: bool = False
     """Whether ``stop`` ended a run with ``once`` before everything was written."""
     _sources: dict[str, str] = field(default_factory=dict)
-    """The source group of each target group, so that two source groups are not mirrored to the same target group."""
+    """The source group of each target group, so that no target group has two source groups."""
     _full_at: float = 0.0
     _failures: int = 0
 
@@ -79,8 +77,7 @@ class Mirror:
         """Mirrors until ``stop`` returns True or, with ``once``, until nothing is left to write. Returns the last
         status.
 
-        An error in the first round is raised. After a later error, such as an unreachable store, the next round
-        retries.
+        An error in the first round is raised. After a later error, the next round retries.
         """
         try:
             changed: set[str] | None = None
@@ -112,7 +109,7 @@ class Mirror:
         return any(began is not None and now - began < self.watch_s for began in since)
 
     def _wait_for_changes(self, pending: set[str]) -> set[str] | None:
-        """Waits until a group may have changed; returns the changed groups, or None if all groups must be compared."""
+        """Waits until a group may have changed; returns the changed groups (None means all)."""
         now = self.clock.monotonic()
         deadline = min(now + _RETRY_S, self._full_at) if pending else self._full_at
         if self._failures:
@@ -182,8 +179,7 @@ class Mirror:
             self._observe_target(new)
 
     def _observe_target(self, new: list[GroupMirror]) -> None:
-        """Reads the offsets of the new groups in the target, then waits. If other clients commit, the next read shows
-        different offsets."""
+        """Reads the new groups in the target, then waits, so that the next read shows commits of other clients."""
         found = self._target_offsets(new)
         now = self.clock.monotonic()
         for mirror in new:
@@ -300,8 +296,7 @@ class Mirror:
         return pending
 
     def _read_target(self, batch: list[GroupMirror], pending: set[str]) -> None:
-        """Reads the target. If an offset changes in a group that this mirror has not locked, another client has
-        committed."""
+        """Reads the target. In a group that this mirror has not locked, only other clients change offsets."""
         named = {mirror.target_group: mirror for mirror in batch}
         for name, found in self._target_offsets(batch).items():
             mirror = named[name]
@@ -326,15 +321,14 @@ class Mirror:
             mirror.unlocked_read = found
 
     def _may_lock(self, mirror: GroupMirror, legacy: LegacyGroup, pending: set[str]) -> bool:
-        """Returns True if the group may be locked because no other client commits to it in the target. Otherwise
-        records that the group is being watched."""
+        """Returns whether the group may be locked, because no other client commits to it; else watches it."""
         if mirror.ended:
             return False
         now = self.clock.monotonic()
         assert mirror.unlocked_read is not None  # it was read a moment ago
         mirror.evidence.observe(legacy, mirror.source_offsets, mirror.unlocked_read.offsets, now)
         if unproven := mirror.evidence.unproven(legacy, now):
-            why = f"it is not known yet whether they also commit to Kafka: {', '.join(unproven)}"
+            why = f"whether they also commit to Kafka is unknown so far: {', '.join(unproven)}"
             mirror.detail = f"live old consumers are registered; {why}"
         elif now - max(mirror.unchanged_since, mirror.evidence.changed_at) < self.settle_s - _ROUNDING_S:
             mirror.detail = "watching the target for commits of other clients"
@@ -393,8 +387,7 @@ class Mirror:
         return mirror.record_outcomes(outcomes)
 
     def _handle_lost_lock(self, mirror: GroupMirror, error: OffsetMgrError) -> None:
-        """Handles a lost lock: locks the group again later, unless a consumer or another mirror has taken the group
-        over."""
+        """Locks the group again later, unless a consumer or another mirror has taken it over."""
         assert mirror.lock is not None
         mirror.lock.release()
         mirror.compute_lag()

@@ -22,7 +22,7 @@ class MirrorState(StrEnum):
     """The target is ahead of the source in some partitions. These partitions are not changed; the others follow the
     source."""
     WATCHING = "watching"
-    """It is not known yet whether old consumers or other clients also commit to the target. Nothing is locked or
+    """Whether old consumers or other clients also commit to the target is unknown so far. Nothing is locked or
     written."""
     REFUSED = "refused"
     """Other clients use the group in the target. Nothing is written."""
