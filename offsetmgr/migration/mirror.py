@@ -40,12 +40,13 @@ class Mirror:
     """Mirrors the groups that ``options`` select.
 
     ``idle_s`` limits the time between two full comparisons, so that a missed notification delays an offset but does not
-    lose it. The mirror watches a group for other clients for ``settle_s`` before it locks it.
+    lose it. Before a group is locked, it is watched for other clients for ``settle_s``.
 
     ``legacy_groups`` returns the live old consumers that commit to the source. If the target's groups must be locked, a
-    group is locked only after its old consumers were seen to commit to the source alone (`mirror_safety`). None means
-    that there are no old consumers, or that the user trusts them. ``watch_s`` limits how long a run with ``once`` waits
-    for this evidence. Locked groups are committed again every ``refresh_s``, which must be well below the retention.
+    group is locked only after its old consumers were seen to commit to the source alone (`mirror_safety`).
+    ``legacy_groups`` is None if there are no old consumers, or if the user trusts them. ``watch_s`` limits how long a
+    run with ``once`` waits for this evidence. Locked groups are committed again every ``refresh_s``, which must be well
+    below the retention.
 
     ``crossing`` detects offsets in the deleted log of a recreated topic, which are not mirrored. If ``crossing`` is
     None, the caller guarantees that there are no such offsets. Leader epochs are never mirrored.
