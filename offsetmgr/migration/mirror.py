@@ -44,9 +44,9 @@ class Mirror:
 
     ``legacy_groups`` returns the live old consumers that commit to the source. If the target's groups must be locked, a
     group is locked only after its old consumers were seen to commit to the source alone (`mirror_safety`).
-    ``legacy_groups`` is None if there are no old consumers, or if the user trusts them. ``watch_s`` limits how long a
-    run with ``once`` waits for this evidence. Locked groups are committed again every ``refresh_s``, which must be well
-    below the retention.
+    ``legacy_groups`` is None if there are no old consumers, or if the user trusts them. ``watch_s`` limits the wait for
+    this evidence with ``once``. Locked groups are committed again every ``refresh_s``, which must be well below the
+    retention.
 
     ``crossing`` detects offsets in the deleted log of a recreated topic, which are not mirrored. If ``crossing`` is
     None, the caller guarantees that there are no such offsets. Leader epochs are never mirrored.
