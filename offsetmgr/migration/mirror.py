@@ -45,8 +45,7 @@ class Mirror:
     ``legacy_groups`` returns the live old consumers that commit to the source. If the target's groups must be locked, a
     group is locked only after its old consumers were seen to commit to the source alone (`mirror_safety`).
     ``legacy_groups`` is None if there are no old consumers, or if the user trusts them. ``watch_s`` limits the wait for
-    this evidence with ``once``. Locked groups are committed again every ``refresh_s``, which must be well below the
-    retention.
+    this evidence with ``once``. Locked groups are committed again every ``refresh_s`` (well below the retention).
 
     ``crossing`` detects offsets in the deleted log of a recreated topic, which are not mirrored. If ``crossing`` is
     None, the caller guarantees that there are no such offsets. Leader epochs are never mirrored.
@@ -78,7 +77,7 @@ class Mirror:
         """Mirrors until ``stop`` returns True or, with ``once``, until nothing is left to write. Returns the last
         status.
 
-        An error in the first round is raised. After a later error, the next round retries.
+        An error in the first round is raised; after a later error, the next round retries.
         """
         try:
             changed: set[str] | None = None
