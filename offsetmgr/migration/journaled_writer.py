@@ -2,8 +2,8 @@
 
     fsync the intent -> pass the edit to the store -> append the outcome
 
-Edits are passed on as a lazy stream, so that the store keeps many groups in flight. The intents of a batch share one
-fsync. Memory grows with the groups in flight.
+The store receives the edits as a lazy stream, so that it can keep many groups in flight. The intents of a batch share
+one fsync. Memory grows with the groups in flight.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ class GroupWrite:
     keep_newer: bool = False
     """Whether a partition counts as done if it is already beyond the offset to copy."""
     terms: tuple[str, str] = ("the offset when the plan was made", "the planned offset")
-    """How messages call ``target`` and ``after``."""
+    """The names that messages use for ``target`` and ``after``."""
     force: bool = False
-    """Whether to overwrite any current value; only on the user's explicit request."""
+    """Whether to overwrite any current value. Set only on the user's explicit request."""
     refused: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
-    """Partitions that will not be written after all, each with the reason. They are steps like the others, so that the
-    first intent contains the correct before-images of all partitions."""
+    """Partitions that will not be written, each with the reason. They remain in ``steps``, so that the first intent
+    contains the correct before-images of all partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOutcome:
     """The outcome of one group. ``written`` are the partitions that were changed; ``unchanged`` are those that needed
-    or allowed no change, each with the reason; ``failed`` are those with an error."""
+    no change or must not be changed, each with the reason; ``failed`` are those with an error."""
 
     group: str
     target_group: str
@@ -126,7 +126,7 @@ class Executor:
     """Executes tasks against one store under one journal.
 
     ``name`` is the prefix of the journal's records (``apply``, ``undo``, ``delete``). ``stop`` is called before each
-    batch of groups: once it returns True, no new batch starts, and the work in flight ends and is recorded.
+    batch of groups: once it returns True, no new batch starts; the groups in flight are completed and recorded.
     """
 
     name: str
@@ -144,9 +144,9 @@ class Executor:
     def run(self, tasks: Iterable[GroupWrite]) -> Report:
         """Executes all tasks and returns the report.
 
-        It retries groups that were rejected as active until ``wait_empty_s`` has passed, or until the lock of an
-        earlier run must have ended. Raises only if the whole store or the journal cannot be used; the journal then
-        contains everything that was done.
+        It retries groups that were rejected as active until ``wait_empty_s`` has passed. If the lock of an earlier run
+        was the cause, it retries until that lock must have ended. Raises only if the whole store or the journal cannot
+        be used; the journal then contains everything that was done.
         """
         report = Report()
         waiting: dict[str, GroupWrite] = {}
@@ -276,7 +276,8 @@ def before_image(value: OffsetAndMetadata | None) -> Offset:
 
 
 def outcome_of(task: GroupWrite, result: GroupEditResult) -> GroupOutcome:
-    """Returns the outcome of a task from the store's result. An earlier run may already have written a part of it."""
+    """Returns the outcome of a task from the store's result. An earlier run may already have written some of the
+    partitions."""
     written: list[TopicPartition] = []
     unchanged: dict[TopicPartition, str] = {}
     failed: dict[TopicPartition, OffsetMgrError] = dict(task.refused)
