@@ -94,7 +94,7 @@ class AdminState:
             raise ControllerRequestRefused(
                 what,
                 "the controller is a KRaft controller, which ignores requests in ZooKeeper",
-                "use the tools that contact the brokers: kafka-leader-election, kafka-reassign-partitions, kafka-topics",
+                "use the broker tools: kafka-leader-election, kafka-reassign-partitions, kafka-topics",
             )
 
 
