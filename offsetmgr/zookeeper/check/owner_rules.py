@@ -25,9 +25,7 @@ def without_owner(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]
             members_by_topic[topic] = members_by_topic.get(topic, 0) + 1
     for topic, members in sorted(members_by_topic.items()):
         partitions = (cluster.topics or {}).get(topic)
-        if not isinstance(
-            partitions, frozenset
-        ):  # the topic does not exist, or cannot be read
+        if not isinstance(partitions, frozenset):  # the topic does not exist, or cannot be read
             continue
         root = paths.owners_of_topic(facts.group, topic)
         if _owners_unknown(facts, root):

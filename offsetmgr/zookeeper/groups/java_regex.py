@@ -66,8 +66,7 @@ class _Translator:
     # --- reading
 
     def _peek(self, ahead: int = 0) -> str:
-        """Returns the character at this position if it can be an operator. Returns an empty string at the end of the
-        pattern, and for a quoted character."""
+        """Returns the next character if it can be an operator; "" at the end and for a quoted character."""
         at = self._at + ahead
         return "" if at >= len(self._text) or self._quoted[at] else self._text[at]
 
@@ -114,8 +113,7 @@ class _Translator:
         return "".join(parts)
 
     def _item(self) -> tuple[str, bool]:
-        """Translates an item that a quantifier can follow. Also returns whether the item always matches exactly one
-        character."""
+        """Translates an item that a quantifier can follow. Also returns whether it always matches one character."""
         match self._peek():
             case "(":
                 return self._group(), False
@@ -149,7 +147,7 @@ class _Translator:
         if self._accept("?"):
             return f"{written}?"
         if self._accept("+"):
-            if minimum > 1 and not is_character:  # unlike Python, Java does not backtrack into the first repetition here
+            if minimum > 1 and not is_character:  # unlike Python, Java does not backtrack here
                 self._unsupported("a possessive quantifier of a group with a minimum of 2 or more")
             return f"{written}+"
         return written
