@@ -114,7 +114,7 @@ class ZookeeperConsumer:
 
     def shutdown(self) -> None:
         """Stops delivering messages, commits (with ``auto_commit``; including the current message of this thread), and
-        leaves the group. Any thread may call this method, even several times."""
+        leaves the group. Any thread may call this method, and more than once."""
         if self.settings.auto_commit:
             self._state.finish_current_of_caller()
         self._close()

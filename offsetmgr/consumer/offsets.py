@@ -64,7 +64,7 @@ class OffsetStorage:
         """Opens the store. A store in the member's own ZooKeeper uses ``session`` and opens no session of its own.
 
         A switched store follows all later changes of the group's storage mode. Raises `OffsetMgrError` if the store
-        cannot read the mode.
+        cannot follow the mode.
         """
         if parse_uri(self.uri).kind == "switched":
             return self._follow(session, lease, group)
@@ -270,7 +270,7 @@ def _is_worth_retrying(error: OffsetMgrError) -> bool:
 
 
 def _offset_after(outcome: ChangeOutcome, offset: int) -> Offset:
-    """Returns the store's offset after a commit. The next commit succeeds only if the store still has this offset."""
+    """Returns the store's offset after a commit, which the next commit passes as the expected offset."""
     before = outcome.before
     if outcome.status is EditStatus.UNCHANGED and before is not None:
         return before

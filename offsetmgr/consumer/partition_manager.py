@@ -186,8 +186,7 @@ class PartitionManager:
             else:
                 _LOG.warning("%s; retrying", found)  # a new partition has no leader for a short time
         if len(positions) < len(partitions):
-            # After a response without a leader, librdkafka's Admin client does not look for the leader again for
-            # minutes. The next request therefore uses a new client.
+            # librdkafka's Admin client caches a missing leader for minutes, so the next request uses a new client.
             self._cluster.close()
         return positions
 

@@ -187,8 +187,8 @@ class StreamState:
             return removed
 
     def is_current(self, progress: PartitionProgress) -> bool:
-        """Returns whether this is still the partition's progress. It is not if the partition was removed, even if the
-        partition was added again."""
+        """Returns whether this is still the partition's progress. Returns False once the partition has been removed,
+        even if it was added again."""
         with self.lock:
             return self._owned.get(progress.partition) is progress
 

@@ -19,7 +19,7 @@ INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 
 class DeletionStep(NamedTuple):
     """The deletion of one topic. ``waits_for`` describes what the controller has to wait for; it is empty if the
-    controller need not wait. ``refused`` is the reason if the topic cannot be deleted."""
+    controller need not wait. ``refused`` is the reason why the topic cannot be deleted, or None."""
 
     topic: str
     partitions: int | None = None

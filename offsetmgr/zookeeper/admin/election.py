@@ -28,8 +28,8 @@ class ElectionStep(NamedTuple):
 
 
 def plan_election(state: AdminState, partitions: Iterable[TopicPartition]) -> list[ElectionStep]:
-    """Returns a step for each partition, sorted by partition. A step's ``refused`` is the reason if the controller
-    would not elect the preferred leader.
+    """Returns a step for each partition, sorted by partition. A step's ``refused`` is the reason why the controller
+    would not elect the preferred leader, or None.
 
     Raises `ControllerRequestRefused` if there is no controller, or if another election is running.
     """
@@ -55,7 +55,7 @@ def _step(state: AdminState, tp: TopicPartition) -> ElectionStep:
 
 
 def _obstacle(state: AdminState, tp: TopicPartition, found: AssignedPartition) -> OffsetMgrError | None:
-    """Returns the reason if the controller would not elect the preferred leader, or None if it would."""
+    """Returns the reason why the controller would not elect the preferred leader, or None if it would."""
     if tp.topic in state.deletions:
         return ControllerRequestRefused(f"partition {tp}", f"topic {tp.topic} is being deleted")
     if found.preferred not in state.brokers:

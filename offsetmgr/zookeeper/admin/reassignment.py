@@ -114,8 +114,9 @@ def plan_reassignment(
     """Returns a step for each partition, sorted by partition. ``allow_replication_change`` allows a change of the
     number of replicas.
 
-    A step's ``refused`` is the reason if its partition cannot be reassigned. Raises `ControllerRequestRefused` if there
-    is no controller or another reassignment is running, and `UsageError` if ``wanted`` is empty.
+    A step's ``refused`` is the reason why its partition cannot be reassigned, or None. Raises
+    `ControllerRequestRefused` if there is no controller or another reassignment is running, and `UsageError` if
+    ``wanted`` is empty.
     """
     what = "reassignment"
     state.require_controller(what)

@@ -52,7 +52,7 @@ class AdminState:
     that exists, or the error from reading it."""
 
     controller: int | None
-    """The broker id of the controller; None if there is no controller; a request then has no effect."""
+    """The broker id of the controller; None if there is no controller, in which case a request has no effect."""
     kraft: bool
     """Whether the controller is a KRaft controller (in a cluster that migrates from ZooKeeper). A KRaft controller
     ignores requests in ZooKeeper."""

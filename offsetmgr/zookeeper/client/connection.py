@@ -72,8 +72,7 @@ def parse_connect(connect: str) -> tuple[str, str]:
 
 
 class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
-    """A kazoo client that also signals when it has ended, so that no caller waits for a connection that can no longer
-    come.
+    """A kazoo client that also signals when it has ended, so that callers stop waiting for a connection.
 
     With ``one_session`` the client ends when its first session expires. Without ``one_session``, kazoo then opens
     another session and sends the queued requests in the new session.

@@ -154,7 +154,7 @@ def multi_node_data(buffer: bytes, offset: int, count: int) -> list[NodeData | i
     get: int = Op.GET
     try:
         for _ in range(count):
-            # The header's nine bytes begin with the type. After the header follows the length of the data, or the error
+            # The header's nine bytes begin with the type. After the header comes the length of the data, or the error
             # code.
             kind, number = peek(buffer, offset)
             offset += 13

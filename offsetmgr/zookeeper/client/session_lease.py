@@ -2,14 +2,13 @@
 
 The client library reports an expired session only after it has reached a server again; this can be long after other
 members have taken over the partitions. Therefore the lease sends a heartbeat to the server at short intervals. The
-lease ends a fraction of the session timeout after the last heartbeat that got a response was *sent*.
+lease ends `LEASE_FRACTION` of the session timeout after the *sending* of the last heartbeat that got a response.
 
 The heartbeat is a ``sync``, because the ensemble's leader, which also expires sessions, takes part in the response. A
 ping is not sufficient: a server that has lost its connection to the leader, but has not detected this yet, still
 responds to pings. Each server reports its sessions to the leader at least once a tick (half a tick since ZooKeeper
-3.4). Therefore, at the time of the sync, the last report from which the leader knows that the session is active is at
-most one heartbeat interval and one tick old. `LEASE_FRACTION` is small enough to allow for both, and for clocks that
-run at different rates.
+3.4). Therefore, at the time of the sync, the leader's last report about the session is at most one heartbeat interval
+and one tick old. `LEASE_FRACTION` is small enough to allow for both, and for clocks that run at different rates.
 """
 
 from __future__ import annotations

@@ -210,10 +210,10 @@ class SessionReads:
         """Whether the server supports multi-reads; the first call sends a multi-read to find out.
 
         A server before 3.6 returns UnimplementedError and then closes the connection. The client may notice the closed
-        connection before it has read the response. Therefore two lost connections in a row also count as a missing
-        support for multi-reads. If this conclusion is wrong, it does no harm, because single reads work on every
-        server. After UnimplementedError this method waits for the next connection, because a transaction sent on the
-        old connection would have an unknown outcome.
+        connection before it has read the response. Therefore two lost connections in a row also count as a sign that
+        the server does not support multi-reads. If this conclusion is wrong, it does no harm, because single reads work
+        on every server. After UnimplementedError this method waits for the next connection, because a transaction sent
+        on the old connection would have an unknown outcome.
         """
         with self._multi_read_lock:
             if self._multi_read is None:

@@ -44,12 +44,13 @@ _CLOCK: Final = SystemClock()
 class MemberSettings:
     """The settings of a member. Durations are in milliseconds.
 
-    * ``backoff_ms`` (``rebalance.backoff.ms``) is the wait before a retry. A change in ZooKeeper ends the wait early. *
-    ``max_retries`` (``rebalance.max.retries``) is the number of retries after a permanent error; then the member
-    leaves. If a registration or topic cannot be read, this is a permanent error for a member that joins. A member that
-    has completed a rebalance does not leave because of such an error: it keeps its partitions and retries without a
-    limit. * ``debounce_ms`` is the time for which the member waits for further changes before it rebalances. *
-    ``exclude_internal`` is the setting ``exclude.internal.topics``.
+    * ``backoff_ms`` (``rebalance.backoff.ms``) is the wait before a retry. A change in ZooKeeper ends the wait early.
+    * ``max_retries`` (``rebalance.max.retries``) is the number of retries after a permanent error; then the member
+      leaves. For a member that joins, a registration or topic that cannot be read is a permanent error. A member that
+      has completed a rebalance does not leave because of this error: it keeps its partitions and retries without a
+      limit.
+    * ``debounce_ms`` is the time for which the member waits for further changes before it rebalances.
+    * ``exclude_internal`` is the setting ``exclude.internal.topics``.
     """
 
     session_timeout_ms: int = 6000
@@ -112,8 +113,8 @@ class ConsumerMember:
         return {} if ownership is None else dict(ownership.held_by_others)
 
     def start(self, timeout_s: float) -> None:
-        """Joins the group and waits for the first rebalance. The member may claim partitions that other members still
-        own later.
+        """Joins the group and waits for the first rebalance. If other members still own some of its partitions, the
+        member claims these later.
 
         If the rebalance fails, or does not end within the timeout, the member leaves and this method raises the error.
         """

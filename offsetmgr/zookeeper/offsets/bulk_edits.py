@@ -7,8 +7,8 @@ the present one. It passes everything else to `edits`, which handles each change
 with an unexpected value, and transactions that were rejected or got no response.
 
 Ordering contract: as in `edits`, every write is conditional on the version of its node that was read before the write.
-Either this module reads the node, or an earlier scan, whose zxid is the edit's ``as_of``, has read it. After a scan,
-this module reads only the parents of the nodes, which show whether any child has been created or deleted since the
+Either this module reads the node, or an earlier scan, whose zxid is the edit's ``as_of``, has read it. If a scan has
+read the nodes, this module reads only their parents, which show whether any child has been created or deleted since the
 scan. If no child has been created or deleted, a node with the expected version is the same node that the scan read.
 This module reads the nodes of an edit only after all earlier edits of the same group are complete.
 """

@@ -60,8 +60,8 @@ class OffsetWatcher:
         return groups
 
     def _rewatch_fired(self) -> set[str] | None:
-        """Sets the watches that have fired again. Returns the groups of these watches, or None if the list of groups
-        has changed."""
+        """Renews the watches that have fired. Returns the groups of these watches, or None if the list of groups has
+        changed."""
         time.sleep(_DEBOUNCE_S)
         with self._lock:
             fired, self._fired_paths = self._fired_paths, set()
