@@ -203,14 +203,18 @@ def _retained(
     accepted: Sequence[str], claims: Mapping[int, tuple[int, str]], shard_groups: int
 ) -> tuple[dict[int, str], dict[str, int]]:
     """Returns the owners of the shard groups that do not move, and the number of additional shard groups that each
-    member receives.""" claimed: dict[str, list[int]] = {member: [] for member in accepted} for shard_group, (_, member)
-    in sorted(claims.items(), key=lambda item: (item[1][0], item[0])): if member in claimed and shard_group <
-    shard_groups: claimed[member].append(shard_group) share, remainder = divmod(shard_groups, len(accepted)) if accepted
-    else (0, 0) by_count = sorted( accepted, key=lambda m: -len(claimed[m]) )  # the sort is stable: members with equal
-    counts stay sorted by address quota = {member: share + (1 if n < remainder else 0) for n, member in
-    enumerate(by_count)} owners = {shard_group: member for member in accepted for shard_group in claimed[member][:
-    quota[member]]} return owners, {member: quota[member] - min(len(claimed[member]), quota[member]) for member in
-    accepted}
+    member receives."""
+    claimed: dict[str, list[int]] = {member: [] for member in accepted}
+    for shard_group, (_, member) in sorted(claims.items(), key=lambda item: (item[1][0], item[0])):
+        if member in claimed and shard_group < shard_groups:
+            claimed[member].append(shard_group)
+    share, remainder = divmod(shard_groups, len(accepted)) if accepted else (0, 0)
+    by_count = sorted(
+        accepted, key=lambda m: -len(claimed[m])
+    )  # the sort is stable: members with equal counts stay sorted by address
+    quota = {member: share + (1 if n < remainder else 0) for n, member in enumerate(by_count)}
+    owners = {shard_group: member for member in accepted for shard_group in claimed[member][: quota[member]]}
+    return owners, {member: quota[member] - min(len(claimed[member]), quota[member]) for member in accepted}
 
 
 def _next_owners(capacity: dict[str, int], count: int) -> list[str]:

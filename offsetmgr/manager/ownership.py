@@ -308,11 +308,16 @@ class OwnershipManager:
             self._first_assignment.set_result(None)
 
     def _start_generation(self, generation: int, assigned: Set[int], to_revoke_now: Set[int], sent: float) -> None:
-    self._lease.begin(sent) if self._lease.valid(): for shard_group in sorted(assigned - self._owned.keys() -
-    self._lost): self._owned[shard_group] = generation self._assign_to_runtime(shard_group) else:
-    self._rejoin_needed.set()  # the process was frozen, so the group has to confirm the membership first if self._lost
-    & assigned or to_revoke_now - self._owned.keys(): self._rejoin_needed.set()  # this process owns fewer shard groups
-    than the assignment says, so the group must rebalance self._revoke_and_release(to_revoke_now & self._owned.keys())
+        self._lease.begin(sent)
+        if self._lease.valid():
+            for shard_group in sorted(assigned - self._owned.keys() - self._lost):
+                self._owned[shard_group] = generation
+                self._assign_to_runtime(shard_group)
+        else:
+            self._rejoin_needed.set()  # the process was frozen, so the group has to confirm the membership first
+        if self._lost & assigned or to_revoke_now - self._owned.keys():
+            self._rejoin_needed.set()  # this process owns fewer than the assignment says, so the group must rebalance
+        self._revoke_and_release(to_revoke_now & self._owned.keys())
 
     def _set_exclusion(self, why: str | None) -> None:
         """Records and logs an exclusion. At the start it is not logged, because the caller reports it."""
