@@ -92,9 +92,9 @@ def replicas_for(topic: str, brokers: int, broker_default: int | None, requested
     (``offsets.topic.replication.factor`` of the brokers; None if unknown), else 3. ``brokers`` is the number of live
     brokers.
 
-    Raises `TooFewBrokers` if fewer brokers are live. The replication factor is not lowered, because the topic would
-    keep the lower factor after the other brokers have started. Kafka does not create ``__consumer_offsets`` in this
-    case either.
+    Raises `TooFewBrokers` if fewer brokers than that are live. The replication factor is not lowered, because the topic
+    would keep the lower factor after the other brokers have started. Kafka does not create ``__consumer_offsets`` in
+    this case either.
     """
     replicas = (
         requested
