@@ -4,22 +4,19 @@ runtime (`OwnershipListener`) to assign and revoke them.
 Its safety depends on the order of events (see also `ownership_protocol` and `lease`):
 
 - A shard group is in ``owned`` from its assignment until the runtime has revoked it, and every JoinGroup reports
-  exactly the shard groups in ``owned`` as owned. So the leader gives no other member a shard group that this process
-  may still serve.
-- When an assignment arrives, the process first drops the shard groups that the assignment does not include, then begins
-  the lease, then assigns new shard groups to the runtime. So a valid lease never covers a shard group of an earlier
-  membership.
+  exactly the shard groups in ``owned``. So no other member is assigned a shard group that this process may serve.
+- When an assignment arrives, the process first drops the shard groups that are not in the assignment, then begins the
+  lease, then assigns new shard groups to the runtime. So a valid lease covers no earlier membership's shard group.
 - When the membership ends, the process ends the lease and drops every shard group at once, before it sends anything.
 - A lease that expired during the membership (the process was frozen, or the coordinator unavailable) begins again only
   with the next generation. In the JoinGroup for that generation, the process reports the shard groups that it owns. The
   group cannot have reassigned them meanwhile, unless the coordinator has removed this member.
 
-A process may be frozen after a shard group was assigned to it and before it claims that shard group in the log. When
-the process wakes, its late claim fences the rightful owner. The lease of the process is not valid then, so the process
-serves nothing, and it makes no other claim before it has rejoined the group. The runtime of the rightful owner reports
-the loss through `on_fenced`, and the rightful owner rejoins without the shard group. Since no member reports the shard
-group as owned, the next assignment gives it to some member, which claims it again. Each frozen process makes at most
-one late claim, and each late claim causes at most one more claim, so the sequence ends.
+If a process is frozen between its assignment and its claim, the late claim fences the rightful owner. The lease of the
+late process is not valid then, so it serves nothing, and it claims nothing else before it has rejoined. The runtime of
+the rightful owner reports the loss through `on_fenced`, and the owner rejoins without the shard group. Since no member
+reports the shard group as owned, the next assignment gives it to some member, which claims it again. Each frozen
+process makes at most one late claim, and each late claim causes at most one more claim, so the sequence ends.
 """
 
 from __future__ import annotations
@@ -47,11 +44,9 @@ REBALANCE_TIMEOUT_S: Final = 30.0
 """At least twice the session timeout, so that a lease ends long before the coordinator removes a late member."""
 
 _REVOCATION_SHARE: Final = 0.25
-"""The longest time for which a JoinGroup is delayed until shard groups are revoked, as a fraction of the rebalance
-timeout."""
+"""A JoinGroup may wait for this fraction of the rebalance timeout until shard groups are revoked."""
 _RETRY_PAUSE_S: Final = 5.0
-"""The pause after a join has failed with an error that an administrator must fix, and the longest pause after shard
-groups were lost."""
+"""The pause after a failed join that needs an administrator, and the longest pause after shard groups were lost."""
 _LOSS_RESET_S: Final = 10.0
 """If no shard group was lost for this time, the next loss counts as the first one."""
 _LEAVE_TIMEOUT_S: Final = 2.0
@@ -62,8 +57,7 @@ _log = logging.getLogger(__name__)
 def managers_group(topic: str) -> str:
     """Returns the group through which managers share the shards of a topic.
 
-    The name depends only on the topic: if the managers of one topic used two groups, both groups would assign every
-    shard group.
+    The name depends only on the topic: two groups of one topic would both assign every shard group.
     """
     return f"{topic}.managers"
 
@@ -365,8 +359,7 @@ class OwnershipManager:
             self._listener.on_assigned(shard_group)
 
     def _drop(self, shard_groups: Iterable[int]) -> None:
-        """Drops shard groups that this process no longer owns, so that the next JoinGroup does not report them as
-        owned."""
+        """Drops shard groups that this process does not own any more: the next JoinGroup does not report them."""
         dropped = list(shard_groups)
         if dropped:
             _log.warning("dropping shard groups %s: the assignment does not include them", sorted(dropped))
@@ -375,8 +368,8 @@ class OwnershipManager:
             del self._owned[shard_group]
 
     def _revoke_and_release(self, shard_groups: Iterable[int]) -> None:
-        """Revokes shard groups that other members wait for. This member reports each of them as owned until the runtime
-        has revoked it."""
+        """Revokes shard groups that other members wait for. JoinGroups report each of them as owned until it is
+        revoked."""
         revoking = [shard_group for shard_group in shard_groups if shard_group not in self._revoking]
         self._start_revocation(revoking)
         for shard_group in revoking:

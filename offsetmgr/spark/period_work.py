@@ -181,7 +181,7 @@ class PeriodRunner:
             if earlier is None:
                 raise Conflict(
                     f"rerun of {period.start_ms} to {period.end_ms} by job {name}",
-                    "the history of the repeated run has no ranges for these times, or has them no longer",
+                    "the history of the repeated run has no ranges for these times, or no longer has them",
                     "without rerun_of, the job scans the topics for the ranges",
                 )
             return earlier.restricted_to(period, f"period {earlier.period.number}")

@@ -105,7 +105,7 @@ def progress_of(batch: CheckpointBatch, sources: tuple[Source, ...] | None, what
     if sources is None:
         return [SourceProgress("", end) for end in batch.ends if end is not None]
     if len(sources) != len(batch.ends):
-        why = f"its plan has {len(sources)} sources and batch {batch.number} of its checkpoint {len(batch.ends)}"
+        why = f"its plan has {len(sources)} sources, but batch {batch.number} of its checkpoint has {len(batch.ends)}"
         raise SparkError(f"{what} is not tracked", why)
     pairs = zip(sources, batch.ends, strict=True)
     return [SourceProgress(source.cluster, end) for source, end in pairs if source.kafka and end is not None]

@@ -4,7 +4,7 @@ directories.
 The rows are those of ``offsetmgr-log`` (`log_rows.SCHEMA`), one for each record; each segment is one task. The source
 omits the records of aborted transactions and of transactions without an end. To find these, it reads the headers of all
 entries when Spark plans the query. If a segment is damaged, a row's ``error`` names the unreadable part. If partitions
-or segments are missing, a row has the same text as the output of ``log offsets``.
+or segments are missing, a row's ``error`` has the text that ``log offsets`` prints.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class SegmentSourceReader(DataSourceReader):
             except OSError as error:
                 raise FileFailure(f"file {task.log}", error.strerror or str(error)) from error
             except OffsetMgrError as error:
-                rows.damage = f"{task.log}: records from here on are not read: {error}"
+                rows.damage = f"{task.log}: the remaining records are not read: {error}"
 
 
 class _Rows:

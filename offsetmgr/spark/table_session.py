@@ -56,7 +56,8 @@ def table_session(name: str, *, master: str | None = None, **conf: object) -> Sp
     builder = SparkSession.builder.appName(name).master(master or LOCAL)
     here: dict[str, object] = {}
     if master is None:
-        # Spark's default of 200 suits a cluster. On one machine an audit would spend most of its time starting tasks.
+        # Spark's default of 200 suits a cluster. On one machine, an audit would then spend most of its time starting
+        # tasks.
         here["spark.sql.shuffle.partitions"] = _A_CORE * (os.cpu_count() or 1)
         # Only this machine needs to reach the driver.
         here |= {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": _LOOPBACK}

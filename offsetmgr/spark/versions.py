@@ -40,6 +40,6 @@ def require_supported(what: str) -> None:
     if found is None or not OLDEST <= (int(found[1]), int(found[2])) <= NEWEST:
         raise SparkError(
             what,
-            f"PySpark {version} is installed, and offsetmgr supports PySpark {SUPPORTED}",
+            f"PySpark {version} is installed, but offsetmgr supports PySpark {SUPPORTED}",
             f"pip install 'pyspark>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}'",
         )

@@ -180,7 +180,7 @@ def _warnings(found: ExistingTopic, in_sync: int, max_message_bytes: int) -> lis
         )
     if int(found.settings.get("delete.retention.ms", DELETE_RETENTION_MS)) < _MIN_DELETE_RETENTION_MS:
         warnings.append(
-            f"delete.retention.ms is below {_MIN_DELETE_RETENTION_MS}: standbys that were away may miss deletions, "
+            f"delete.retention.ms is below {_MIN_DELETE_RETENTION_MS}: standbys that were stopped may miss deletions, "
             "and deleted offsets would reappear"
         )
     if found.settings.get("unclean.leader.election.enable") == "true":

@@ -30,7 +30,7 @@ UNREADABLE: Final = "unreadable"
 TABLES: Final = {
     RECORDS: "the log's records, decoded",
     LATEST: "newest record of each group and partition",
-    HISTORY: "how each partition was committed",
+    HISTORY: "statistics of the commits of each partition",
     SILENT: "groups without commits",
     TOMBSTONES: "deletions, by group",
     EXPIRY: "when offsets expire",
