@@ -35,10 +35,10 @@ MEANING: Final[Mapping[str, str]] = {
     Action.REFUSE_PARTITION_MISSING: "refused: the partition does not exist in Kafka",
     Action.REFUSE_OUT_OF_RANGE: "refused: outside the log",
     Action.REFUSE_BYTE_POSITION: "refused: a byte position of Kafka 0.7, which is no offset",
-    Action.REFUSE_NUMBERED: "refused: an offset, but the target holds byte positions of Kafka 0.7",
+    Action.REFUSE_UNSUPPORTED_TARGET: "refused: an offset, but the target holds byte positions of Kafka 0.7",
     Action.REFUSE_UNREADABLE: "refused: one side could not be read; fix the cause and create a new plan, or exclude it",
     Action.REFUSE_RECREATED: "refused: the topic was recreated after the commit",
-    Action.REFUSE_GONE: "refused: copied, but deleted or expired since",
+    Action.REFUSE_LOST: "refused: copied, but deleted or expired since",
 }
 
 STEP_COLUMNS: Final = (

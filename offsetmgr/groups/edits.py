@@ -157,8 +157,8 @@ def plan_undo(
             continue
         changes: list[PlannedChange] = []
         if crossing is not None:
-            crossing.load_topics({tp.topic for tp in source.left})
-        for tp, written_offset in source.left.items():
+            crossing.load_topics({tp.topic for tp in source.after})
+        for tp, written_offset in source.after.items():
             if not topics.matches(tp):
                 continue
             if (error := found.errors.get(tp)) is not None:

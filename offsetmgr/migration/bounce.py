@@ -103,7 +103,7 @@ class _BounceRun:
 
     def run_steps(self, state: BounceState) -> BounceResult:
         for number, step in enumerate(state.steps, 1):
-            if step.status in (StepStatus.PASSED, StepStatus.GONE):
+            if step.status in (StepStatus.PASSED, StepStatus.MEMBER_LEFT):
                 continue
             if self.stop():
                 return self._result(BounceOutcome.STOPPED, state, why=f"stopped on request before step {number}")
@@ -126,7 +126,7 @@ class _BounceRun:
             if self.stop():
                 return self._result(BounceOutcome.STOPPED, state, why=f"stopped on request before {step.member}")
             if member is None:
-                step.status = StepStatus.GONE
+                step.status = StepStatus.MEMBER_LEFT
                 self.progress(f"  {step.member} has left by itself; the gate at the end checks its successor")
                 save(state, self.state_path)
                 return None
@@ -177,7 +177,7 @@ class _BounceRun:
 
     def _pass_gate(self, state: BounceState, step: RestartStep) -> BounceResult | None:
         """Waits for the member's successor and for the evidence about it; returns None once the gate has passed."""
-        if step.status is StepStatus.GONE:
+        if step.status is StepStatus.MEMBER_LEFT:
             return None
         spec = self.spec
         window = replace(spec.window, seconds=spec.restart_seconds)

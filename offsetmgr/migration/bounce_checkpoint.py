@@ -22,7 +22,7 @@ from offsetmgr.migration import group_snapshot
 from offsetmgr.migration.group_snapshot import Observation
 
 FORMAT = "offsetmgr-bounce"
-VERSION = 1
+VERSION = 2
 
 
 class StepStatus(Enum):
@@ -33,7 +33,7 @@ class StepStatus(Enum):
     RETURNED = "returned"
     """The command ended with exit code 0; the gate has not been passed yet."""
     PASSED = "passed"
-    GONE = "gone"
+    MEMBER_LEFT = "member-left"
     """The member had left before its step, so no command was run for it."""
 
 

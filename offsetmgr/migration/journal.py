@@ -26,7 +26,7 @@ from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import JournalError, UnknownVersion
 from offsetmgr.migration.plan_file import fsync_directory
 
-VERSION = 1
+VERSION = 2
 
 Record = dict[str, Any]
 """One journal record; ``kind`` is one of: open, intent, outcome, complete, undo-open, undo-intent, undo-outcome,

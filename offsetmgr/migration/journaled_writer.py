@@ -239,7 +239,7 @@ class Executor:
             "kind": f"{self.name}-outcome",
             "group": outcome.group,
             "written": encode_partitions(outcome.written),
-            "left": encode_partitions(outcome.unchanged),
+            "unchanged": encode_partitions(outcome.unchanged),
         }
         if outcome.failed:
             record["failed"] = [

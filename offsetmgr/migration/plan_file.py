@@ -2,7 +2,7 @@
 
 Line layout, which allows plans of a million offsets to be written and read as a stream::
 
-    {"offsetmgr_plan": 1, "header": {...},
+    {"offsetmgr_plan": 3, "header": {...},
     "groups": [
     {...},
     {...}
@@ -28,15 +28,16 @@ from typing import Any
 from offsetmgr.core.errors import PlanError, UnknownVersion
 from offsetmgr.core.offset_store import Guard
 from offsetmgr.migration.plan import (
+    PLAN_VERSION,
+    PLAN_VERSION_KAFKA_0_7,
     Action,
     GroupPlan,
     PlanHeader,
 )
 from offsetmgr.migration.plan_codec import decode_group, decode_header, encode_group, encode_header
 
-VERSIONS = (1, 2)
-"""The readable versions. Version 2 is for plans with partitions of Kafka 0.7, which a reader of version 1 would
-misread."""
+VERSIONS = (PLAN_VERSION, PLAN_VERSION_KAFKA_0_7)
+"""The readable versions."""
 TopicIds = Callable[[list[str]], Mapping[str, str]]
 _HEAD = b'{"offsetmgr_plan": '
 _GROUPS = b'"groups": [\n'

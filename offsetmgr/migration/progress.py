@@ -174,7 +174,7 @@ class MigrationState:
         in_doubt: set[TopicPartition] = set()
         for record in self.outcomes(work, group):
             written |= decode_partitions(record.get("written", {}))
-            unchanged |= decode_partitions(record.get("left", {}))
+            unchanged |= decode_partitions(record.get("unchanged", {}))
             in_doubt |= {
                 TopicPartition(f[0], BrokerPartition.from_json(f[1]))
                 for f in record.get("failed", ())

@@ -113,7 +113,7 @@ class ReversePlanner:
             step = steps.get(tp)
             if step is None or step.action is Action.TARGET_ONLY:
                 why = f"it was copied to {self.base.source.uri}, and is gone from there: deleted, or expired"
-                steps[tp] = PlanStep(tp, Action.REFUSE_GONE, None, step.target if step else None, None, why)
+                steps[tp] = PlanStep(tp, Action.REFUSE_LOST, None, step.target if step else None, None, why)
         planned = tuple(steps[tp] for tp in sorted(steps))
         if any(step.action is not Action.TARGET_ONLY for step in planned):
             return replace(reverse, steps=planned)

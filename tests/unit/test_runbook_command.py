@@ -110,7 +110,7 @@ def test_the_state_comes_back_as_it_was_saved(tmp_path: Path) -> None:
         ("{", JournalError, "Expecting"),
         ("[]", JournalError, "not the state of a rolling bounce"),
         ('{"format": "offsetmgr-bounce", "version": 9}', UnknownVersion, "version 9"),
-        ('{"format": "offsetmgr-bounce", "version": 1}', JournalError, "damaged"),
+        ('{"format": "offsetmgr-bounce", "version": 2}', JournalError, "damaged"),
     ],
 )
 def test_a_broken_state_file_is_named(tmp_path: Path, text: str, error: type[Exception], why: str) -> None:

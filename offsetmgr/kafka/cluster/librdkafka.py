@@ -99,7 +99,7 @@ def error_of(error: ck.KafkaError, what: str) -> OffsetMgrError:
         return UnknownTopicOrPartition(what, "the topic or partition does not exist on the broker")
     if code == ck.KafkaError._UNSUPPORTED_FEATURE:
         return UnsupportedOperation(what, "the brokers are too old for it")
-    if code < 0 and code != -1:
+    if code < 0 and code != ErrorCode.UNKNOWN_SERVER_ERROR:
         return ServerError(what, error.str())
     return kafka_error(code, what)
 

@@ -44,7 +44,6 @@ class AppendRejected(OffsetMgrError):
     (COORDINATOR_NOT_AVAILABLE). The writer can be used again."""
 
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    name = "COORDINATOR_NOT_AVAILABLE"
     retriable = True
 
 
@@ -53,7 +52,6 @@ class TooLarge(OffsetMgrError):
     writer can be used again."""
 
     code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-    name = "INVALID_COMMIT_OFFSET_SIZE"
 
 
 class OutcomeUnknown(OffsetMgrError):
@@ -61,7 +59,6 @@ class OutcomeUnknown(OffsetMgrError):
     and read the log to its end."""
 
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    name = "COORDINATOR_NOT_AVAILABLE"
     retriable = True
 
 
@@ -74,7 +71,6 @@ class Fenced(OffsetMgrError):
     """
 
     code = ErrorCode.NOT_COORDINATOR
-    name = "NOT_COORDINATOR"
     retriable = True
 
 
