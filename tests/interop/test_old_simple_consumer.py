@@ -14,9 +14,9 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as CkPartition
 from confluent_kafka.admin import AdminClient
 
-from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.consumer import EARLIEST, LATEST, FetchResult, SimpleConsumer
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetOutOfRange, PartialFailure, UnknownTopicOrPartition
 from offsetmgr.core.model import ABSENT, Committed, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, jars
@@ -263,8 +263,16 @@ def test_several_partitions_at_once_empty_and_missing_ones_among_them(
         assert told[tp] == (0, got[tp].high_watermark, as_java(got[tp]))
     assert [len(got[tp].records) for tp in (full, more, empty)] == [15, 10, 0]
     assert got[empty] == FetchResult((), 0, 0, 0, 0)
-    assert {tp: part.error for tp, part in told.items() if part.error} == {outside: ErrorCode.OFFSET_OUT_OF_RANGE, missing: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, nowhere: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-    assert {tp: error.code for tp, error in failed.items()} == {outside: ErrorCode.OFFSET_OUT_OF_RANGE, missing: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, nowhere: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert {tp: part.error for tp, part in told.items() if part.error} == {
+        outside: ErrorCode.OFFSET_OUT_OF_RANGE,
+        missing: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        nowhere: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    assert {tp: error.code for tp, error in failed.items()} == {
+        outside: ErrorCode.OFFSET_OUT_OF_RANGE,
+        missing: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        nowhere: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
 
 
 def test_a_size_smaller_than_one_message_still_brings_every_message(

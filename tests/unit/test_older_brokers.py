@@ -93,7 +93,11 @@ def test_a_commit_for_a_missing_partition_is_rejected_if_the_broker_would_accept
     topics = [{"name": "orders", "partitions": parts}, {"name": "missing", "partitions": parts[:1]}]
     found = broker.ask(8, 7, {**commit, "topics": topics})
     codes = {(t["name"], p["partition_index"]): p["error_code"] for t in found["topics"] for p in t["partitions"]}
-    assert codes == {("orders", 0): 0, ("orders", 1): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ("missing", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert codes == {
+        ("orders", 0): 0,
+        ("orders", 1): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ("missing", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
     (named,) = decode_request(8, 3, broker.sent[-1].body, 0)["topics"]
     assert [part["partition_index"] for part in named["partitions"]] == [0]
 
@@ -176,7 +180,12 @@ def test_before_0_10_2_an_empty_answer_counts_only_from_a_coordinator_that_has_l
 
 
 @pytest.mark.parametrize(
-    ("existing", "error"), [(["orders", "__consumer_offsets"], ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), ([], ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), (["__consumer_offsets"], 0)]
+    ("existing", "error"),
+    [
+        (["orders", "__consumer_offsets"], ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        ([], ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (["__consumer_offsets"], 0),
+    ],
 )
 def test_082_returns_unknown_topic_for_uncommitted_and_for_not_yet_known_partitions(
     existing: list[str], error: int
@@ -186,7 +195,12 @@ def test_082_returns_unknown_topic_for_uncommitted_and_for_not_yet_known_partiti
             return encode_response(
                 3, 0, {"brokers": [], "topics": [{**orders(1)["topics"][0], "name": n} for n in existing]}
             )
-        part = {"partition_index": 0, "committed_offset": -1, "metadata": "", "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        part = {
+            "partition_index": 0,
+            "committed_offset": -1,
+            "metadata": "",
+            "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        }
         return encode_response(9, 1, {"topics": [{"name": "orders", "partitions": [part]}]})
 
     asked = {"group_id": "g", "topics": [{"name": "orders", "partition_indexes": [0]}]}
@@ -233,7 +247,12 @@ def test_all_offsets_of_a_group_are_never_requested_from_082() -> None:
 
 def test_a_group_error_that_an_old_broker_returns_for_partitions_is_the_groups() -> None:
     def answer(request: EncodedRequest) -> bytes:
-        part = {"partition_index": 0, "committed_offset": -1, "metadata": "", "error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+        part = {
+            "partition_index": 0,
+            "committed_offset": -1,
+            "metadata": "",
+            "error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        }
         return encode_response(9, 1, {"topics": [{"name": "orders", "partitions": [part]}]})
 
     asked = {"group_id": "g", "topics": [{"name": "orders", "partition_indexes": [0]}]}
@@ -250,7 +269,10 @@ def test_a_missing_topic_is_not_named_to_brokers_that_would_create_it() -> None:
     wanted = {"topics": [{"name": "there"}, {"name": "missing"}], "allow_auto_topic_creation": False}
     found = broker.ask(3, 8, wanted)
     assert decode_request(3, 2, broker.sent[0].body, 0)["topics"] is None
-    assert [(topic["name"], topic["error_code"]) for topic in found["topics"]] == [("there", 0), ("missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+    assert [(topic["name"], topic["error_code"]) for topic in found["topics"]] == [
+        ("there", 0),
+        ("missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
 
 
 def large(version: int, topics: int = 1_000, partitions: int = 300) -> bytes:

@@ -68,7 +68,10 @@ class FakeCluster:
         orders = TopicLayout("orders", ORDERS_ID, 0, False, parts)
         if names is None:
             return [orders, TopicLayout("secret", uuid.UUID(int=8), 0, True, parts[:1])]
-        found = [orders if name == "orders" else TopicLayout(name, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for name in names]
+        found = [
+            orders if name == "orders" else TopicLayout(name, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            for name in names
+        ]
         return found + [orders if topic_id == ORDERS_ID else TopicLayout(None, topic_id, 100) for topic_id in ids]
 
     async def list_offsets(
@@ -282,25 +285,40 @@ def test_a_commit_is_handed_on_and_its_outcomes_come_back(
 
     answer = client.commit("new", {("orders", 0): 10, ("orders", 1): 11, ("bills", 0): 12}, version=version)
 
-    assert commit_errors(answer) == {("orders", 0): 0, ("orders", 1): ErrorCode.OFFSET_METADATA_TOO_LARGE, ("bills", 0): 0}
+    assert commit_errors(answer) == {
+        ("orders", 0): 0,
+        ("orders", 1): ErrorCode.OFFSET_METADATA_TOO_LARGE,
+        ("bills", 0): 0,
+    }
     assert backend.offsets["new"] == {"orders": {0: (10, -1, "")}, "bills": {0: (12, -1, "")}}
 
 
 def test_an_error_of_the_group_is_that_of_each_partition(client: WireClient, backend: MemoryBackend) -> None:
     backend.errors["moved"] = ErrorCode.NOT_COORDINATOR
-    assert commit_errors(client.commit("moved", {("t", 0): 1, ("t", 1): 2})) == {("t", 0): ErrorCode.NOT_COORDINATOR, ("t", 1): ErrorCode.NOT_COORDINATOR}
+    assert commit_errors(client.commit("moved", {("t", 0): 1, ("t", 1): 2})) == {
+        ("t", 0): ErrorCode.NOT_COORDINATOR,
+        ("t", 1): ErrorCode.NOT_COORDINATOR,
+    }
 
 
 def test_negative_partitions_and_offsets_are_refused_alone(client: WireClient, backend: MemoryBackend) -> None:
     answer = client.commit("new", {("t", 0): 1, ("t", -1): 2, ("t", 2): -1, ("u", 0): -5})
 
-    assert commit_errors(answer) == {("t", 0): 0, ("t", -1): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ("t", 2): ErrorCode.INVALID_REQUEST, ("u", 0): ErrorCode.INVALID_REQUEST}
+    assert commit_errors(answer) == {
+        ("t", 0): 0,
+        ("t", -1): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ("t", 2): ErrorCode.INVALID_REQUEST,
+        ("u", 0): ErrorCode.INVALID_REQUEST,
+    }
     assert backend.offsets["new"] == {"t": {0: (1, -1, "")}}
 
 
 def test_negative_partitions_with_an_error_of_the_group(client: WireClient, backend: MemoryBackend) -> None:
     backend.errors["moved"] = ErrorCode.NOT_COORDINATOR
-    assert commit_errors(client.commit("moved", {("t", 0): 1, ("t", -1): 2})) == {("t", 0): ErrorCode.NOT_COORDINATOR, ("t", -1): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert commit_errors(client.commit("moved", {("t", 0): 1, ("t", -1): 2})) == {
+        ("t", 0): ErrorCode.NOT_COORDINATOR,
+        ("t", -1): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
 
 
 def test_a_commit_of_nothing_does_nothing(client: WireClient, backend: MemoryBackend) -> None:
@@ -419,7 +437,10 @@ def test_groups_are_described_as_kafka_describes_simple_ones(
     )
     found, unknown, moved = answer["groups"]
     assert (found["error_code"], found["group_state"], found["protocol_type"], found["members"]) == (0, "Empty", "", [])
-    assert (unknown["error_code"], unknown["group_state"]) == ((ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else 0), "Dead")
+    assert (unknown["error_code"], unknown["group_state"]) == (
+        (ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else 0),
+        "Dead",
+    )
     assert moved["error_code"] == ErrorCode.NOT_COORDINATOR
     if version >= 3:
         assert found["authorized_operations"] == 1 << 8 | 1 << 3 | 1 << 6
@@ -428,7 +449,10 @@ def test_groups_are_described_as_kafka_describes_simple_ones(
 @every_version(DELETE_GROUPS)
 def test_groups_are_deleted(client: WireClient, backend: MemoryBackend, version: int) -> None:
     answer = client.ask(DELETE_GROUPS, version, {"groups_names": ["g", "nobody", "g"]})
-    assert [(r["group_id"], r["error_code"]) for r in answer["results"]] == [("g", 0), ("nobody", ErrorCode.GROUP_ID_NOT_FOUND)]
+    assert [(r["group_id"], r["error_code"]) for r in answer["results"]] == [
+        ("g", 0),
+        ("nobody", ErrorCode.GROUP_ID_NOT_FOUND),
+    ]
     assert list(backend.offsets) == ["h"]
 
 
@@ -466,13 +490,17 @@ def restricted(backend: MemoryBackend, cluster: FakeCluster, request: pytest.Fix
 
 def test_commits_to_others_groups_and_topics_are_refused(restricted: WireClient, backend: MemoryBackend) -> None:
     before = dict(backend.offsets["g"])
-    assert commit_errors(restricted.commit("g", {("orders", 0): 99})) == {("orders", 0): ErrorCode.GROUP_AUTHORIZATION_FAILED}
+    assert commit_errors(restricted.commit("g", {("orders", 0): 99})) == {
+        ("orders", 0): ErrorCode.GROUP_AUTHORIZATION_FAILED
+    }
     assert commit_errors(restricted.commit("mine-2", {("orders", 0): 9, ("bills", 0): 9, ("bills", 1): 9})) == {
         ("orders", 0): 0,
         ("bills", 0): ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         ("bills", 1): ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     }
-    assert commit_errors(restricted.commit("mine-3", {("bills", 0): 9})) == {("bills", 0): ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+    assert commit_errors(restricted.commit("mine-3", {("bills", 0): 9})) == {
+        ("bills", 0): ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    }
     assert (backend.offsets["g"], backend.offsets["mine-2"]) == (before, {"orders": {0: (9, -1, "")}})
     assert "mine-3" not in backend.offsets
 
@@ -497,7 +525,10 @@ def test_lists_leave_out_what_is_not_allowed(restricted: WireClient) -> None:
 
 def test_other_requests_for_foreign_groups_are_rejected(restricted: WireClient, backend: MemoryBackend) -> None:
     described = restricted.ask(DESCRIBE_GROUPS, 5, {"groups": ["g", "mine-1"], "include_authorized_operations": True})
-    assert [(g["error_code"], g["group_state"]) for g in described["groups"]] == [(ErrorCode.GROUP_AUTHORIZATION_FAILED, ""), (0, "Empty")]
+    assert [(g["error_code"], g["group_state"]) for g in described["groups"]] == [
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, ""),
+        (0, "Empty"),
+    ]
     found = restricted.ask(FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": ["g", "mine-1"]})
     assert [c["error_code"] for c in found["coordinators"]] == [0, 0], "so that the refusal comes with the commit"
     deleted = restricted.ask(DELETE_GROUPS, 2, {"groups_names": ["g", "mine-1"]})
@@ -506,11 +537,17 @@ def test_other_requests_for_foreign_groups_are_rejected(restricted: WireClient, 
     assert restricted.ask(OFFSET_DELETE, 0, message)["error_code"] == ErrorCode.GROUP_AUTHORIZATION_FAILED
     assert "g" in backend.offsets
     topics = restricted.ask(METADATA, 9, {"topics": [{"name": "bills"}, {"name": "orders"}]})["topics"]
-    assert {topic["name"]: topic["error_code"] for topic in topics} == {"bills": ErrorCode.TOPIC_AUTHORIZATION_FAILED, "orders": 0}
+    assert {topic["name"]: topic["error_code"] for topic in topics} == {
+        "bills": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        "orders": 0,
+    }
     part = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
     asked = [{"name": name, "partitions": [part]} for name in ("bills", "orders")]
     answer = restricted.ask(LIST_OFFSETS, 5, {"replica_id": -1, "isolation_level": 0, "topics": asked})
-    assert {t["name"]: t["partitions"][0]["error_code"] for t in answer["topics"]} == {"bills": ErrorCode.TOPIC_AUTHORIZATION_FAILED, "orders": 0}
+    assert {t["name"]: t["partitions"][0]["error_code"] for t in answer["topics"]} == {
+        "bills": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        "orders": 0,
+    }
 
 
 def test_offsets_of_a_topic_that_is_not_allowed_are_not_deleted(restricted: WireClient, backend: MemoryBackend) -> None:
@@ -523,14 +560,21 @@ def test_offsets_of_a_topic_that_is_not_allowed_are_not_deleted(restricted: Wire
 
 @pytest.mark.parametrize("restricted", [(Operation.READ,)], indirect=True)
 def test_who_may_read_may_neither_write_nor_delete(restricted: WireClient) -> None:
-    assert commit_errors(restricted.commit("mine-1", {("orders", 0): 9})) == {("orders", 0): ErrorCode.GROUP_AUTHORIZATION_FAILED}
-    assert restricted.ask(DELETE_GROUPS, 2, {"groups_names": ["mine-1"]})["results"][0]["error_code"] == ErrorCode.GROUP_AUTHORIZATION_FAILED
+    assert commit_errors(restricted.commit("mine-1", {("orders", 0): 9})) == {
+        ("orders", 0): ErrorCode.GROUP_AUTHORIZATION_FAILED
+    }
+    assert (
+        restricted.ask(DELETE_GROUPS, 2, {"groups_names": ["mine-1"]})["results"][0]["error_code"]
+        == ErrorCode.GROUP_AUTHORIZATION_FAILED
+    )
     assert offsets(restricted.ask(FETCH, 5, fetch_message({"mine-1": {"orders": [0]}}))) == {("orders", 0): (1, "")}
 
 
 @pytest.mark.parametrize("restricted", [()], indirect=True)
 def test_who_may_only_describe_fetches_nothing(restricted: WireClient) -> None:
-    assert restricted.ask(FETCH, 5, fetch_message({"mine-1": None}))["error_code"] == ErrorCode.GROUP_AUTHORIZATION_FAILED
+    assert (
+        restricted.ask(FETCH, 5, fetch_message({"mine-1": None}))["error_code"] == ErrorCode.GROUP_AUTHORIZATION_FAILED
+    )
     assert restricted.ask(DESCRIBE_GROUPS, 5, {"groups": ["mine-1"]})["groups"][0]["group_state"] == "Empty"
 
 

@@ -63,7 +63,14 @@ class TestCommitting:
 
     @pytest.mark.parametrize(
         ("metadata", "error"),
-        [("a" * 4096, 0), ("a" * 4097, ErrorCode.OFFSET_METADATA_TOO_LARGE), ("é" * 4096, 0), ("é" * 4097, ErrorCode.OFFSET_METADATA_TOO_LARGE), ("😀" * 2048, 0), ("😀" * 2049, ErrorCode.OFFSET_METADATA_TOO_LARGE)],
+        [
+            ("a" * 4096, 0),
+            ("a" * 4097, ErrorCode.OFFSET_METADATA_TOO_LARGE),
+            ("é" * 4096, 0),
+            ("é" * 4097, ErrorCode.OFFSET_METADATA_TOO_LARGE),
+            ("😀" * 2048, 0),
+            ("😀" * 2049, ErrorCode.OFFSET_METADATA_TOO_LARGE),
+        ],
         ids=lambda value: f"{len(value)}-of-{value[0]}" if isinstance(value, str) else str(value),
     )
     def test_too_long_metadata_fails_its_partition_alone(self, shard: Shard, metadata: str, error: int) -> None:
@@ -83,9 +90,15 @@ class TestCommitting:
 
     def test_the_empty_group_takes_commits_from_no_client_s_member(self, shard: Shard) -> None:
         """As broker 3.9.1: ILLEGAL_GENERATION where the group is unknown, else UNKNOWN_MEMBER_ID."""
-        assert shard.commit(committing("", p0=1)._replace(generation=5, member_id="m"), NOW).response.error == ErrorCode.ILLEGAL_GENERATION
+        assert (
+            shard.commit(committing("", p0=1)._replace(generation=5, member_id="m"), NOW).response.error
+            == ErrorCode.ILLEGAL_GENERATION
+        )
         committed(shard, "", p0=1)
-        assert shard.commit(committing("", p0=2)._replace(generation=5, member_id="m"), NOW).response.error == ErrorCode.UNKNOWN_MEMBER_ID
+        assert (
+            shard.commit(committing("", p0=2)._replace(generation=5, member_id="m"), NOW).response.error
+            == ErrorCode.UNKNOWN_MEMBER_ID
+        )
         acknowledge(shard, shard.commit(committing("", p0=3)._replace(member_id="m"), NOW))
         assert fetched(shard, "", 0)[0] == 3
 
@@ -102,7 +115,9 @@ class TestCommitting:
     def test_a_name_that_a_record_has_no_room_for(self) -> None:
         shard = Shard(0, KafkaRecordFormat(), ShardLimits())
 
-        assert shard.commit(committing("g" * 40_000, p0=1), NOW).response == CommitResponse(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+        assert shard.commit(committing("g" * 40_000, p0=1), NOW).response == CommitResponse(
+            ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        )
 
 
 class TestConditions:

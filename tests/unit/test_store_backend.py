@@ -146,7 +146,9 @@ def test_one_partitions_error_is_its_own() -> None:
     async def scenario() -> None:
         faulty = FaultyStore(MemoryStore()).fail("write", OffsetMetadataTooLarge("t-1"), group="g", partition=B)
         async with running(faulty) as backend:
-            assert await backend.commit(commit("g", 5, A, B)) == CommitResponse(0, {("t", 1): ErrorCode.OFFSET_METADATA_TOO_LARGE})
+            assert await backend.commit(commit("g", 5, A, B)) == CommitResponse(
+                0, {("t", 1): ErrorCode.OFFSET_METADATA_TOO_LARGE}
+            )
 
         assert held(faulty) == {A: 5}
 
@@ -160,7 +162,9 @@ def test_a_store_that_cannot_be_reached_is_a_retriable_error_and_never_an_empty_
             await backend.commit(commit("g", 5))
             faulty.fail("read").fail("write")
 
-            assert await backend.commit(commit("g", 6)) == CommitResponse(0, {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE})
+            assert await backend.commit(commit("g", 6)) == CommitResponse(
+                0, {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
+            )
             assert await backend.fetch(fetch("g", 0)) == FetchResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, ())
             assert await backend.fetch(fetch("g")) == FetchResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, ())
             assert await backend.list_groups() == (ErrorCode.COORDINATOR_NOT_AVAILABLE, ())
@@ -178,7 +182,9 @@ def test_a_partition_that_cannot_be_read_is_an_error_with_the_others() -> None:
 
             found = await backend.fetch(fetch("g", 0, 1))
 
-        assert found == FetchResponse(0, [("t", [(0, 5, -1, "", 0), (1, -1, -1, "", ErrorCode.GROUP_AUTHORIZATION_FAILED)])])
+        assert found == FetchResponse(
+            0, [("t", [(0, 5, -1, "", 0), (1, -1, -1, "", ErrorCode.GROUP_AUTHORIZATION_FAILED)])]
+        )
 
     asyncio.run(scenario())
 
@@ -191,7 +197,10 @@ def test_a_commit_times_out_and_is_not_written_if_it_has_not_started() -> None:
             await until(lambda: store.streams, "the first stream")
             waiting = asyncio.ensure_future(backend.commit(commit("g", 2)))
 
-            assert (await begun, await waiting) == (CommitResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE), CommitResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            assert (await begun, await waiting) == (
+                CommitResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE),
+                CommitResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE),
+            )
             ended = asyncio.ensure_future(backend.wait_for_commits("g"))
             await asyncio.sleep(0.02)
             assert not ended.done()
@@ -229,9 +238,13 @@ def test_a_conditional_commit_is_compared_by_the_store() -> None:
         async with running(store) as backend:
             assert backend.features()["offsetmgr.conditional"] == 1
             assert await backend.commit(commit("g", 5, expected={("t", 0): -1})) == CommitResponse()
-            assert await backend.commit(commit("g", 6, expected={("t", 0): -1})) == CommitResponse(0, {("t", 0): ErrorCode.OPERATION_NOT_ATTEMPTED})
+            assert await backend.commit(commit("g", 6, expected={("t", 0): -1})) == CommitResponse(
+                0, {("t", 0): ErrorCode.OPERATION_NOT_ATTEMPTED}
+            )
             assert await backend.commit(commit("g", 7, expected={("t", 0): 5})) == CommitResponse()
-            assert await backend.commit(commit("g", -1, expected={("t", 0): 5})) == CommitResponse(0, {("t", 0): ErrorCode.OPERATION_NOT_ATTEMPTED})
+            assert await backend.commit(commit("g", -1, expected={("t", 0): 5})) == CommitResponse(
+                0, {("t", 0): ErrorCode.OPERATION_NOT_ATTEMPTED}
+            )
             assert store.data["g"][A].offset == 7
             assert await backend.commit(commit("g", -1, expected={("t", 0): 7})) == CommitResponse()
             assert store.data["g"] == {}
@@ -243,7 +256,9 @@ def test_a_store_that_cannot_compare_says_so_and_refuses() -> None:
     async def scenario() -> None:
         async with running(MemoryStore(conditional="group-lock")) as backend:
             assert "offsetmgr.conditional" not in backend.features()
-            assert await backend.commit(commit("g", 5, expected={("t", 0): -1})) == CommitResponse(ErrorCode.INVALID_REQUEST)
+            assert await backend.commit(commit("g", 5, expected={("t", 0): -1})) == CommitResponse(
+                ErrorCode.INVALID_REQUEST
+            )
 
     asyncio.run(scenario())
 
@@ -292,7 +307,9 @@ def test_groups_in_trouble_do_not_hold_up_the_others() -> None:
             store.stuck = set(troubled)
             store.go.set()  # for now they fail at once: the backend gets to know them
             for group in troubled:
-                assert await backend.commit(commit(group, 1)) == CommitResponse(0, {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE})
+                assert await backend.commit(commit(group, 1)) == CommitResponse(
+                    0, {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
+                )
             store.go.clear()
             stuck = [asyncio.ensure_future(backend.commit(commit(group, 2))) for group in troubled]
 

@@ -254,7 +254,7 @@ async def _expire(
     expected: Mapping[TopicPartition, Committed] | None,
 ) -> dict[TopicPartition, OffsetMgrError | None]:
     """Commits the offsets again with a deletion mark and an expired retention (see `deletion_mark`)."""
-    from offsetmgr.kafka.protocol.old_versions import expire_offsets
+    from offsetmgr.kafka.protocol.old_offset_commit import expire_offsets
 
     now = asyncio.get_running_loop().time
     for _ in range(_MAX_READS):
