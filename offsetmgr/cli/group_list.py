@@ -9,8 +9,8 @@ import typer
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.options import (
     ConnectFlags,
-    Format,
-    Groups,
+    FormatOption,
+    GroupsOption,
     connected,
 )
 from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, write_rows
@@ -50,7 +50,7 @@ class _ListCommand(typer.core.TyperCommand):
 @connected
 def list_groups(
     connect: ConnectFlags,
-    group: Groups = None,
+    group: GroupsOption = None,
     state: Annotated[
         str | None,
         typer.Option(
@@ -60,7 +60,7 @@ def list_groups(
             show_default=False,
         ),
     ] = None,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """List the groups of a store."""
     from offsetmgr.groups.selection import matching_groups

@@ -91,7 +91,7 @@ Timeout = Annotated[
         show_default=False,
     ),
 ]
-Groups = Annotated[
+GroupsOption = Annotated[
     list[str] | None,
     typer.Option(
         "--group", metavar="NAME", help="A group, or a glob (a literal star: [*]); repeatable.", show_default=False
@@ -102,7 +102,7 @@ AllGroups = Annotated[bool, typer.Option("--all-groups", help="All groups of the
 OnlyWithLag = Annotated[
     bool, typer.Option("--only-with-lag", help="Show only partitions with lag, an error or an unknown lag.")
 ]
-Topics = Annotated[
+TopicsOption = Annotated[
     list[str] | None,
     typer.Option(
         "--topic",
@@ -126,8 +126,8 @@ BeforeImage = Annotated[
         show_default=False,
     ),
 ]
-Format = Annotated[OutputFormat, typer.Option("--format", help="Output format of stdout.")]
-AcceptUnterminated = Annotated[
+FormatOption = Annotated[OutputFormat, typer.Option("--format", help="Output format of stdout.")]
+UnterminatedOption = Annotated[
     bool,
     typer.Option(
         "--accept-unterminated", help="Accept a text file whose last line has no line end: the file is complete."

@@ -11,7 +11,7 @@ import typer
 
 from offsetmgr.cli.confirm import RunFlags
 from offsetmgr.cli.controller_request import WAIT_S, ControllerRequest, Row, Wait
-from offsetmgr.cli.options import ConnectFlags, Execute, Format, Topics, Yes, connected, file_to_write
+from offsetmgr.cli.options import ConnectFlags, Execute, FormatOption, TopicsOption, Yes, connected, file_to_write
 from offsetmgr.cli.render import Column, OutputFormat, note
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.plurals import count_of
@@ -39,12 +39,12 @@ def _finish(code: int) -> None:
 @connected
 def elect(
     connect: ConnectFlags,
-    topic: Topics = None,
+    topic: TopicsOption = None,
     all_topics: Annotated[bool, typer.Option("--all-topics", help="All topics of the cluster.")] = False,
     wait: Wait = WAIT_S,
     execute: Execute = False,
     yes: Yes = False,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Make the preferred replica of each partition its leader again (preferred replica election).
 
@@ -157,7 +157,7 @@ def reassign(
     wait: Wait = WAIT_S,
     execute: Execute = False,
     yes: Yes = False,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Move partitions to other brokers (partition reassignment).
 
@@ -265,7 +265,7 @@ def delete_topic(
     wait: Wait = WAIT_S,
     execute: Execute = False,
     yes: Yes = False,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Delete topics with all their messages. This cannot be undone.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.cli.errors import FAILED
-from offsetmgr.cli.options import AllGroups, ConnectFlags, Format, Groups, connected, require_groups
+from offsetmgr.cli.options import AllGroups, ConnectFlags, FormatOption, GroupsOption, connected, require_groups
 from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, progress, write_rows
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.core.errors import CorruptData, GroupNotFound, UsageError
@@ -39,7 +39,7 @@ FINDINGS: Final = (
 @connected
 def check(
     connect: ConnectFlags,
-    group: Groups = None,
+    group: GroupsOption = None,
     all_groups: AllGroups = False,
     unused_since: Annotated[
         str | None,
@@ -61,7 +61,7 @@ def check(
     ] = 5,
     watch: Watch = None,
     count: Count = None,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Find faults in the groups of old consumers: owners, subscriptions, offsets, unreadable nodes.
 

@@ -15,7 +15,7 @@ from offsetmgr.core.errors import GroupNotFound, InvalidPattern, OffsetMgrError,
 from offsetmgr.core.model import ABSENT, Committed, LogRange, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.cluster.base import Cluster
-from offsetmgr.migration.group_snapshot import Observation, PartitionOwner, Reading, RegisteredMember
+from offsetmgr.migration.group_snapshot import Observation, OffsetReadResult, PartitionOwner, RegisteredMember
 from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups import ownership, registry
@@ -142,10 +142,10 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class _StoreSample:
-    found: Mapping[TopicPartition, Reading]
+    found: Mapping[TopicPartition, OffsetReadResult]
     error: OffsetMgrError | None = None
 
-    def of(self, tp: TopicPartition) -> Reading:
+    def of(self, tp: TopicPartition) -> OffsetReadResult:
         """Returns the reading of one partition. All commits were read, so a missing one is absent."""
         return self.error if self.error is not None else self.found.get(tp, ABSENT)
 

@@ -24,9 +24,9 @@ from offsetmgr.core.offset_store import (
     Guard,
     OffsetStore,
 )
-from offsetmgr.groups.leftover_locks import POLL_S, Waiting
+from offsetmgr.groups.leftover_locks import POLL_S, OnWait
 from offsetmgr.migration.group_batches import batched
-from offsetmgr.migration.journal import Journal, Json, Record
+from offsetmgr.migration.journal import EncodedJson, Journal, JournalRecord
 from offsetmgr.migration.plan import Action, PlanStep
 from offsetmgr.migration.plan_codec import encode_steps
 from offsetmgr.migration.progress import encode_partitions
@@ -136,7 +136,7 @@ class Executor:
     stop: Callable[[], bool] = lambda: False
     progress: Callable[[GroupOutcome], None] = lambda _outcome: None
     wait_empty_s: float = 0.0
-    waiting: Waiting = lambda _groups, _seconds: None
+    waiting: OnWait = lambda _groups, _seconds: None
     """Called with the groups and the remaining seconds while the run waits for locks of an earlier run."""
     _stopped_early: bool = False
     """Whether ``stop`` prevented a batch from starting."""
@@ -187,7 +187,7 @@ class Executor:
     def _execute(self, tasks: Iterable[GroupWrite]) -> Iterator[tuple[GroupOutcome, GroupWrite]]:
         in_flight: dict[str, GroupWrite] = {}
         refused: list[tuple[GroupOutcome, GroupWrite]] = []
-        pending: list[Record] = []
+        pending: list[JournalRecord] = []
         pending_lock = threading.Lock()
 
         def edits() -> Iterator[GroupEdit]:
@@ -226,16 +226,16 @@ class Executor:
         finally:
             self.journal.append(pending)
 
-    def _intent(self, task: GroupWrite) -> Record:
+    def _intent(self, task: GroupWrite) -> JournalRecord:
         return {
             "kind": f"{self.name}-intent",
             "group": task.group,
             "target_group": task.target_group,
-            "topics": Json(encode_steps(task.steps, whole=False)),
+            "topics": EncodedJson(encode_steps(task.steps, whole=False)),
         }
 
-    def _outcome(self, outcome: GroupOutcome) -> Record:
-        record: Record = {
+    def _outcome(self, outcome: GroupOutcome) -> JournalRecord:
+        record: JournalRecord = {
             "kind": f"{self.name}-outcome",
             "group": outcome.group,
             "written": encode_partitions(outcome.written),

@@ -38,7 +38,7 @@ from offsetmgr.migration.plan_codec import decode_group, decode_header, encode_g
 
 VERSIONS = (PLAN_VERSION, PLAN_VERSION_KAFKA_0_7)
 """The readable versions."""
-TopicIds = Callable[[list[str]], Mapping[str, str]]
+FetchTopicIds = Callable[[list[str]], Mapping[str, str]]
 _HEAD = b'{"offsetmgr_plan": '
 _GROUPS = b'"groups": [\n'
 _GROUPS_END = b"],\n"
@@ -110,7 +110,7 @@ class PlanSummary:
 
 
 def write_plan(
-    path: Path, header: PlanHeader, groups: Iterable[GroupPlan], topic_ids: TopicIds = lambda _topics: {}
+    path: Path, header: PlanHeader, groups: Iterable[GroupPlan], topic_ids: FetchTopicIds = lambda _topics: {}
 ) -> tuple[PlanSummary, str]:
     """Writes a plan as a stream and atomically; returns its summary and its hash.
 

@@ -23,7 +23,7 @@ from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import Conflict, LateRecord, TimedOut, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.barrier import OpenPeriod, ReportStatus, TimePosition
-from offsetmgr.period.leader import HISTORY_KEPT, Idle, LeaderRound, Topics
+from offsetmgr.period.leader import HISTORY_KEPT, FindIdlePartitions, LeaderRound, ListPartitions
 from offsetmgr.period.member_state import MemberState
 from offsetmgr.period.member_thread import MemberThread
 from offsetmgr.period.node_codec import OffsetRange
@@ -45,7 +45,7 @@ class CoordinatorOptions:
     ``grace_ms``. The history keeps the newest ``history_kept`` closed periods. Times are in milliseconds.
     """
 
-    idle: Idle | None = None
+    idle: FindIdlePartitions | None = None
     grace_ms: int = 0
     history_kept: int = HISTORY_KEPT
     session_timeout_ms: int = 6_000
@@ -66,7 +66,7 @@ class PeriodCoordinator:
         root: str,
         member: str,
         schedule: PeriodSchedule,
-        topics: Topics,
+        topics: ListPartitions,
         *,
         owned: Iterable[TopicPartition] = (),
         config: ConnectionConfig | None = None,

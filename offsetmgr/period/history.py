@@ -22,7 +22,7 @@ from offsetmgr.period.node_codec import OffsetRange, node_bytes
 from offsetmgr.period.schedule import Period
 from offsetmgr.zookeeper.client.jute import ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Create, Delete, Operation, OperationState, SetData
+from offsetmgr.zookeeper.client.transactions import Create, Delete, OperationState, SetData, TransactionOperation
 
 _DIRECTORY_DATA: Final = node_bytes({"by": "offsetmgr"})
 
@@ -190,7 +190,7 @@ class History:
             raise Conflict(f"period {number} of job {job}", "has no stored ranges", "call fix before the work begins")
         return decode_work(path, node.data), node.version
 
-    def _try_write(self, operation: Operation) -> bool:
+    def _try_write(self, operation: TransactionOperation) -> bool:
         """Returns whether the write succeeded. Returns False if another client wrote first, or if the response was
         lost; the caller then reads again to find out."""
         outcome = self._session.transaction([operation])

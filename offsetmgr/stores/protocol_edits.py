@@ -17,6 +17,7 @@ from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicParti
 from offsetmgr.core.offset_store import (
     Change,
     ChangeOutcome,
+    CommitErrors,
     EditStatus,
     GroupEdit,
     GroupEditResult,
@@ -29,7 +30,6 @@ from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.stores.conditional_edit import (
     EditDecision,
-    Outcomes,
     all_failed,
     execute,
     group_id_error,
@@ -211,12 +211,12 @@ class ProtocolEdits:
         clock) at which ``current`` was read.
         """
 
-        async def write(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Outcomes:
+        async def write(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> CommitErrors:
             if read_at is not None and asyncio.get_running_loop().time() - read_at > _MAX_READ_AGE_S:
                 raise _Stale
             return await self._client.commit(edit.group, offsets, deadline, at, edit.committer)
 
-        async def erase(partitions: Sequence[TopicPartition]) -> Outcomes:
+        async def erase(partitions: Sequence[TopicPartition]) -> CommitErrors:
             from offsetmgr.kafka.groups.lock_membership import delete, non_member
 
             address = await self._client.coordinator(edit.group, deadline)

@@ -21,7 +21,7 @@ from offsetmgr.period.schedule import Period, PeriodSchedule
 from offsetmgr.period.state_nodes import BarrierStateStore
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Operation, OperationState, TransactionResult
+from offsetmgr.zookeeper.client.transactions import OperationState, TransactionOperation, TransactionResult
 
 pytestmark = pytest.mark.servers
 
@@ -116,7 +116,7 @@ class Deaf(ZookeeperSession):
 
     cut = False
 
-    def transaction(self, operations: Sequence[Operation]) -> TransactionResult:
+    def transaction(self, operations: Sequence[TransactionOperation]) -> TransactionResult:
         if not self.cut:
             assert super().transaction(operations).state is OperationState.COMMITTED
         return TransactionResult(OperationState.UNKNOWN, error=TimedOut("ZooKeeper", "no answer"))

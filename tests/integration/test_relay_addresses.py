@@ -49,9 +49,7 @@ def test_coordinators_are_managers_for_groups_and_our_ports_for_transactions(rel
                 for _ in range(100):
                     answer = await send_request(connection, FIND_COORDINATOR, version, question, 10)
                     one = answer.get("coordinators", [answer])[0]
-                    if (
-                        one["error_code"] != ErrorCode.COORDINATOR_NOT_AVAILABLE
-                    ):
+                    if one["error_code"] != ErrorCode.COORDINATOR_NOT_AVAILABLE:
                         break
                     await asyncio.sleep(0.05)
                 coordinators.append((version, kind, one["node_id"], one["port"]))

@@ -12,8 +12,8 @@ from offsetmgr.core.model import ABSENT, Committed, LogRange, TopicPartition
 from offsetmgr.migration.evidence import Confidence, EvidenceThresholds
 from offsetmgr.migration.group_snapshot import (
     Observation,
+    OffsetReadResult,
     PartitionOwner,
-    Reading,
     RegisteredMember,
     from_json,
     to_json,
@@ -29,11 +29,11 @@ NEW = RegisteredMember("g_h1-1700000000001-bbbbbbbb", "h1", START_MS + 100, czxi
 OTHER = RegisteredMember("g_h2-1700000000002-cccccccc", "h2", START_MS + 200, czxid=60, session=3, topics=("t",))
 CONFIGURED = RegisteredMember("g_reader-1", None, START_MS - 5000, czxid=1, session=1, topics=("t",))
 
-Offsets = Mapping[int, Reading | tuple[int, int] | int | None]
+Offsets = Mapping[int, OffsetReadResult | tuple[int, int] | int | None]
 """Partition -> (offset, version), offset, an error, or None for absent."""
 
 
-def reading(found: Reading | tuple[int, int] | int | None) -> Reading:
+def reading(found: OffsetReadResult | tuple[int, int] | int | None) -> OffsetReadResult:
     if found is None:
         return ABSENT
     if isinstance(found, int):

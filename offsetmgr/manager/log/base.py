@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.records.base import Record
+from offsetmgr.records.base import EncodedRecord
 
 MAX_SHARD_GROUPS: Final = 8
 """The maximum number of shard groups of a log. It is not configurable, because processes with different values would
@@ -116,7 +116,7 @@ class ShardGroupWriter(Protocol):
         """
         ...
 
-    def append(self, batches: Mapping[int, Sequence[Record]], timeout: float) -> Mapping[int, int]:
+    def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout: float) -> Mapping[int, int]:
         """Appends all batches or none of them within ``timeout`` seconds. Returns once every in-sync replica has them.
 
         Returns the offset of the *last* record of each partition; the records of a partition have consecutive offsets.

@@ -32,7 +32,7 @@ from offsetmgr.manager.log.base import (
 )
 from offsetmgr.manager.log.memory_partition import StoredPartition
 from offsetmgr.manager.log.memory_reader import MemoryReader
-from offsetmgr.records.base import Record
+from offsetmgr.records.base import EncodedRecord
 
 _RECORD_OVERHEAD: Final = 22
 """The approximate size that Kafka's format adds to the key and value of a record, in bytes."""
@@ -191,7 +191,7 @@ class MemoryLog:
             shard_group.unfinished.error = Fenced("append", "another writer has claimed the shard group")
             self._end(shard_group.unfinished, written=shard_group.unfinished.completed_by_claim)
 
-    def _begin(self, shard_group: int, epoch: int, batches: Mapping[int, Sequence[Record]]) -> Append:
+    def _begin(self, shard_group: int, epoch: int, batches: Mapping[int, Sequence[EncodedRecord]]) -> Append:
         with self._changed:
             found = self._shard_groups[shard_group]
             self._check_batches(shard_group, batches)
@@ -220,7 +220,7 @@ class MemoryLog:
         elif failure is not None or not self.hold:
             self._end(append, written=failure in (None, Failure.UNKNOWN_WRITTEN))
 
-    def _check_batches(self, shard_group: int, batches: Mapping[int, Sequence[Record]]) -> None:
+    def _check_batches(self, shard_group: int, batches: Mapping[int, Sequence[EncodedRecord]]) -> None:
         allowed = partitions_of(shard_group, len(self._partitions))
         for partition, records in batches.items():
             if partition not in allowed or not records:
@@ -288,7 +288,7 @@ class MemoryWriter:
             raise ValueError("a writer claims once")
         self._epoch = self._log._claim(self._shard_group)
 
-    def begin(self, batches: Mapping[int, Sequence[Record]]) -> Append:
+    def begin(self, batches: Mapping[int, Sequence[EncodedRecord]]) -> Append:
         """Begins an append and does not wait for its end. Raises `TooLarge`, `Fenced`, or the error after which the
         writer cannot be used any more."""
         if self._terminal_error is not None:
@@ -297,7 +297,7 @@ class MemoryWriter:
             raise ValueError("append before claim")
         return self._log._begin(self._shard_group, self._epoch, batches)
 
-    def append(self, batches: Mapping[int, Sequence[Record]], timeout: float) -> Mapping[int, int]:
+    def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout: float) -> Mapping[int, int]:
         """See `ShardGroupWriter.append`."""
         try:
             append = self.begin(batches)

@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change
 
-Offsets = Mapping[TopicPartition, Offset]
+OffsetsByPartition = Mapping[TopicPartition, Offset]
 
 
-def partitions_ahead(used: Offsets, other: Offsets) -> dict[TopicPartition, tuple[int | None, int]]:
+def partitions_ahead(
+    used: OffsetsByPartition, other: OffsetsByPartition
+) -> dict[TopicPartition, tuple[int | None, int]]:
     """Returns the partitions in which the unused store is ahead, each with the offset in use (None: no commit) and the
     other one."""
     found: dict[TopicPartition, tuple[int | None, int]] = {}
@@ -29,7 +31,7 @@ def partitions_ahead(used: Offsets, other: Offsets) -> dict[TopicPartition, tupl
     return found
 
 
-def catch_up_changes(remaining: Offsets, other: Offsets) -> dict[TopicPartition, Change]:
+def catch_up_changes(remaining: OffsetsByPartition, other: OffsetsByPartition) -> dict[TopicPartition, Change]:
     """Returns the writes that raise the remaining store to the larger offset, each conditional on its current value."""
     changes: dict[TopicPartition, Change] = {}
     for tp in partitions_ahead(remaining, other):

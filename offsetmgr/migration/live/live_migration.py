@@ -44,7 +44,7 @@ _POLL_S: Final = 1.0
 """Seconds between checks of members, if no watch reports a change."""
 _SHOWN: Final = 3
 
-Record = Callable[[OffsetStore, Mapping[TopicPartition, Change]], None]
+SaveBeforeImages = Callable[[OffsetStore, Mapping[TopicPartition, Change]], None]
 """Makes the before-images of these changes of a store durable."""
 
 
@@ -75,7 +75,7 @@ class LiveMigration:
         sides: SwitchSides,
         *,
         who: str,
-        record: Record,
+        record: SaveBeforeImages,
         on_step: Callable[[str], None] = lambda _: None,
         on_wait: Callable[[list[FollowerState]], None] = lambda _: None,
         clock: Clock | None = None,

@@ -21,7 +21,7 @@ from offsetmgr.server.backend import Backend, ManagerAddress
 from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.proxy.member_fence import MemberFence
 
-_Waiting = deque[tuple[CommitRequest, asyncio.Future[CommitResponse]]]
+_CommitQueue = deque[tuple[CommitRequest, asyncio.Future[CommitResponse]]]
 
 COORDINATOR_TIMEOUT_S: Final = 4.0
 """How long a commit may wait for the real coordinator before it fails with COORDINATOR_NOT_AVAILABLE."""
@@ -60,7 +60,7 @@ class MemberFencingBackend:
         self._fence = fence
         self._coordinators = coordinators
         self._clock = clock
-        self._waiting: dict[_MemberKey, _Waiting] = {}
+        self._waiting: dict[_MemberKey, _CommitQueue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._deleting: Counter[str] = Counter()
         self._deleted: dict[str, asyncio.Future[None]] = {}

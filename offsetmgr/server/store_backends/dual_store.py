@@ -32,7 +32,7 @@ from offsetmgr.server.store_backends.single_store import (
     list_groups,
     read_store_capabilities,
 )
-from offsetmgr.server.store_backends.store_calls import Outcomes
+from offsetmgr.server.store_backends.store_calls import ChangeOutcomes
 from offsetmgr.server.store_backends.store_executor import StoreExecutor
 from offsetmgr.stores.dual import DualStore
 from offsetmgr.stores.dual_policy import merged
@@ -146,7 +146,7 @@ class DualStoreBackend(SingleStoreBackend):
         await super().close(grace)
 
     def _on_written(
-        self, group: str, changes: Mapping[TopicPartition, Change], outcomes: Outcomes
+        self, group: str, changes: Mapping[TopicPartition, Change], outcomes: ChangeOutcomes
     ) -> asyncio.Future[None] | None:
         self._in_doubt.record(group, changes, outcomes)
         accepted = {

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, TypeAlias
 from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused, UsageError
 from offsetmgr.core.model import Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, same_value
-from offsetmgr.server.store_backends.store_calls import Outcomes, edit_groups
+from offsetmgr.server.store_backends.store_calls import ChangeOutcomes, edit_groups
 from offsetmgr.server.store_backends.store_executor import MAX_CHANGES_PER_STREAM, StoreExecutor
 
 _log = logging.getLogger(__name__)
@@ -241,7 +241,7 @@ class Secondary:
 
     # --- outcomes ------------------------------------------------------------------------------------
 
-    def _process_outcomes(self, attempts: Iterable[_Attempt], found: Mapping[str, Outcomes]) -> float | None:
+    def _process_outcomes(self, attempts: Iterable[_Attempt], found: Mapping[str, ChangeOutcomes]) -> float | None:
         """Processes the outcomes of a stream of edits. Returns the seconds to wait before the next stream; None if the
         next stream can start at once."""
         error: OffsetMgrError | None = None

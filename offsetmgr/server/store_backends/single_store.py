@@ -13,7 +13,7 @@ from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, PartialFailure
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import Change, GroupOffsets, OffsetStore
-from offsetmgr.server.store_backends.store_calls import Outcomes
+from offsetmgr.server.store_backends.store_calls import ChangeOutcomes
 from offsetmgr.server.store_backends.store_executor import StoreExecutor, StoreWrite
 
 _log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class SingleStoreBackend:
         self,
         group: str,  # noqa: ARG002
         changes: Mapping[TopicPartition, Change],  # noqa: ARG002
-        outcomes: Outcomes,  # noqa: ARG002
+        outcomes: ChangeOutcomes,  # noqa: ARG002
     ) -> asyncio.Future[None] | None:
         """See `offsetmgr.server.store_backends.store_executor.OnWritten`."""
         return None

@@ -30,7 +30,7 @@ from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, Del
 from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.store_backends.dual_store import DualStoreBackend
 from offsetmgr.server.store_backends.single_store import SingleStoreBackend
-from offsetmgr.server.store_backends.store_calls import Outcomes
+from offsetmgr.server.store_backends.store_calls import ChangeOutcomes
 from offsetmgr.server.store_backends.store_errors import commit_code, delete_code
 from offsetmgr.server.store_backends.store_executor import StoreWrite
 from offsetmgr.stores.dual import DualStore
@@ -202,7 +202,7 @@ class StoreBackend:
         self._stores.write(write)
         return write
 
-    async def _outcomes(self, write: StoreWrite) -> Outcomes | None:
+    async def _outcomes(self, write: StoreWrite) -> ChangeOutcomes | None:
         """The outcomes of a write; None if it did not end before the timeout."""
         await asyncio.wait([write.done], timeout=self._commit_timeout)
         self._end_backpressure()

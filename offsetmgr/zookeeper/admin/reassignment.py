@@ -17,7 +17,7 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, RequestProgress, checked_size, numbers
 from offsetmgr.zookeeper.nodes import paths
 
-Assignment = Mapping[TopicPartition, tuple[int, ...]]
+ReplicaAssignment = Mapping[TopicPartition, tuple[int, ...]]
 """Partition -> broker ids of its replicas, the preferred leader first."""
 
 
@@ -97,7 +97,7 @@ def _entry(what: str, entry: Any) -> tuple[TopicPartition, tuple[int, ...]]:
     return TopicPartition(topic, partition), tuple(replicas)
 
 
-def encode_reassignment(assignment: Assignment) -> bytes:
+def encode_reassignment(assignment: ReplicaAssignment) -> bytes:
     """Encodes the node's data, which Kafka's own tool can read, too. Raises `UsageError` if it is too large."""
     listed = [{"topic": tp.topic, "partition": tp.partition, "replicas": list(r)} for tp, r in assignment.items()]
     data = json.dumps({"version": 1, "partitions": listed}, separators=(",", ":")).encode()
@@ -105,7 +105,7 @@ def encode_reassignment(assignment: Assignment) -> bytes:
 
 
 def plan_reassignment(
-    state: AdminState, wanted: Assignment, *, allow_replication_change: bool = False
+    state: AdminState, wanted: ReplicaAssignment, *, allow_replication_change: bool = False
 ) -> list[ReassignmentStep]:
     """Returns a step for each partition, sorted; ``allow_replication_change`` allows a different number of replicas.
 
@@ -169,7 +169,7 @@ def _obstacle(
     return None
 
 
-def progress_of(state: AdminState, requested: Assignment) -> RequestProgress:
+def progress_of(state: AdminState, requested: ReplicaAssignment) -> RequestProgress:
     """Returns the progress of a reassignment. When the controller has finished, partitions that still differ have
     failed."""
     unfinished = state.reassignment or frozenset()

@@ -13,7 +13,7 @@ from offsetmgr.core.errors import Conflict, OffsetMgrError
 from offsetmgr.zookeeper.admin.state import AdminState, RequestProgress
 from offsetmgr.zookeeper.client.jute import ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import CheckVersion, Create, Operation, OperationState
+from offsetmgr.zookeeper.client.transactions import CheckVersion, Create, OperationState, TransactionOperation
 from offsetmgr.zookeeper.nodes import paths
 
 
@@ -30,7 +30,7 @@ def submit(
     Raises `Conflict` if they have changed or another request is running; nothing was written then. Also raises the
     error of the transaction; after a lost connection the error states that its outcome is unknown.
     """
-    operations: list[Operation] = [
+    operations: list[TransactionOperation] = [
         CheckVersion(paths.topic(name), state.topic(name).version) for name in sorted(set(topics))
     ]
     operations += [CheckVersion(paths.broker(broker), state.brokers[broker]) for broker in sorted(set(brokers))]

@@ -37,9 +37,9 @@ from offsetmgr.zookeeper.client.transactions import (
     CheckVersion,
     Create,
     Delete,
-    Operation,
     OperationState,
     SetData,
+    TransactionOperation,
     TransactionRequest,
     TransactionResult,
     encode_operation,
@@ -80,11 +80,11 @@ class ZookeeperSession(SessionReads):
 
     # --- writes -----------------------------------------------------------------------------------
 
-    def transaction(self, operations: Sequence[Operation]) -> TransactionResult:
+    def transaction(self, operations: Sequence[TransactionOperation]) -> TransactionResult:
         """Sends the operations as one transaction, which the server carries out entirely or not at all."""
         return self.transactions([operations])[0]
 
-    def transactions(self, batches: Sequence[Sequence[Operation]]) -> list[TransactionResult]:
+    def transactions(self, batches: Sequence[Sequence[TransactionOperation]]) -> list[TransactionResult]:
         """Sends several transactions in order, with several in flight, and returns the result of each.
 
         Raises only if nothing was sent. If the connection is lost later, the results report it. The session never sends
@@ -97,7 +97,7 @@ class ZookeeperSession(SessionReads):
         return [acl_failures[n] if n in acl_failures else next(rest) for n in range(len(batches))]
 
     def _send_transactions(
-        self, batches: Sequence[Sequence[Operation]], acls: Mapping[str, bytes | OffsetMgrError]
+        self, batches: Sequence[Sequence[TransactionOperation]], acls: Mapping[str, bytes | OffsetMgrError]
     ) -> list[TransactionResult]:
         sent = [
             TransactionRequest([encode_operation(op, self.chroot, _acl_of(op, acls)) for op in operations])
@@ -122,7 +122,7 @@ class ZookeeperSession(SessionReads):
             for outcome, request in zip(outcomes, sent, strict=True)
         ]
 
-    def _acls(self, batches: Sequence[Sequence[Operation]]) -> Mapping[str, bytes | OffsetMgrError]:
+    def _acls(self, batches: Sequence[Sequence[TransactionOperation]]) -> Mapping[str, bytes | OffsetMgrError]:
         """The ACL of every node to be created, or the error that prevents its computation, by path.
 
         Empty if the configured ACL is ``open``.
@@ -168,7 +168,11 @@ class ZookeeperSession(SessionReads):
                 return index, value, exception
 
     def _result(
-        self, operations: Sequence[Operation], request: TransactionRequest, value: Any, exception: Exception | None
+        self,
+        operations: Sequence[TransactionOperation],
+        request: TransactionRequest,
+        value: Any,
+        exception: Exception | None,
     ) -> TransactionResult:
         if isinstance(exception, CONNECTION_LOST):
             return _no_response_result(request, self._connection.connection_lost_error())
@@ -341,13 +345,13 @@ def _no_response_result(request: TransactionRequest, error: OffsetMgrError) -> T
     return TransactionResult(OperationState.NOT_SENT if request.cancel() else OperationState.UNKNOWN, error=error)
 
 
-def _acl_of(operation: Operation, acls: Mapping[str, bytes | OffsetMgrError]) -> bytes:
+def _acl_of(operation: TransactionOperation, acls: Mapping[str, bytes | OffsetMgrError]) -> bytes:
     acl = acls.get(operation.path, _OPEN)
     return acl if isinstance(acl, bytes) else _OPEN  # if the ACL is an error, the transaction is never sent
 
 
 def _acl_failure(
-    operations: Sequence[Operation], acls: Mapping[str, bytes | OffsetMgrError]
+    operations: Sequence[TransactionOperation], acls: Mapping[str, bytes | OffsetMgrError]
 ) -> TransactionResult | None:
     """The result of a transaction that creates a node whose ACL is unknown; None for other transactions."""
     for index, operation in enumerate(operations):

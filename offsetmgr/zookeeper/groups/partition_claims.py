@@ -23,8 +23,8 @@ from offsetmgr.zookeeper.client.transactions import (
     MAX_OPERATIONS_PER_TRANSACTION,
     Create,
     Delete,
-    Operation,
     OperationState,
+    TransactionOperation,
     TransactionResult,
 )
 from offsetmgr.zookeeper.groups.assignors import ThreadId
@@ -77,7 +77,7 @@ class PartitionClaims:
                 self.in_doubt -= partitions.keys()
                 return ClaimResult(claimed, held_by_others)
             self._ensure_parents(free)
-            operations: list[Operation] = []
+            operations: list[TransactionOperation] = []
             for tp in free:
                 if (ours := found[tp]) is not None:  # it names another thread, or was overwritten by hand
                     operations.append(Delete(self.path(tp), ours.version))
@@ -135,7 +135,7 @@ class PartitionClaims:
         root = paths.owners(self._group)
         ensure_nodes(self._session, [root, *(paths.owners_of_topic(self._group, topic) for topic in topics)])
 
-    def _send(self, operations: list[Operation]) -> None:
+    def _send(self, operations: list[TransactionOperation]) -> None:
         """Sends transactions. Some may be rejected or in doubt, so the caller reads the nodes again afterwards."""
         batches = [
             operations[at : at + MAX_OPERATIONS_PER_TRANSACTION]

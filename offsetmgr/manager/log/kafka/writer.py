@@ -32,7 +32,7 @@ from offsetmgr.manager.log.base import AppendRejected, Fenced, LogClosed, Outcom
 from offsetmgr.manager.log.kafka.known_log_ends import KnownLogEnds
 from offsetmgr.manager.log.kafka.linger import AdaptiveLinger
 from offsetmgr.manager.log.kafka.settings import SILENT
-from offsetmgr.records.base import Record
+from offsetmgr.records.base import EncodedRecord
 
 _FIRST_CLAIM_ATTEMPT_S: Final = 0.05
 _CLIENT_RETRY_PAUSE_S: Final = 0.5
@@ -85,7 +85,7 @@ class KafkaShardGroupWriter:
             self._fail(error)
         self._claimed = True
 
-    def append(self, batches: Mapping[int, Sequence[Record]], timeout: float) -> Mapping[int, int]:
+    def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout: float) -> Mapping[int, int]:
         """See `ShardGroupWriter.append`."""
         self._check_usable()
         if not self._claimed:
@@ -167,7 +167,7 @@ class KafkaShardGroupWriter:
             raise self._claim_failure(_error_in(raised)) from None
         self._known_ends.raise_to(offsets)
 
-    def _send(self, batches: Mapping[int, Sequence[Record]], deadline: float, reserve: float) -> dict[int, int]:
+    def _send(self, batches: Mapping[int, Sequence[EncodedRecord]], deadline: float, reserve: float) -> dict[int, int]:
         """Begins a transaction, sends the records and waits until they are confirmed. Returns the last offset of each
         partition for which the broker reported one. ``reserve`` is the time (seconds) before the deadline that is
         reserved for an abort."""
@@ -186,7 +186,7 @@ class KafkaShardGroupWriter:
 
     def _produce(
         self,
-        batches: Mapping[int, Sequence[Record]],
+        batches: Mapping[int, Sequence[EncodedRecord]],
         reports: dict[int, tuple[ck.KafkaError | None, int]],
     ) -> None:
         def delivered(error: ck.KafkaError | None, message: Any) -> None:
