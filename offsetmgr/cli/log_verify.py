@@ -24,7 +24,7 @@ app = typer.Typer()
 _VERIFY: Final = (
     *SEGMENT,
     Column("broker"),
-    Column("doubts", right=True, detail=True),
+    Column("suspicious_entries", right=True, detail=True),
     Column("why", optional=True),
 )
 

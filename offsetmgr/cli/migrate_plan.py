@@ -160,12 +160,12 @@ def _nothing_to_plan(source: str, where: str, topics: list[str]) -> GroupNotFoun
 
 def _print_next_steps(output: Path, summary: PlanSummary) -> None:
     """Prints the commands that follow."""
-    if refused := summary.actions[Action.REFUSE_BYTE_POSITION]:
+    if rejected := summary.actions[Action.REFUSE_BYTE_POSITION]:
         note(
             f"next: run the same command with --draft-partition-map FILE instead of --output, confirm that file, then "
-            f"add --partition-map FILE: {counted(refused, 'byte position')} of Kafka 0.7 cannot be planned without it"
+            f"add --partition-map FILE: {counted(rejected, 'byte position')} of Kafka 0.7 cannot be planned without it"
         )
-    if not refused or refused < sum(summary.actions.values()):
+    if not rejected or rejected < sum(summary.actions.values()):
         note(f"next: offsetmgr migrate apply {output}")
 
 

@@ -59,7 +59,7 @@ COLUMNS: Final = (
     Column("host"),
     Column("process", right=True),
     Column("epoch", right=True, optional=True),
-    Column("held_at", time=True, optional=True, title="STOPPED"),
+    Column("stopped_at", time=True, optional=True, title="STOPPED"),
     Column("followed_at", time=True, optional=True, title="FOLLOWED"),
 )
 
@@ -145,10 +145,10 @@ def switch_command(
         ) as stop:
             try:
                 evidence = switch.execute(mode, wait_s=ack_timeout / 1000, stay=stay, stop=stop)
-            except Conflict as given_up:
+            except Conflict as abandoned:
                 if not stop():
                     raise
-                raise Interrupted(f"{given_up.what} {given_up.why}") from given_up
+                raise Interrupted(f"{abandoned.what} {abandoned.why}") from abandoned
     _show_after(evidence, format)
     if evidence.unacknowledged:
         raise typer.Exit(FAILED)

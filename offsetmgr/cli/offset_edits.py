@@ -9,7 +9,6 @@ import typer
 
 from offsetmgr.cli.confirm import RunFlags
 from offsetmgr.cli.options import (
-    UnterminatedOption,
     AllGroups,
     AllTopics,
     BeforeImage,
@@ -20,6 +19,7 @@ from offsetmgr.cli.options import (
     OneGroup,
     TopicsOption,
     TranslateOption,
+    UnterminatedOption,
     Yes,
     connected,
     require_groups,

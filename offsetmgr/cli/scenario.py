@@ -134,11 +134,11 @@ def _from_file(
     ):
         crossed = crossing(snapshot)
         given: dict[str, dict[TopicPartition, int]] = {}
-        refused: dict[TopicPartition, OffsetMgrError] = {}
+        rejected: dict[TopicPartition, OffsetMgrError] = {}
         for entry in snapshot.read():
             crossed.load_topics({tp.topic for tp in entry.offsets})
             given[entry.group] = {tp: committed.offset for tp, committed in entry.offsets.items()}
             for tp, committed in entry.offsets.items():
                 if (error := crossed.recreation_error(tp, committed)) is not None:
-                    refused[tp] = error
-        return ToOffsets(given, refused)
+                    rejected[tp] = error
+        return ToOffsets(given, rejected)

@@ -14,7 +14,6 @@ import typer
 
 from offsetmgr.cli.confirm import RunFlags
 from offsetmgr.cli.options import (
-    UnterminatedOption,
     AllGroups,
     AllowRewind,
     BeforeImage,
@@ -25,6 +24,7 @@ from offsetmgr.cli.options import (
     Overwrite,
     TopicsOption,
     TranslateOption,
+    UnterminatedOption,
     Yes,
     connected,
     require_groups,

@@ -295,8 +295,8 @@ def copy(
             write_rows(_PLANNED, _sorted(found, planned), output)
             counts = {row["outcome"]: row["count"] for row in found.groupBy("outcome").count().collect()}
             summary = f"{counts.get('write', 0):,} would be written, {counts.get('unchanged', 0):,} are equal already"
-            if refused := counts.get("refuse-rewind"):
-                summary += f", {refused:,} would be refused (the target's offset is larger)"
+            if rejected := counts.get("refuse-rewind"):
+                summary += f", {rejected:,} would be refused (the target's offset is larger)"
             if gone := counts.get(RECREATED):
                 summary += f", {gone:,} are refused (the topic was recreated after the commit)"
             note(f"{summary}; nothing was written, --execute does it")

@@ -69,7 +69,7 @@ def elect(
         (
             *(Row(name, (name, None, None, None), False, error) for name, error in unreadable.items()),
             *(
-                Row(str(s.partition), (*s.partition, s.leader, s.preferred), s.needed, s.refused, _led(s.needed))
+                Row(str(s.partition), (*s.partition, s.leader, s.preferred), s.needed, s.rejected, _led(s.needed))
                 for s in steps
             ),
         ),
@@ -224,7 +224,7 @@ def _reassignment_rows(steps: Mapping[str, ReassignmentStep]) -> Iterator[Row]:
         replicas = (numbers(ids) or None for ids in (step.before, step.after, step.adding, step.removing))
         moves = bool(step.adding or step.removing)
         text = "" if moves else "another preferred leader" if step.changes else "has these replicas already"
-        yield Row(key, (*step.partition, *replicas), step.changes, step.refused, text)
+        yield Row(key, (*step.partition, *replicas), step.changes, step.rejected, text)
 
 
 def _content(path: Path) -> bytes:
@@ -289,7 +289,7 @@ def delete_topic(
                 s.topic,
                 (s.topic, s.partitions, s.replicas),
                 True,
-                s.refused,
+                s.rejected,
                 f"will wait for {s.waits_for}" if s.waits_for else "",
             )
             for s in steps

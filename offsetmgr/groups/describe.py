@@ -93,7 +93,7 @@ def require_idle(describe_groups: DescribeGroups, groups: Iterable[str], what: s
             raise _active(f"{what} of group {group!r}", description)
 
 
-def refuse_active(describe_groups: DescribeGroups, plans: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
+def reject_active(describe_groups: DescribeGroups, plans: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
     """Yields the plans, and marks those whose group has members.
 
     The problem of such a plan is `GroupActive`, because the members would overwrite the edit with their next commit. If

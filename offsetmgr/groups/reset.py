@@ -65,7 +65,7 @@ class ToOffsets:
     """An offset for each partition of each group, for example from a file, clamped to the log."""
 
     offsets: Mapping[str, Mapping[TopicPartition, int]]
-    refused: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
+    rejected: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
     """Partitions whose offsets are invalid because their topic was recreated."""
 
 
@@ -209,7 +209,7 @@ def _plan_group(
         current: Offset = found.offsets.get(tp, ABSENT)
         log, for_time, unreadable = logs.ranges[tp], logs.times.get(tp), found.errors.get(tp)
         if isinstance(scenario, ToOffsets) and unreadable is None:
-            unreadable = scenario.refused.get(tp)
+            unreadable = scenario.rejected.get(tp)
         if unreadable is not None:
             return PlannedChange(tp, current, None, problem=unreadable, writes=False)
         if isinstance(log, OffsetMgrError):

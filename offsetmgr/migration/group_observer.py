@@ -62,8 +62,8 @@ class ZookeeperRegistry:
             selected: tuple[str, ...] = ()
             try:
                 selected = tuple(sorted(topics_of(dict(m.subscription), m.pattern, topics)))
-            except (InvalidPattern, UnsupportedOperation) as refused:
-                error = refused
+            except (InvalidPattern, UnsupportedOperation) as rejected:
+                error = rejected
             if error is not None:
                 unreadable.append(f"{paths.member(group, m.member_id)} ({error})")
             found[m.member_id] = RegisteredMember(

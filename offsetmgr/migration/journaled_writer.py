@@ -56,7 +56,7 @@ class GroupWrite:
     """How messages call ``target`` and ``after``."""
     force: bool = False
     """Whether to overwrite any current value; only on the user's explicit request."""
-    refused: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
+    rejected: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
     """Partitions that will not be written after all, each with the reason. They are steps like the others, so that the
     first intent contains the correct before-images of all partitions."""
 
@@ -186,7 +186,7 @@ class Executor:
 
     def _execute(self, tasks: Iterable[GroupWrite]) -> Iterator[tuple[GroupOutcome, GroupWrite]]:
         in_flight: dict[str, GroupWrite] = {}
-        refused: list[tuple[GroupOutcome, GroupWrite]] = []
+        rejected: list[tuple[GroupOutcome, GroupWrite]] = []
         pending: list[JournalRecord] = []
         pending_lock = threading.Lock()
 
@@ -200,16 +200,16 @@ class Executor:
                 records += [self._intent(task) for task in batch]
                 self.journal.append(records)
                 for task in batch:
-                    if len(task.refused) == len(task.steps):
+                    if len(task.rejected) == len(task.steps):
                         with pending_lock:
-                            refused.append((_all_refused(task), task))
+                            rejected.append((_all_rejected(task), task))
                         continue
                     in_flight[task.target_group] = task
                     yield _edit(task)
 
-        def refused_groups() -> Iterator[tuple[GroupOutcome, GroupWrite]]:
+        def rejected_groups() -> Iterator[tuple[GroupOutcome, GroupWrite]]:
             with pending_lock:
-                done, refused[:] = list(refused), []
+                done, rejected[:] = list(rejected), []
                 pending.extend(self._outcome(outcome) for outcome, _ in done)
             yield from done
 
@@ -220,9 +220,9 @@ class Executor:
                 with pending_lock:
                     pending.append(self._outcome(outcome))
                 yield outcome, task
-                if refused:
-                    yield from refused_groups()
-            yield from refused_groups()
+                if rejected:
+                    yield from rejected_groups()
+            yield from rejected_groups()
         finally:
             self.journal.append(pending)
 
@@ -260,14 +260,14 @@ def _edit(task: GroupWrite) -> GroupEdit:
             task.allow_rewind or step.action is rewind,
         )
         for step in task.steps
-        if step.tp not in task.refused
+        if step.tp not in task.rejected
     }
     return GroupEdit(task.target_group, changes, task.guard)
 
 
-def _all_refused(task: GroupWrite) -> GroupOutcome:
+def _all_rejected(task: GroupWrite) -> GroupOutcome:
     """Returns the outcome of a group whose partitions are all refused, so that it is not passed to the store."""
-    return GroupOutcome(task.group, task.target_group, (), {}, dict(task.refused))
+    return GroupOutcome(task.group, task.target_group, (), {}, dict(task.rejected))
 
 
 def before_image(value: OffsetAndMetadata | None) -> Offset:
@@ -279,7 +279,7 @@ def outcome_of(task: GroupWrite, result: GroupEditResult) -> GroupOutcome:
     """Returns the outcome of a task from the store's result. An earlier run may already have written a part of it."""
     written: list[TopicPartition] = []
     unchanged: dict[TopicPartition, str] = {}
-    failed: dict[TopicPartition, OffsetMgrError] = dict(task.refused)
+    failed: dict[TopicPartition, OffsetMgrError] = dict(task.rejected)
     for step in task.steps:
         if step.tp in failed:
             continue

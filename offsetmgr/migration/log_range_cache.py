@@ -58,7 +58,7 @@ class LogRangeCache:
             return found.start <= offset <= found.end
         return self.cluster is None or tp.partition < 0
 
-    def refusal(self, tp: TopicPartition, offset: int) -> OffsetMgrError | None:
+    def rejection(self, tp: TopicPartition, offset: int) -> OffsetMgrError | None:
         """Returns the error of an offset outside its current log; None if the offset may be written."""
         if self.holds(tp, offset):
             return None

@@ -60,11 +60,11 @@ class Action(StrEnum):
         return self is Action.COPY or self is Action.REWIND
 
     @property
-    def refuses(self) -> bool:
-        return self in _REFUSALS
+    def rejects(self) -> bool:
+        return self in _REJECTIONS
 
 
-_REFUSALS = frozenset(action for action in Action if action.value.startswith("refuse-"))
+_REJECTIONS = frozenset(action for action in Action if action.value.startswith("refuse-"))
 
 
 class PlanSource(NamedTuple):

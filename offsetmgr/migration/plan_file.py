@@ -83,7 +83,7 @@ class PlanSummary:
 
     @property
     def refused(self) -> int:
-        return sum(n for action, n in self.actions.items() if Action(action).refuses)
+        return sum(n for action, n in self.actions.items() if Action(action).rejects)
 
     def encode(self) -> dict[str, Any]:
         return {

@@ -331,9 +331,9 @@ class Planner:
             options = self.options
             if self.options_for is not None and isinstance(target_offset, Committed):
                 options = self.options_for(source.group, tp, target_offset)
-            if (refused := self.crossing.recreation_error(tp, found)) is not None:
+            if (rejected := self.crossing.recreation_error(tp, found)) is not None:
                 held = target_offset.value() if isinstance(target_offset, Committed) else None
-                return PlanStep(tp, Action.REFUSE_RECREATED, found.value(), held, None, refused.why)
+                return PlanStep(tp, Action.REFUSE_RECREATED, found.value(), held, None, rejected.why)
             keeps_epoch = capabilities.leader_epoch and self.crossing.comparison.keeps_epochs
             return decide(
                 tp, _carried(found, capabilities, keeps_epoch=keeps_epoch), target_offset, log.get(tp), options

@@ -95,7 +95,7 @@ def _check_change_to_dual(
     else:
         history = watch_group(view, group, window, enough=_can_begin)
         change = require_safe(_start_of(infer_phase(history)), CommitMode.DUAL)
-    refuse_offset_jump(change, history)
+    reject_offset_jump(change, history)
     return BounceStart(change, history)
 
 
@@ -124,7 +124,7 @@ def _start_of(found: InferredPhase) -> CommitMode:
     )
 
 
-def refuse_offset_jump(change: CommitModeChange, history: GroupHistory) -> None:
+def reject_offset_jump(change: CommitModeChange, history: GroupHistory) -> None:
     """Raises `GateRefused` if the unused store is ahead: a dual member reads the larger offset and skips messages."""
     jumps = _jumps(change, history)
     if jumps:

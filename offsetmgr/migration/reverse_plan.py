@@ -123,7 +123,7 @@ class ReversePlanner:
         if forward.error:
             return f"it was never copied ({forward.error})"
         none = f"{self.base.source.uri} holds none of it"
-        refused = next((step for step in forward.steps if step.action.refuses), None)
-        if refused is not None:
-            return f"it was never copied ({refused.tp} {refused.action}), and {none}"
+        rejected = next((step for step in forward.steps if step.action.rejects), None)
+        if rejected is not None:
+            return f"it was never copied ({rejected.tp} {rejected.action}), and {none}"
         return f"there was nothing to copy, and {none}" if not forward.writes() else f"it was never copied, and {none}"

@@ -50,8 +50,8 @@ class ProtocolStore(StoreBase):
         """Returns a client that has not connected yet."""
         raise NotImplementedError
 
-    def _edits(self, client: Client, timeout: float) -> ProtocolEdits:
-        """Returns the object that reads and edits groups; ``timeout`` is in seconds."""
+    def _edits(self, client: Client, timeout_s: float) -> ProtocolEdits:
+        """Returns the object that reads and edits groups; ``timeout_s`` is in seconds."""
         raise NotImplementedError
 
     @property

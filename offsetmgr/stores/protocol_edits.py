@@ -57,13 +57,13 @@ class _Stale(Exception):
 class ProtocolEdits:
     """Reads and edits batches of groups. The methods run in the client's event loop."""
 
-    def __init__(self, client: Client, timeout: float) -> None:
+    def __init__(self, client: Client, timeout_s: float) -> None:
         self._client = client
-        self._timeout = timeout
+        self._timeout_s = timeout_s
 
     def deadline(self) -> float:
         """Returns the deadline of a call that starts now, as a time of the loop's clock."""
-        return asyncio.get_running_loop().time() + self._timeout
+        return asyncio.get_running_loop().time() + self._timeout_s
 
     async def fetch(self, group: str, partitions: Sequence[TopicPartition] | None, deadline: float) -> FetchedGroup:
         """Returns the offsets of one group. Raises `OffsetMgrError`."""

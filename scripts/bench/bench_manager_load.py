@@ -114,7 +114,7 @@ def fill(bootstrap: str, topic: str, what: Iterator[tuple[int, bytes, bytes]], *
 
 
 async def serve(log: KafkaLog, form: str, shard_groups: Sequence[int], standby: bool) -> ManagerRuntime:
-    runtime = ManagerRuntime(log, record_format(form), Always(), ManagerConfig(standby=standby, lag_interval=0.2))
+    runtime = ManagerRuntime(log, record_format(form), Always(), ManagerConfig(standby=standby, lag_interval_s=0.2))
     await runtime.start()
     await take(runtime, shard_groups)
     return runtime
@@ -156,7 +156,7 @@ async def child_takeover(bootstrap: str) -> dict[str, float]:
     tune_process()
     owner = await serve(KafkaLog(bootstrap, OURS, SHARDS), "kafka", range(8), standby=False)
     standby = ManagerRuntime(
-        KafkaLog(bootstrap, OURS, SHARDS), record_format("kafka"), Always(), ManagerConfig(lag_interval=0.2)
+        KafkaLog(bootstrap, OURS, SHARDS), record_format("kafka"), Always(), ManagerConfig(lag_interval_s=0.2)
     )
     await standby.start()
     await until(lambda: standby.caught_up, 120)
@@ -223,7 +223,7 @@ def fetch_during_load(kafka: KafkaBroker, directory: Path) -> bool:
     with manager(kafka.bootstrap, directory, *options, wait=False) as address, ThreadPoolExecutor(1) as beside:
         waiting = beside.submit(wait_for_offsets, address, began)
         answers, wrong = asyncio.run(asyncio.wait_for(fetches_until_loaded(address), 180))
-        right, seconds, refused = waiting.result()
+        right, seconds, rejected = waiting.result()
     print(
         f"  a client that asked at once had {'the right' if right else 'WRONG'} offsets after "
         f"{seconds:.1f} s; calls that ended with a retriable error before: {refused}",
@@ -243,17 +243,17 @@ def wait_for_offsets(address: str, began: float) -> tuple[bool, float, int]:
     """Fetches with an unmodified client. Returns whether the offsets are right, the seconds until it gets them, and the
     number of errors."""
     client = Consumer({"bootstrap.servers": address, "group.id": "bench-0000000", "log_level": 0})
-    refused = 0
+    rejected = 0
     while True:
         try:
             found = client.committed([TopicPartition("orders", p) for p in range(PER_GROUP)], timeout=60)
             break
         except Exception as error:
-            refused += 1
+            rejected += 1
             if time.perf_counter() - began > 120:
                 sys.exit(f"still refused: {error}")
     client.close()
-    return all(f.offset == TIMES and f.error is None for f in found), time.perf_counter() - began, refused
+    return all(f.offset == TIMES and f.error is None for f in found), time.perf_counter() - began, rejected
 
 
 async def fetches_until_loaded(address: str) -> tuple[Counter[int], int]:

@@ -71,7 +71,7 @@ def ours(settings: dict[str, Any]) -> list[list[float]]:
         handshake()
         for _ in range(settings["periods"]):
             called = time.monotonic()
-            coordinator.current_period_complete(mine, timeout=120)
+            coordinator.current_period_complete(mine, timeout_s=120)
             times.append([called, time.monotonic()])
         handshake()
     return times

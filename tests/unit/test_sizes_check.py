@@ -57,7 +57,3 @@ def test_the_signature_of_a_command_counts_neither_its_lines_nor_its_parameters(
     assert found(tmp_path, function(90, parameters=20, decorator=COMMAND, signature_lines=30)) == []
     (line,) = found(tmp_path, function(91, parameters=20, decorator=COMMAND, signature_lines=30))
     assert line == "one.py:2: work has 61 lines (at most 60)"
-
-
-def test_the_modules_of_offsetmgr_keep_the_limits(capsys: pytest.CaptureFixture[str]):
-    assert sizes.main() == 0, capsys.readouterr().out

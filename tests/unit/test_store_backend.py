@@ -192,7 +192,7 @@ def test_a_partition_that_cannot_be_read_is_an_error_with_the_others() -> None:
 def test_a_commit_times_out_and_is_not_written_if_it_has_not_started() -> None:
     async def scenario() -> None:
         store = SlowStore()
-        async with running(store, commit_timeout=1.0) as backend:
+        async with running(store, commit_timeout_s=1.0) as backend:
             begun = asyncio.ensure_future(backend.commit(commit("g", 1)))
             await until(lambda: store.streams, "the first stream")
             waiting = asyncio.ensure_future(backend.commit(commit("g", 2)))
@@ -303,7 +303,7 @@ def test_groups_in_trouble_do_not_hold_up_the_others() -> None:
     async def scenario() -> None:
         store = StuckStore()
         troubled = [f"troubled-{n}" for n in range(20)]
-        async with running(store, commit_timeout=5.0) as backend:
+        async with running(store, commit_timeout_s=5.0) as backend:
             store.stuck = set(troubled)
             store.go.set()  # for now they fail at once: the backend gets to know them
             for group in troubled:

@@ -82,13 +82,13 @@ def encode_offset_commit_v1(message: Mapping[str, Any], timestamp: int) -> bytes
     return bytes(body)
 
 
-async def expire_offsets(connection: Channel, commit: Mapping[str, Any], timeout: float) -> Message:
+async def expire_offsets(connection: Channel, commit: Mapping[str, Any], timeout_s: float) -> Message:
     """Deletes offsets on a broker that cannot delete single offsets: commits them with a retention that has expired.
 
     The broker removes them at its next check for expired offsets (every 10 minutes by default). ``commit`` is an
     OffsetCommit request of version 7; the result is a response of that version.
     """
-    broker = OlderBroker(connection, timeout)
+    broker = OlderBroker(connection, timeout_s)
     if broker.version(ApiKey.OFFSET_COMMIT, 2) == 2:
         return await broker.send(ApiKey.OFFSET_COMMIT, 2, {**commit, "retention_time": 1})
     return await broker.exchange_encoded(

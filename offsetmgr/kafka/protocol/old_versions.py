@@ -23,11 +23,11 @@ from offsetmgr.kafka.protocol.schema_codec import Message
 
 
 async def send_translated(
-    connection: Channel, api_key: int, version: int, message: Mapping[str, Any], timeout: float
+    connection: Channel, api_key: int, version: int, message: Mapping[str, Any], timeout_s: float
 ) -> Message:
     """Sends a request to a broker that does not support this version of the API. Returns a response in ``version``."""
     translate = _TRANSLATIONS.get(api_key, nearest_version)
-    return await translate(OlderBroker(connection, timeout), api_key, version, message)
+    return await translate(OlderBroker(connection, timeout_s), api_key, version, message)
 
 
 _TRANSLATIONS: Final[Mapping[int, Callable[[OlderBroker, int, int, Mapping[str, Any]], Awaitable[Message]]]] = {

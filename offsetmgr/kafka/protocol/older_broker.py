@@ -28,7 +28,7 @@ class OlderBroker(NamedTuple):
     """The connection to the older broker, and the timeout of each request in seconds."""
 
     connection: Channel
-    timeout: float
+    timeout_s: float
 
     def version(self, api_key: int, requested: int) -> int:
         """Returns the highest version up to ``requested`` that the broker supports. Raises `UnsupportedOperation` if
@@ -47,13 +47,13 @@ class OlderBroker(NamedTuple):
         return min(requested, high)
 
     async def send(self, api_key: int, version: int, message: Mapping[str, Any]) -> Message:
-        return await send_in_version(self.connection, api_key, version, message, self.timeout)
+        return await send_in_version(self.connection, api_key, version, message, self.timeout_s)
 
     async def exchange_encoded(
         self, api_key: int, version: int, body: bytes, read: Callable[[Cursor], Message]
     ) -> Message:
         """Sends an encoded body, and decodes the response with ``read``."""
-        frame = await self.connection.exchange(EncodedRequest(api_key, version, body), self.timeout)
+        frame = await self.connection.exchange(EncodedRequest(api_key, version, body), self.timeout_s)
         try:
             return read(Cursor(frame, 4, flexible=False, is_response=True))
         except InvalidRequest as error:

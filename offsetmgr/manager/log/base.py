@@ -107,8 +107,8 @@ class LogRecord(NamedTuple):
 class ShardGroupWriter(Protocol):
     """The writer of one shard group's partitions. One thread at a time uses it."""
 
-    def claim(self, timeout: float) -> None:
-        """Claims the shard group within ``timeout`` seconds. When it returns, every earlier writer is fenced and its
+    def claim(self, timeout_s: float) -> None:
+        """Claims the shard group within ``timeout_s`` seconds. When it returns, every earlier writer is fenced and its
         unfinished append has ended. The claim may use offsets of the log that contain no records.
 
         Called once for each writer. Raises `OffsetMgrError` (retriable or not); after an error the earlier writers may
@@ -116,8 +116,8 @@ class ShardGroupWriter(Protocol):
         """
         ...
 
-    def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout: float) -> Mapping[int, int]:
-        """Appends all batches or none of them within ``timeout`` seconds. Returns once every in-sync replica has them.
+    def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float) -> Mapping[int, int]:
+        """Appends all batches or none of them within ``timeout_s``. Returns once every in-sync replica has them.
 
         Returns the offset of the *last* record of each partition; the records of a partition have consecutive offsets.
         Empty batches are not allowed. Raises `AppendRejected`, `TooLarge`, `OutcomeUnknown`, `Fenced`.
@@ -165,8 +165,8 @@ class LogReader(Protocol):
         """
         ...
 
-    def poll(self, max_records: int, timeout: float) -> Sequence[LogRecord]:
-        """Returns up to ``max_records`` records, in order within each partition. Waits up to ``timeout`` seconds for
+    def poll(self, max_records: int, timeout_s: float) -> Sequence[LogRecord]:
+        """Returns up to ``max_records`` records, in order within each partition. Waits up to ``timeout_s`` seconds for
         the first one.
 
         It may return early without records if only a `position` has advanced. Raises `OffsetMgrError`; after
@@ -195,7 +195,7 @@ class PartitionLog(Protocol):
 
     def reader(self) -> LogReader: ...
 
-    def generation(self, timeout: float) -> str:
+    def generation(self, timeout_s: float) -> str:
         """Returns the identity of the topic; empty if unknown. It changes if the topic is deleted and recreated;
         offsets of the earlier topic are then invalid. Raises `OffsetMgrError`.
 
@@ -203,11 +203,11 @@ class PartitionLog(Protocol):
         """
         ...
 
-    def start_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:
+    def start_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:
         """Returns the first offset of each partition's log. Raises `OffsetMgrError`."""
         ...
 
-    def end_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:
+    def end_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:
         """Returns for each partition the offset below which every append has ended (the last stable offset).
 
         After a claim by a writer of this object, a reader that reaches this offset has seen every record that was ever

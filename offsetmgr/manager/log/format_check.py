@@ -24,15 +24,15 @@ _MAX_KEY_BYTES_SHOWN: Final = 20
 """The number of bytes of an unknown key that an error message contains."""
 
 
-def check_format(log: PartitionLog, name: str, what: str, timeout: float) -> None:
+def check_format(log: PartitionLog, name: str, what: str, timeout_s: float) -> None:
     """Reads the last records of every partition. ``name`` is the format to be written, ``what`` the topic's name.
 
     It accepts unknown records next to records of the format, because the shards report them. It rejects a topic with
     only unknown records. Raises `FormatMismatch`, `UnsuitableTopic`, and the errors of the read.
     """
     partitions = range(log.partitions)
-    ends = log.end_offsets(partitions, timeout)
-    starts = {p: max(start, ends[p] - _TAIL_OFFSETS) for p, start in log.start_offsets(partitions, timeout).items()}
+    ends = log.end_offsets(partitions, timeout_s)
+    starts = {p: max(start, ends[p] - _TAIL_OFFSETS) for p, start in log.start_offsets(partitions, timeout_s).items()}
     nonempty = {p: end for p, end in ends.items() if end > starts[p]}
     if not nonempty:
         return

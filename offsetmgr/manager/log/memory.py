@@ -84,17 +84,17 @@ class MemoryLog:
         """See `PartitionLog.reader`."""
         return MemoryReader(self._partitions, self._changed, self._reading)
 
-    def generation(self, timeout: float) -> str:  # noqa: ARG002 - at once
+    def generation(self, timeout_s: float) -> str:  # noqa: ARG002 - at once
         """See `PartitionLog.generation`."""
         with self._changed:
             return str(self._generation)
 
-    def start_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:  # noqa: ARG002 - at once
+    def start_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:  # noqa: ARG002 - at once
         """See `PartitionLog.start_offsets`."""
         with self._reading():
             return {partition: self._partitions[partition].start for partition in partitions}
 
-    def end_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:  # noqa: ARG002 - at once
+    def end_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:  # noqa: ARG002 - at once
         """See `PartitionLog.end_offsets`."""
         with self._reading():
             return {partition: self._partitions[partition].stable for partition in partitions}
@@ -263,12 +263,12 @@ class Append:
             raise ValueError("still waits for the high watermark")
         return self.offsets
 
-    def wait(self, timeout: float) -> None:
-        """Waits up to ``timeout`` seconds until it has ended. After the timeout it is aborted, and its error is
+    def wait(self, timeout_s: float) -> None:
+        """Waits up to ``timeout_s`` seconds until it has ended. After the timeout it is aborted, and its error is
         `AppendRejected`."""
         log = self._log
         with log._changed:
-            if not log._changed.wait_for(lambda: not self.waiting, timeout):
+            if not log._changed.wait_for(lambda: not self.waiting, timeout_s):
                 self.error = AppendRejected("append", "the replicas did not confirm it within the timeout")
                 log._end(self, written=False)
 
@@ -282,7 +282,7 @@ class MemoryWriter:
         self._epoch = -1
         self._terminal_error: OffsetMgrError | None = None
 
-    def claim(self, timeout: float) -> None:  # noqa: ARG002 - at once
+    def claim(self, timeout_s: float) -> None:  # noqa: ARG002 - at once
         """See `ShardGroupWriter.claim`."""
         if self._epoch != -1 or self._terminal_error is not None:
             raise ValueError("a writer claims once")
@@ -297,11 +297,11 @@ class MemoryWriter:
             raise ValueError("append before claim")
         return self._log._begin(self._shard_group, self._epoch, batches)
 
-    def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout: float) -> Mapping[int, int]:
+    def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float) -> Mapping[int, int]:
         """See `ShardGroupWriter.append`."""
         try:
             append = self.begin(batches)
-            append.wait(timeout)
+            append.wait(timeout_s)
             return append.result()
         except (Fenced, OutcomeUnknown) as error:
             self._terminal_error = error

@@ -60,9 +60,9 @@ class MemoryReader:
         with self._changed:
             self._positions = dict(starts)
 
-    def poll(self, max_records: int, timeout: float) -> Sequence[LogRecord]:
+    def poll(self, max_records: int, timeout_s: float) -> Sequence[LogRecord]:
         """See `LogReader.poll`."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout_s
         while True:
             with self._reading():
                 self._check_open()

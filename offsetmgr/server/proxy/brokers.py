@@ -77,11 +77,11 @@ class Brokers:
         self._refresher: asyncio.Task[None] | None = None
 
     async def start(
-        self, service: SocketServer, host: str, ports: ProxyPorts, tls: ssl.SSLContext | None, timeout: float
+        self, service: SocketServer, host: str, ports: ProxyPorts, tls: ssl.SSLContext | None, timeout_s: float
     ) -> None:
         """Opens a listener for every current broker. Raises `OffsetMgrError`."""
         self._ports = _Ports(service, host, ports, tls)
-        await self._refresh(asyncio.get_running_loop().time() + timeout)
+        await self._refresh(asyncio.get_running_loop().time() + timeout_s)
         self._refresher = asyncio.create_task(self._refresh_loop())
 
     async def close(self) -> None:

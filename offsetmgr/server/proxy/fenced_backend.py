@@ -94,7 +94,7 @@ class MemberFencingBackend:
         )
 
     def _reject(self, code: int) -> asyncio.Future[CommitResponse]:
-        self._counters["relay_commits_refused_total"] += 1
+        self._counters["relay_commits_rejected_total"] += 1
         return _done(CommitResponse(code))
 
     async def _resolve(self, key: _MemberKey, instance_id: str | None) -> None:
@@ -133,7 +133,7 @@ class MemberFencingBackend:
         ownership_epoch = self._inner.ownership_epoch(group)
         evidence_epoch = self._fence.evidence_epoch(group, ownership_epoch)
         sent = self._clock()
-        self._counters["relay_members_asked_total"] += 1
+        self._counters["relay_member_requests_total"] += 1
         try:
             if generation < 0:
                 idle = (await self._coordinators.prove_idle([group], deadline)).get(group)

@@ -131,11 +131,11 @@ class DualStoreBackend(SingleStoreBackend):
             "primary_in_doubt": self._in_doubt.count,
         }
 
-    async def close(self, grace: float) -> None:
+    async def close(self, grace_s: float) -> None:
         if self._reconciliation is not None:
             self._reconciliation.cancel()
         self._in_doubt.close()
-        if left := await self._secondary.flush(grace):
+        if left := await self._secondary.flush(grace_s):
             what = {"store": self._secondary_executor.store.uri, "partitions": left}
             _log.error(
                 "stopped before the secondary store received all commits; the next start writes the missing ones",
@@ -143,7 +143,7 @@ class DualStoreBackend(SingleStoreBackend):
             )
         self._secondary.close()
         await self._secondary_executor.close()
-        await super().close(grace)
+        await super().close(grace_s)
 
     def _on_written(
         self, group: str, changes: Mapping[TopicPartition, Change], outcomes: ChangeOutcomes

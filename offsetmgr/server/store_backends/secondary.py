@@ -35,6 +35,8 @@ _MAX_PAUSE_S: Final = 2.0
 _PERMANENT_ERROR_PAUSE_S: Final = 30.0
 """Seconds before a partition with a permanent error (not allowed, unreadable) is tried again."""
 _LOG_EVERY_S: Final = 30.0
+_FLUSH_POLL_S: Final = 0.02
+"""Seconds between two checks whether all pending values are written."""
 _MAX_KNOWN_VALUES: Final = 200_000
 """Maximum number of partitions whose value in the secondary is cached."""
 
@@ -163,7 +165,7 @@ class Secondary:
         still pending."""
         until = asyncio.get_running_loop().time() + seconds
         while self.pending and asyncio.get_running_loop().time() < until:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(_FLUSH_POLL_S)
         return self.pending
 
     def close(self) -> None:

@@ -69,7 +69,7 @@ class SingleStoreBackend:
         """See `Backend.metrics`."""
         return {"store_writes_waiting": self.executor.waiting}
 
-    async def close(self, grace: float) -> None:  # noqa: ARG002  # no other store has pending writes
+    async def close(self, grace_s: float) -> None:  # noqa: ARG002  # no other store has pending writes
         await self.executor.close()
 
     def _on_written(

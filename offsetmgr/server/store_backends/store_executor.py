@@ -175,14 +175,14 @@ class StoreExecutor:
         if not call.cancelled():
             call.exception()  # retrieves the exception, since the caller may have stopped waiting
 
-    async def close(self, grace: float = 1.0) -> None:
-        """Waits ``grace`` seconds for running calls, then closes the store, which ends them. Writes that have not
+    async def close(self, grace_s: float = 1.0) -> None:
+        """Waits ``grace_s`` seconds for running calls, then closes the store, which ends them. Writes that have not
         started fail."""
         await self.health.close()
         for lane in self._lanes:
             lane.close()
         if self._calls:
-            await asyncio.wait(self._calls, timeout=grace)
+            await asyncio.wait(self._calls, timeout=grace_s)
         await asyncio.get_running_loop().run_in_executor(None, self.store.close)
         self._executor.shutdown(wait=False, cancel_futures=True)
 

@@ -39,7 +39,7 @@ class ReassignmentStep(NamedTuple):
     partition: TopicPartition
     before: tuple[int, ...]
     after: tuple[int, ...]
-    refused: OffsetMgrError | None = None
+    rejected: OffsetMgrError | None = None
 
     @property
     def changes(self) -> bool:
@@ -109,7 +109,7 @@ def plan_reassignment(
 ) -> list[ReassignmentStep]:
     """Returns a step for each partition, sorted; ``allow_replication_change`` allows a different number of replicas.
 
-    A step's ``refused`` is the reason why its partition cannot be reassigned. Raises `ControllerRequestRefused` without
+    A step's ``rejected`` is the reason why its partition cannot be reassigned. Raises `ControllerRequestRefused` without
     a controller and while another reassignment is running, and `UsageError` if ``wanted`` is empty.
     """
     what = "reassignment"

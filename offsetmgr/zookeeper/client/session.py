@@ -92,7 +92,9 @@ class ZookeeperSession(SessionReads):
         """
         self._connection.ready(time.monotonic() + self._timeout_s)
         acls = self._acls(batches)
-        acl_failures = {n: refused for n, ops in enumerate(batches) if (refused := _acl_failure(ops, acls)) is not None}
+        acl_failures = {
+            n: rejected for n, ops in enumerate(batches) if (rejected := _acl_failure(ops, acls)) is not None
+        }
         rest = iter(self._send_transactions([ops for n, ops in enumerate(batches) if n not in acl_failures], acls))
         return [acl_failures[n] if n in acl_failures else next(rest) for n in range(len(batches))]
 

@@ -70,8 +70,8 @@ class AssignedConsumer:
             for partition in removed:
                 del self.positions[partition]
 
-    def take(self, max_records: int, timeout: float) -> list[Run]:
-        """Returns up to ``max_records`` records that have arrived. Waits up to ``timeout`` seconds if there are none.
+    def take(self, max_records: int, timeout_s: float) -> list[Run]:
+        """Returns up to ``max_records`` records that have arrived. Waits up to ``timeout_s`` seconds if there are none.
         Returns nothing if only a position advanced.
 
         If a partition is unreadable, it first returns the records before the error and then raises `OffsetMgrError`.
@@ -81,7 +81,7 @@ class AssignedConsumer:
         self._raise_failures()
         messages: list[ConfluentMessage] = self._client.consume(max_records, 0)
         if not messages:
-            first = self._client.poll(timeout)  # `consume` would wait until it has the maximum number of records
+            first = self._client.poll(timeout_s)  # `consume` would wait until it has the maximum number of records
             if first is None:
                 return []
             messages = [first, *self._client.consume(max_records - 1, 0)] if max_records > 1 else [first]

@@ -95,9 +95,9 @@ class KafkaReader:
             self._follower.unassign([p for p, position in positions.items() if starts.get(p) != position])
             self._follower.assign({p: start for p, start in starts.items() if p not in positions})
 
-    def poll(self, max_records: int, timeout: float) -> Sequence[LogRecord]:
+    def poll(self, max_records: int, timeout_s: float) -> Sequence[LogRecord]:
         """Works as `LogReader.poll`. Returns early without records if only a position has advanced."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout_s
         while True:
             with self._follower_lock:
                 self._check_open()

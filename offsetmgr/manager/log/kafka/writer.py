@@ -73,11 +73,11 @@ class KafkaShardGroupWriter:
         self._last_append_ended_at = 0.0
         self._terminal_error: OffsetMgrError | None = None
 
-    def claim(self, timeout: float) -> None:
+    def claim(self, timeout_s: float) -> None:
         """Works as `ShardGroupWriter.claim`. Raises `TimedOut`, `Fenced`, `AppendRejected` (too few replicas) and
         errors of the broker. After an error the writer cannot be used any more."""
         self._check_usable()
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout_s
         try:
             self._fence_others(deadline)
             self._confirm_ends(deadline)
@@ -85,14 +85,14 @@ class KafkaShardGroupWriter:
             self._fail(error)
         self._claimed = True
 
-    def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout: float) -> Mapping[int, int]:
+    def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float) -> Mapping[int, int]:
         """See `ShardGroupWriter.append`."""
         self._check_usable()
         if not self._claimed:
             raise ValueError("append before claim")
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout_s
         started_at = time.monotonic()
-        offsets = self._send(batches, deadline, min(timeout * _ABORT_SHARE, _MAX_ABORT_S))
+        offsets = self._send(batches, deadline, min(timeout_s * _ABORT_SHARE, _MAX_ABORT_S))
         self._linger.on_confirmed(time.monotonic() - started_at)
         self._commit(deadline)
         self._last_append_ended_at = time.monotonic()
