@@ -38,12 +38,12 @@ class _ListCommand(typer.core.TyperCommand):
     """A command whose ``--state`` may go without a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        given: list[str] = []
+        remaining_args: list[str] = []
         for at, argument in enumerate(args):
-            given.append(argument)
+            remaining_args.append(argument)
             if argument == "--state" and (at + 1 == len(args) or args[at + 1].startswith("-")):
-                given.append("")
-        return super().parse_args(ctx, given)
+                remaining_args.append("")
+        return super().parse_args(ctx, remaining_args)
 
 
 @app.command("list", cls=_ListCommand)

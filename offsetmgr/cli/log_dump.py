@@ -217,10 +217,10 @@ def _logs_at(path: Path, chosen: Any, failed: OnError) -> Iterator[Log]:
     )
     from offsetmgr.segments.segment import Segment
 
-    there = is_directory(path)
-    if there is None:
+    is_log_directory = is_directory(path)
+    if is_log_directory is None:
         raise FileFailure(f"cannot read {path}", "there is no such file or directory")
-    if not there:
+    if not is_log_directory:
         yield Log(_partition_named_by(path.parent), (Segment.of(path),))
         return
     directories = list(partitions_in(path))

@@ -358,15 +358,15 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def run(**values: Any) -> Any:
-        given = {name: values.pop(name) for name in options}
+        flag_values = {name: values.pop(name) for name in options}
         settings = SettingsLayer(
-            bootstrap_server=given["bootstrap_server"],
-            zookeeper=given["zookeeper"],
-            store=given["store"],
-            command_config=given["command_config"],
-            timeout_ms=given["timeout"],
+            bootstrap_server=flag_values["bootstrap_server"],
+            zookeeper=flag_values["zookeeper"],
+            store=flag_values["store"],
+            command_config=flag_values["command_config"],
+            timeout_ms=flag_values["timeout"],
         )
-        with ConnectFlags(settings, given["context"]) as connect:
+        with ConnectFlags(settings, flag_values["context"]) as connect:
             return command(connect=connect, **values)
 
     keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]

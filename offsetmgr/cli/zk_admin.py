@@ -108,7 +108,7 @@ def _chosen(session: ZookeeperSession, texts: list[str]) -> tuple[list[TopicPart
     names = topic_names(session)
     selected = [name for name in names if selection.matches_topic(name)]
     state = read_state(session, selected)
-    there: dict[str, int] = {}
+    partition_counts: dict[str, int] = {}
     partitions: list[TopicPartition] = []
     unreadable: dict[str, OffsetMgrError] = {}
     for name in selected:
@@ -119,10 +119,10 @@ def _chosen(session: ZookeeperSession, texts: list[str]) -> tuple[list[TopicPart
         except OffsetMgrError as error:
             unreadable[name] = error
             continue
-        there[name] = len(numbers)
+        partition_counts[name] = len(numbers)
         partitions += [TopicPartition(name, number) for number in numbers]
     readable = [text for text in texts if TopicSelection.parse([text]).patterns[0].name not in unreadable]
-    found = TopicSelection.parse(readable).expand(there, partitions) if readable or not texts else []
+    found = TopicSelection.parse(readable).expand(partition_counts, partitions) if readable or not texts else []
     if not found and not unreadable:
         raise UnknownTopicOrPartition(" ".join(texts) or "--all-topics", f"no topic of {session.connect} matches")
     return found, unreadable

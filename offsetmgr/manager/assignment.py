@@ -133,14 +133,14 @@ def assign(
 def node_ids(addresses: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
     """Returns a node id for each address, computed from the addresses alone. If two addresses have the same hash, the
     later one in sorted order gets the next free id."""
-    taken: dict[int, tuple[str, int]] = {}
+    addresses_by_id: dict[int, tuple[str, int]] = {}
     for host, port in sorted(set(addresses)):
         digest = hashlib.sha256(f"{host}:{port}".encode()).digest()
         number = int.from_bytes(digest[:8], "big") % _NODE_IDS
-        while FIRST_NODE_ID + number in taken:
+        while FIRST_NODE_ID + number in addresses_by_id:
             number = (number + 1) % _NODE_IDS
-        taken[FIRST_NODE_ID + number] = (host, port)
-    return {address: node_id for node_id, address in taken.items()}
+        addresses_by_id[FIRST_NODE_ID + number] = (host, port)
+    return {address: node_id for node_id, address in addresses_by_id.items()}
 
 
 def _claims(metadata: Mapping[str, ManagerMetadata]) -> dict[int, tuple[int, str]]:

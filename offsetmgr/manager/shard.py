@@ -170,8 +170,10 @@ class Shard:
         errors: dict[tuple[str, int], int] = {}
         records: list[EncodedRecord] = []
         runs: list[RecordRun] = []
-        for topic, asked in request.topics:
-            accepted = asked if self._all_metadata_fits(asked) else self._with_valid_metadata(topic, asked, errors)
+        for topic, commits in request.topics:
+            accepted = (
+                commits if self._all_metadata_fits(commits) else self._with_valid_metadata(topic, commits, errors)
+            )
             if accepted:
                 records += self._format.encode_commit(group, topic, accepted, now_ms, expire)
                 runs.append(RecordRun(group, topic, [*map(_PARTITION, accepted)]))

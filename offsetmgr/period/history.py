@@ -165,11 +165,11 @@ class History:
 
     def all_work(self, numbers: Iterable[int] | None = None) -> dict[tuple[int, str], Work]:
         """Returns the work on the periods with these numbers (None: on all), by number and job."""
-        wanted = None if numbers is None else set(numbers)
+        selected = None if numbers is None else set(numbers)
         keys = []
         for name in self._session.children(self._directory) or ():
             number, _, job = name.partition("-")
-            if number.isdigit() and job and (wanted is None or int(number) in wanted):
+            if number.isdigit() and job and (selected is None or int(number) in selected):
                 keys.append((int(number), job))
         paths = [self._path(job, number) for number, job in sorted(keys)]
         found = {}

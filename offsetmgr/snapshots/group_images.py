@@ -79,13 +79,13 @@ def write_images(stream: BinaryIO, header: SnapshotHeader, groups: Iterable[tupl
     group_count = offset_count = partitions = 0
     for group, rows in groups:
         changed = [row[0] for row in rows]
-        there = [row[0] for row in rows if isinstance(row[1], Committed)]
+        committed_partitions = [row[0] for row in rows if isinstance(row[1], Committed)]
         found = [row[1] for row in rows if isinstance(row[1], Committed)]
-        before = encoder.columns(group, there, found)
+        before = encoder.columns(group, committed_partitions, found)
         after = encoder.planned_offsets(changed, [None if row[2] is None else row[2][0] for row in rows])
         blocks.add(before + NO_END + after)
         group_count += 1
-        offset_count += len(there)
+        offset_count += len(committed_partitions)
         partitions += len(rows)
     blocks.flush()
     blocks.add(encoder.group("", {}) + end(group_count, offset_count, checked.crc32) + encoder.planned_offsets((), ()))

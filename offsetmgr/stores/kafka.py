@@ -230,8 +230,8 @@ class KafkaGroupLock:
         if not self._member_lock.keeps_epochs:
             changes = without_epochs(changes)
 
-        async def write(wanted: Mapping[TopicPartition, OffsetAndMetadata]) -> CommitErrors:
-            return await self._member_lock.commit(wanted, deadline)
+        async def write(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> CommitErrors:
+            return await self._member_lock.commit(offsets, deadline)
 
         async def erase(partitions: Sequence[TopicPartition]) -> CommitErrors:
             return await self._member_lock.delete(partitions, deadline)

@@ -89,11 +89,11 @@ class ProtocolEdits:
         )
         return [group_offsets(group, group_id_error(group) or found[group]) for group in groups]
 
-    async def scan_partitions(self, asked: list[tuple[str, Sequence[TopicPartition]]]) -> list[GroupOffsets]:
+    async def scan_partitions(self, requests: list[tuple[str, Sequence[TopicPartition]]]) -> list[GroupOffsets]:
         """Returns the offsets of the given partitions of each group. Raises the errors of `scan`."""
-        good = {group: partitions for group, partitions in asked if group_id_error(group) is None}
+        good = {group: partitions for group, partitions in requests if group_id_error(group) is None}
         found: dict[str, FetchedGroup | OffsetMgrError] = dict(await self._client.fetch(good, self.deadline()))
-        return [group_offsets(group, group_id_error(group) or found[group]) for group, _ in asked]
+        return [group_offsets(group, group_id_error(group) or found[group]) for group, _ in requests]
 
     async def edit(self, edits: list[GroupEdit]) -> list[GroupEditResult]:
         """Returns one result for each edit; the edits must be of different groups. Raises only if the client has never

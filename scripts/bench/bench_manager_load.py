@@ -144,12 +144,12 @@ async def child_load(bootstrap: str) -> dict[str, float]:
     before = resident()
     started = time.perf_counter()
     runtime = await serve(log, "kafka", range(8), standby=False)
-    taken = time.perf_counter() - started
+    duration_s = time.perf_counter() - started
     after_load()
     held = sum(status.offsets for status in runtime.status())
     grown = resident() - before
     await runtime.close()
-    return {"seconds": taken, "offsets": held, "bytes": grown / held}
+    return {"seconds": duration_s, "offsets": held, "bytes": grown / held}
 
 
 async def child_takeover(bootstrap: str) -> dict[str, float]:
@@ -204,11 +204,11 @@ def load(kafka: KafkaBroker, directory: Path, offsets: int) -> bool:
     starter.commit(offsets=[TopicPartition(OURS, 0, 1)], asynchronous=False)  # makes the broker create its topic
     starter.close()
     count = fill(kafka.bootstrap, THEIRS, records(offsets, PER_GROUP, TIMES), **{"client.id": "__admin_client"})
-    theirs = [broker_rate(kafka, count) for _ in range(3)]
-    ours = [in_child("load", kafka.bootstrap) for _ in range(4)][1:]
-    rate = sorted(count / found["seconds"] for found in ours)[1]
-    peer = sorted(theirs)[1]
-    bytes_ = max(found["bytes"] for found in ours)
+    broker_rates = [broker_rate(kafka, count) for _ in range(3)]
+    manager_rates = [in_child("load", kafka.bootstrap) for _ in range(4)][1:]
+    rate = sorted(count / found["seconds"] for found in manager_rates)[1]
+    peer = sorted(broker_rates)[1]
+    bytes_ = max(found["bytes"] for found in manager_rates)
     fine = rate / peer >= MIN_LOAD, bytes_ <= MAX_BYTES
     print(f"load of {count:,} records for {offsets:,} offsets: broker {peer:,.0f}/s, manager {rate:,.0f}/s", flush=True)
     print(f"  ratio {rate / peer:.2f} (bound {MIN_LOAD:g})  {'ok' if fine[0] else 'LOW'}")
@@ -226,7 +226,7 @@ def fetch_during_load(kafka: KafkaBroker, directory: Path) -> bool:
         right, seconds, rejected = waiting.result()
     print(
         f"  a client that asked at once had {'the right' if right else 'WRONG'} offsets after "
-        f"{seconds:.1f} s; calls that ended with a retriable error before: {refused}",
+        f"{seconds:.1f} s; calls that ended with a retriable error before: {rejected}",
         flush=True,
     )
     said = ", ".join(f"{count:,} with error {code}" for code, count in sorted(answers.items()) if code)

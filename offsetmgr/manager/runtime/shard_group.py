@@ -168,8 +168,8 @@ class ShardGroup:
         return future
 
     def wait_for_writes(self) -> asyncio.Future[None]:
-        """Returns a future that completes once all writes in flight have ended. A write whose request timed out, or whose
-        outcome is unknown, has not ended. The future raises `TimedOut` after a claim's and a commit's timeout."""
+        """Returns a future that completes once all writes in flight have ended. A write that timed out or has an
+        unknown outcome has not ended. The future raises `TimedOut` after the timeouts of a claim and a commit."""
         done: asyncio.Future[None] = self._loop.create_future()
         newest = self._open_batch or (self._in_flight[-1] if self._in_flight else None)
         if newest is None and not self.recovering:

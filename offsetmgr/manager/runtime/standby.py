@@ -214,8 +214,10 @@ class StandbyReplica:
                 shard_group.shards[partition].replay_newest({}, reached[partition])
         for shard_group in {shard_group.number: shard_group for _, shard_group in self._following.values()}.values():
             before = [self.ends[partition] for partition in shard_group.partitions if partition in self.ends]
-            there = [reached.get(partition, -1) for partition in shard_group.partitions]
-            if len(before) == len(there) and all(at >= end for at, (end, _) in zip(there, before, strict=True)):
+            reached_offsets = [reached.get(partition, -1) for partition in shard_group.partitions]
+            if len(before) == len(reached_offsets) and all(
+                at >= end for at, (end, _) in zip(reached_offsets, before, strict=True)
+            ):
                 shard_group.current_at = max(shard_group.current_at, min(as_of for _, as_of in before))
         self.ends |= {partition: (end, asked_at) for partition, end in ends.items()}
         self.last_error = ""

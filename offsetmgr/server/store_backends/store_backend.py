@@ -237,22 +237,22 @@ class StoreBackend:
             return FetchResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if not request.group:
             return FetchResponse(ErrorCode.INVALID_GROUP_ID)
-        asked = None
+        requested = None
         if request.topics is not None:
-            asked = [TopicPartition(topic, p) for topic, partitions in request.topics for p in partitions]
-            if not asked:
+            requested = [TopicPartition(topic, p) for topic, partitions in request.topics for p in partitions]
+            if not requested:
                 return FetchResponse(ErrorCode.NONE, [(topic, []) for topic, _ in request.topics])
         self._counters["store_fetches_total"] += 1
         try:
             async with asyncio.timeout(self._fetch_timeout_s):  # wait_for may lose a cancellation (Python 3.11)
-                found = await self._stores.read(request.group, asked)
+                found = await self._stores.read(request.group, requested)
         except TimeoutError:
             late = TimedOut(self._store.uri, f"a read did not end within {self._fetch_timeout_s:g} s")
             return FetchResponse(self._record_error(late, commit_code))
         if found.error is not None:
             return FetchResponse(self._record_error(found.error, commit_code))
         topics: dict[str, list[tuple[int, int, int, str, int]]] = {}
-        for tp in sorted({**found.offsets, **found.errors}) if asked is None else asked:
+        for tp in sorted({**found.offsets, **found.errors}) if requested is None else requested:
             error = found.errors.get(tp)
             code = ErrorCode.NONE if error is None else self._record_error(error, commit_code)
             topics.setdefault(tp.topic, []).append(self._row(tp.partition, found.offsets.get(tp, ABSENT), code))

@@ -71,13 +71,13 @@ def decode_reassignment(what: str, data: bytes) -> dict[TopicPartition, tuple[in
     listed = document.get("partitions")
     if not isinstance(listed, list):
         raise MalformedData(what, "has no list 'partitions'", _FORM)
-    wanted: dict[TopicPartition, tuple[int, ...]] = {}
+    assignment: dict[TopicPartition, tuple[int, ...]] = {}
     for number, entry in enumerate(listed, 1):
         tp, replicas = _entry(f"{what}, partition entry {number}", entry)
-        if tp in wanted:
+        if tp in assignment:
             raise MalformedData(what, f"contains partition {tp} twice")
-        wanted[tp] = replicas
-    return wanted
+        assignment[tp] = replicas
+    return assignment
 
 
 _FORM = 'as in {"version":1,"partitions":[{"topic":"orders","partition":0,"replicas":[1,2]}]}'
@@ -105,12 +105,12 @@ def encode_reassignment(assignment: ReplicaAssignment) -> bytes:
 
 
 def plan_reassignment(
-    state: AdminState, wanted: ReplicaAssignment, *, allow_replication_change: bool = False
+    state: AdminState, assignment: ReplicaAssignment, *, allow_replication_change: bool = False
 ) -> list[ReassignmentStep]:
     """Returns a step for each partition, sorted; ``allow_replication_change`` allows a different number of replicas.
 
-    A step's ``rejected`` is the reason why its partition cannot be reassigned. Raises `ControllerRequestRefused` without
-    a controller and while another reassignment is running, and `UsageError` if ``wanted`` is empty.
+    A step's ``rejected`` is the reason why its partition cannot be reassigned. Raises `ControllerRequestRefused`
+    without a controller and while another reassignment is running, and `UsageError` if ``assignment`` is empty.
     """
     what = "reassignment"
     state.require_controller(what)
@@ -121,9 +121,9 @@ def plan_reassignment(
             f"wait until it is done, or cancel it: {cancel_command()}, "
             "where FILE is the request's file or its before-image",
         )
-    if not wanted:
+    if not assignment:
         raise UsageError(what, "no partition is named")
-    return [_step(state, tp, replicas, allow_replication_change) for tp, replicas in sorted(wanted.items())]
+    return [_step(state, tp, replicas, allow_replication_change) for tp, replicas in sorted(assignment.items())]
 
 
 def _step(

@@ -79,8 +79,8 @@ class PartitionClaims:
             self._ensure_parents(free)
             operations: list[TransactionOperation] = []
             for tp in free:
-                if (ours := found[tp]) is not None:  # it names another thread, or was overwritten by hand
-                    operations.append(Delete(self.path(tp), ours.version))
+                if (own_node := found[tp]) is not None:  # it names another thread, or was overwritten by hand
+                    operations.append(Delete(self.path(tp), own_node.version))
                 operations.append(Create(self.path(tp), str(partitions[tp]).encode(), ephemeral=True))
             self.in_doubt |= set(free)
             self._send(operations)
@@ -96,11 +96,13 @@ class PartitionClaims:
         if left & self.in_doubt:
             self._session.sync()  # afterwards no earlier request, sent on a lost connection, can still take effect
         for _ in range(_MAX_TRIES):
-            ours = {tp: node for tp, node in self._read(left).items() if node is not None and self._is_ours(node)}
-            self.in_doubt -= left - ours.keys()
-            if not ours:
+            owned_nodes = {
+                tp: node for tp, node in self._read(left).items() if node is not None and self._is_ours(node)
+            }
+            self.in_doubt -= left - owned_nodes.keys()
+            if not owned_nodes:
                 return
-            self._send([Delete(self.path(tp), node.version) for tp, node in ours.items()])
+            self._send([Delete(self.path(tp), node.version) for tp, node in owned_nodes.items()])
         raise Conflict(
             f"partitions of group {self._group}",
             "their owner nodes keep changing",
