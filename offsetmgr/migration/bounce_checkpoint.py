@@ -18,8 +18,8 @@ from typing import Any
 
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.core.errors import JournalError, UnknownVersion, UsageError
-from offsetmgr.migration import group_snapshot
-from offsetmgr.migration.group_snapshot import Observation
+from offsetmgr.migration import observation
+from offsetmgr.migration.observation import Observation
 
 FORMAT = "offsetmgr-bounce"
 VERSION = 2
@@ -95,7 +95,7 @@ class BounceState:
             "finished_ms": self.finished_ms,
             "steps": [{**asdict(s), "status": s.status.value} for s in self.steps],
             "copies": [asdict(c) for c in self.copies],
-            "baseline": group_snapshot.to_json(self.baseline),
+            "baseline": observation.to_json(self.baseline),
         }
 
 
@@ -134,7 +134,7 @@ def load(path: Path) -> BounceState | None:
         return BounceState(
             group=data["group"],
             change=CommitModeChange(CommitMode(data["from_phase"]), CommitMode(data["to_phase"])),
-            baseline=group_snapshot.from_json(data["baseline"], where=f"baseline of {path}"),
+            baseline=observation.from_json(data["baseline"], where=f"baseline of {path}"),
             steps=[RestartStep(**{**s, "status": StepStatus(s["status"])}) for s in data["steps"]],
             copies=[OffsetCopy(**c) for c in data["copies"]],
             opened_ms=data["opened_ms"],

@@ -1,6 +1,6 @@
 """Observes a live group of old consumers: its registry, its owners, both stores and the logs, once or over a window.
 
-The order of the reads is the one on which the evidence relies (see `group_snapshot`). It is the only module of the
+The order of the reads is the one on which the evidence relies (see `observation`). It is the only module of the
 runbooks that reads from servers, and it writes nothing.
 """
 
@@ -15,7 +15,7 @@ from offsetmgr.core.errors import GroupNotFound, InvalidPattern, OffsetMgrError,
 from offsetmgr.core.model import ABSENT, Committed, LogRange, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.cluster.base import Cluster
-from offsetmgr.migration.group_snapshot import Observation, OffsetReadResult, PartitionOwner, RegisteredMember
+from offsetmgr.migration.observation import Observation, OffsetReadResult, PartitionOwner, RegisteredMember
 from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups import ownership, registry

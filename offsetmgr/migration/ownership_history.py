@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Absent, Committed, LogRange, Offset, TopicPartition
-from offsetmgr.migration.group_snapshot import Observation, OffsetReadResult, PartitionOwner, clock_time, reading_text
+from offsetmgr.migration.observation import Observation, OffsetReadResult, PartitionOwner, clock_time, reading_text
 
 
 class OffsetChange(NamedTuple):

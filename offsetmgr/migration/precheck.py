@@ -13,7 +13,7 @@ from offsetmgr.core.errors import GateRefused, OffsetMgrError
 from offsetmgr.core.model import Committed, Offset, TopicPartition
 from offsetmgr.migration.evidence import Confidence, EvidenceThresholds, behaviour_of
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
-from offsetmgr.migration.group_snapshot import Observation, OffsetReadResult
+from offsetmgr.migration.observation import Observation, OffsetReadResult
 from offsetmgr.migration.ownership_history import GroupHistory, offset_or
 from offsetmgr.migration.phase_inference import InferredPhase, PhaseReport, assess_phase, infer_phase
 

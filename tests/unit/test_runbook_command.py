@@ -17,7 +17,7 @@ from offsetmgr.migration.bounce_checkpoint import (
     load,
     save,
 )
-from offsetmgr.migration.group_snapshot import Observation
+from offsetmgr.migration.observation import Observation
 from offsetmgr.migration.restart_command import CommandResult, check_template, fill_template, run_in_shell
 
 

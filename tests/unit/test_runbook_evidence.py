@@ -10,7 +10,7 @@ from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.core.errors import CoordinatorNotAvailable, GateRefused
 from offsetmgr.core.model import ABSENT, Committed, LogRange, TopicPartition
 from offsetmgr.migration.evidence import Confidence, EvidenceThresholds
-from offsetmgr.migration.group_snapshot import (
+from offsetmgr.migration.observation import (
     Observation,
     OffsetReadResult,
     PartitionOwner,
