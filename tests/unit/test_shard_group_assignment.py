@@ -314,8 +314,8 @@ def test_each_joining_says_something_else() -> None:
 
 @pytest.mark.parametrize("decode", [decode_metadata, decode_assignment])
 def test_an_unknown_version_is_named(decode: object) -> None:
-    with pytest.raises(UnknownVersion, match="its version is 2; the supported version is 1"):
-        decode(b'{"version":2}')  # type: ignore[operator]
+    with pytest.raises(UnknownVersion, match="its version is 3; the supported version is 2"):
+        decode(b'{"version":3}')  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"[]", b"{}", b'{"version":"1"}', b'{"version":true}', b"[" * 100_000])
