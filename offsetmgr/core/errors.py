@@ -21,8 +21,8 @@ class OffsetMgrError(Exception):
     """The base class of all errors that offsetmgr raises on purpose.
 
     ``what`` names the object or operation that failed, ``why`` gives the reason if it is known, and ``hint`` proposes
-    an action. ``code`` is the error code of Kafka's protocol, or None. ``retriable`` is True
-    if the same call may succeed later without any other change.
+    an action. ``code`` is the error code of Kafka's protocol, or None. ``retriable`` is True if the same call may
+    succeed later without any other change.
     """
 
     code: ClassVar[ErrorCode | None] = None

@@ -79,9 +79,9 @@ def test_a_claim_that_came_too_late_is_followed_by_nothing() -> None:
         made = plain(shard_group)
         claim = made.claim
 
-        def late(timeout: float) -> None:
+        def late(timeout_s: float) -> None:
             lease.good = False
-            claim(timeout)
+            claim(timeout_s)
             claimed.set()
 
         made.claim = late  # type: ignore[method-assign]

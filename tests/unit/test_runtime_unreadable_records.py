@@ -146,10 +146,10 @@ class DamagedLog(MemoryLog):
             followed.update(starts)
             follow(starts)
 
-        def polling(most: int, timeout: float) -> Sequence[LogRecord]:
+        def polling(most: int, timeout_s: float) -> Sequence[LogRecord]:
             if self.damaged and SHARD in followed:
                 raise CorruptRecords("offsets", SHARD, 1, "CRC32C")
-            return poll(most, timeout)
+            return poll(most, timeout_s)
 
         reader.load, reader.follow, reader.poll = loading, following, polling  # type: ignore[method-assign]
         return reader
