@@ -28,12 +28,12 @@ IMPOSSIBLE_TOPIC: Final = "?"
 """An invalid topic name. A request for it neither returns nor creates a topic."""
 
 _CHECKS_PARTITIONS_VERSION: Final = 4
-"""The OffsetCommit version that Kafka 2.0 introduced. From 2.0 on brokers reject commits for partitions that do not
+"""The OffsetCommit version that Kafka 2.0 introduced. Brokers from 2.0 on reject commits for partitions that do not
 exist."""
 _PARTITION_COUNTS_TTL_S: Final = 5.0
 _partition_counts_cache: Final[dict[Address, tuple[float, Mapping[str, int]]]] = {}
-"""A cache of the partition counts of all topics. For each broker it has the event loop's time of the request, and the
-result."""
+"""A cache of the partition counts of all topics. For each broker, the cache contains the time of the request (by the
+event loop's clock) and the partition counts."""
 _PARTITION: Final = struct.Struct(">hiii")
 """The start of a partition in Metadata 0 to 3: error code, partition number, leader, and the number of replica ids that
 follow."""
@@ -163,18 +163,19 @@ async def _offset_fetch(broker: _Broker, api_key: int, requested: int, message: 
                 (name, part) for name, part in parts if part["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             ]
             if unknown and not error:
-                error = await _check_unknown_partitions(broker, unknown)
+                error = await _clear_errors_of_missing(broker, unknown)
         return {"group_id": group["group_id"], "topics": [] if error else answer["topics"], "error_code": error}
 
     return {"groups": await asyncio.gather(*map(fetch, message["groups"]))}
 
 
 async def _all_offsets(broker: _Broker, version: int, group: str) -> Message:
-    """Returns all offsets of a group from a broker of 0.9 to 0.10.1, where a request without topics means all topics.
+    """Returns all offsets of a group from a broker of 0.9 to 0.10.1, to which a request without topics means all
+    topics.
 
-    Such a broker returns neither offsets nor an error while it loads the group, and if it is not the coordinator. So
-    the function accepts an empty response only if DescribeGroups shows, both before and after the request, that the
-    broker has loaded the group.
+    While such a broker loads the group, or if it is not the group's coordinator, it returns an empty response without
+    an error. So the function accepts an empty response only if DescribeGroups shows, both before and after the request,
+    that the broker has loaded the group.
     """
     request = {"group_id": group, "topics": []}
     answer = await broker.send(ApiKey.OFFSET_FETCH, version, request)
@@ -189,12 +190,13 @@ async def _all_offsets(broker: _Broker, version: int, group: str) -> Message:
     return {"group_id": group, "topics": [] if error else answer["topics"], "error_code": error}
 
 
-async def _check_unknown_partitions(broker: _Broker, unknown: list[tuple[str, Message]]) -> int:
+async def _clear_errors_of_missing(broker: _Broker, unknown: list[tuple[str, Message]]) -> int:
     """Clears the error of partitions that do not exist, because nothing is committed for them.
 
-    Brokers of 0.8.2 return UNKNOWN_TOPIC_OR_PARTITION for every partition that they do not know, whether it has a
-    committed offset or not. A broker that has just started knows no partitions at all for a moment. In that case the
-    function returns a retriable error code for the whole response, else 0.
+    Brokers of 0.8.2 return UNKNOWN_TOPIC_OR_PARTITION for every partition that they do not know, whether the partition
+    has a committed offset or not. A broker that has just started knows no partitions for a moment, although they exist.
+    If the metadata shows such a broker, the function clears no error and returns a retriable error code for the whole
+    response; otherwise it returns 0.
     """
     answer = await _metadata(broker, ApiKey.METADATA, 8, {"topics": None, "allow_auto_topic_creation": False})
     known = {topic["name"]: len(topic["partitions"]) for topic in answer["topics"]}
@@ -206,7 +208,8 @@ async def _check_unknown_partitions(broker: _Broker, unknown: list[tuple[str, Me
 
 
 async def _offset_commit(broker: _Broker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
-    """Commits in version 1 or later. Version 0 would commit to ZooKeeper; brokers of 0.8.2 support only these two.
+    """Commits in version 1 or later, because a commit in version 0 goes to ZooKeeper. Brokers of 0.8.2 support versions
+    0 and 1 only.
 
     Brokers up to 1.1 accept commits for partitions that do not exist, so this function rejects them.
     """
@@ -364,8 +367,9 @@ async def _metadata(broker: _Broker, api_key: int, requested: int, message: Mapp
     """Requests metadata of topics without creating missing ones.
 
     Before version 4 a request that names a missing topic may create it, so the function requests all topics instead.
-    Version 0 cannot express "no topic", so the function requests an invalid name. A broker of 0.8.2 lists no broker
-    while the cluster has no topic; the result then contains only the responding broker, with the id -1.
+    Version 0 cannot express "no topic", so the function requests an invalid name instead. While the cluster has no
+    topic, the response of a broker of 0.8.2 lists no brokers; the result then contains only the responding broker, with
+    the id -1.
     """
     version = broker.version(api_key, requested)
     names = None if message["topics"] is None else [topic["name"] for topic in message["topics"]]
@@ -389,8 +393,8 @@ async def _metadata(broker: _Broker, api_key: int, requested: int, message: Mapp
 def _metadata_reader(version: int, topics: Collection[str] | None) -> Callable[[Cursor], Message]:
     """Returns a decoder of Metadata 0 to 3.
 
-    It skips the replica ids, which no caller needs and which are most of a large response. It also skips the partitions
-    of topics that are not in ``topics``; None includes all topics.
+    The decoder skips the replica ids, which no caller needs and which make up most of a large response. It also skips
+    the partitions of topics that are not in ``topics``; None includes all topics.
     """
 
     def read(cursor: Cursor) -> Message:
