@@ -74,10 +74,10 @@ def test_secrets_are_in_no_repr(environ: dict[str, str]) -> None:
 def test_an_invalid_zookeeper_credential_is_blamed_on_its_source(environ: dict[str, str]) -> None:
     path = Path(environ["OFFSETMGR_CONFIG"])
     path.write_text(FILE.replace("[context.old]\n", "[context.old]\nzookeeper-auth = 'digest:hunter2'\n"))
-    with pytest.raises(ConfigError, match="config file .*: zookeeper-auth") as raised:
+    with pytest.raises(ConfigError, match=r"config file .*: zookeeper-auth") as raised:
         resolve(SettingsLayer(), "old", environ)
     assert "hunter2" not in str(raised.value)
-    with pytest.raises(ConfigError, match="^OFFSETMGR_ZOOKEEPER_AUTH"):
+    with pytest.raises(ConfigError, match=r"^OFFSETMGR_ZOOKEEPER_AUTH"):
         resolve(SettingsLayer(), "old", environ | {"OFFSETMGR_ZOOKEEPER_AUTH": "digest:hunter2"})
 
 
