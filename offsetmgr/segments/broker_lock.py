@@ -226,7 +226,8 @@ def _by_processes(directory: Path, log_dir: Path | None) -> BrokerUse:
 def _writes_to(process: Path, files: set[tuple[int, int]]) -> str | None:
     """Returns the name of one of ``files`` that the process has open for writing; empty if there is none.
 
-    Returns `None` if this user may not see the process's files. For an ended process and for a kernel thread, which have no files, the result is empty.
+    Returns `None` if this user may not see the process's files. For an ended process and for a kernel thread, which
+    have no files, the result is empty.
     """
     try:
         descriptors = list((process / "fd").iterdir())

@@ -95,7 +95,7 @@ def read_partition(
     unknown_start: OffsetMgrError | None = None
     try:
         _drop_before(replay, read_checkpoint(directory.absolute().parent / LOG_START).get(name, 0))
-    except (CorruptData, UnknownVersion, FileFailure) as error:  # like LogManager.loadLogs (3.9), which then uses no start offsets
+    except (CorruptData, UnknownVersion, FileFailure) as error:  # like LogManager.loadLogs (3.9)
         unknown_start = error
     decoded = decode(replay.newest)
     if decoded.foreign and decoded.foreign == len(replay.newest):

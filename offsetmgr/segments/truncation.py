@@ -23,7 +23,7 @@ class ExaminedSegment:
     """A segment with the result of its examination. ``fingerprint`` shows whether the file has changed since the
     examination.
 
-    ``later`` are the later segments of the same log. They were not examined, because the log will be truncated in this
+    ``later`` are the later segments of the same log. They were not examined, because the examination ends with this
     segment.
     """
 
