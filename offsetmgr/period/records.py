@@ -199,7 +199,7 @@ def decode_progress(path: str, data: bytes) -> ProgressNode:
             raise node.broken(f"{name!r} is not the number of a period")
         for partition in node.runs(topics):
             if partition in finished:
-                raise node.broken(f"contains {partition} twice among the finished ones")
+                raise node.broken(f"contains {partition} twice among the finished partitions")
             finished[partition] = int(name)
     idle = frozenset(node.partitions("idle"))
     return ProgressNode(node.text("member"), node.number("epoch"), finished, idle, node.ranges("ranges"))

@@ -37,10 +37,10 @@ def rerun_schedule(first_ms: int, length_ms: int, rerun: Rerun, live: OpenNode) 
     the rerun does not begin in the past, or if its periods are longer than those of the live run."""
     schedule = PeriodSchedule(first_ms, length_ms)
     if length_ms > live.schedule.length_ms:
-        why = f"are longer than the live run's, of {live.schedule.length_ms} ms"
-        raise UsageError(f"periods of {length_ms} ms", why, "a rerun has smaller ones, or the same")
+        why = f"are longer than the live run's periods of {live.schedule.length_ms} ms"
+        raise UsageError(f"periods of {length_ms} ms", why, "a rerun's periods must have the same length or be shorter")
     if first_ms >= live.schedule.period(live.number).start_ms:
-        raise UsageError(f"a rerun from {first_ms}", "does not begin in the past: the period is open, or in the future")
+        raise UsageError(f"a rerun from {first_ms}", "does not begin in the past: it must begin before the open period")
     if rerun.until_ms is not None and rerun.until_ms < schedule.period(0).end_ms:
         raise UsageError(f"a rerun until {rerun.until_ms}", "ends before the end of its first period")
     if rerun.until_ms is not None and (rerun.until_ms - first_ms) % length_ms:

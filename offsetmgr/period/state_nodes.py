@@ -268,7 +268,7 @@ class BarrierStateStore:
     def _already_closed_error(self, number: int) -> ServerError:
         return ServerError(
             f"ZooKeeper node {self.full(self.open_path)}",
-            f"was deleted or set back, although the history contains period {number} as closed",
+            f"was deleted or reset, although the history contains period {number} as closed",
             "start a new run under another root: a run never repeats closed periods by itself",
         )
 

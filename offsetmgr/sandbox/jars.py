@@ -188,7 +188,7 @@ def _run_ivy(name: str, command: list[str], scratch: Path, report: Progress) -> 
         raise SandboxError(
             f"cannot fetch the jars of {name}",
             "; ".join(dict.fromkeys(useful[-4:])) or f"Ivy ended with exit code {code}",
-            "check the network and its proxy, then try again; fetched files are kept",
+            "check the network connection and the proxy settings, then try again; fetched files are kept",
         )
 
 

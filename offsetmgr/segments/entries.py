@@ -130,9 +130,9 @@ class EntryReader:
     reader is created). ``what`` names the source in errors. The reader needs memory for a few times ``chunk`` bytes, or
     for a larger entry of up to ``max_entry_bytes``.
 
-    The attribute ``position`` is the position of the next entry. After an error it is the position of the first byte
-    that does not belong to a complete entry. ``incomplete_bytes`` is the number of bytes before ``end`` that do not
-    form a complete entry; `None` until the reader has reached the end.
+    The attribute ``position`` is the position of the next entry. After an error, all bytes
+    before this position belong to complete entries. ``incomplete_bytes`` is the number of bytes before ``end`` that do
+    not form a complete entry; `None` until the reader has reached the end.
     """
 
     def __init__(

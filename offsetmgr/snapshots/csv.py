@@ -98,7 +98,7 @@ class _CsvLineSyntax:
     def parse(self, line: str) -> tuple[str, str, int, int]:
         values = _split(line)
         if len(values) != len(self._columns):
-            raise BadLine(f"{len(values)} values where there are {len(self._columns)} ({','.join(self._columns)})")
+            raise BadLine(f"{len(values)} values instead of {len(self._columns)} ({','.join(self._columns)})")
         *names, partition, offset = values
         for column, value in zip(self._columns, names, strict=False):
             if not value:

@@ -98,7 +98,7 @@ class SparkFormat:
         for document in documents(stream, bad):
             try:
                 if first is not None:
-                    raise BadEntry(document.line, f"a second document, the first began in line {first}")
+                    raise BadEntry(document.line, f"a second document; the first one begins in line {first}")
                 first = document.line
                 found = offsets_of(document, document.parse(), (), lowest=EARLIEST)
             except BadEntry as entry:

@@ -286,11 +286,9 @@ def test_a_run_whose_coordinator_was_deleted_never_begins_again_by_itself(
             Delete(f"{root}/topic-partitions", view.partitions_version or 0),
         ]
     )
-    with pytest.raises(
-        OffsetMgrError, match="was deleted or set back, although the history contains period 0 as closed"
-    ):
+    with pytest.raises(OffsetMgrError, match="was deleted or reset, although the history contains period 0 as closed"):
         member.wait(1, 20)
-    with pytest.raises(OffsetMgrError, match="was deleted or set back"):
+    with pytest.raises(OffsetMgrError, match="was deleted or reset"):
         run.member("m2", A)
     assert BarrierStateStore(session, root).read().seen.open_ is None
 
