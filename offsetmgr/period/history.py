@@ -155,7 +155,7 @@ class History:
             raise Conflict(
                 f"period {period.start_ms} to {period.end_ms} of job {job}",
                 f"overlaps the processed period from {other.start_ms} to {other.end_ms}",
-                "each period of a rerun must lie within one period of the run: use the same length, or divide it evenly",
+                "each period of a rerun must lie within one period of the run: use its length, or divide it evenly",
             )
         return None
 
