@@ -1,8 +1,8 @@
 """The barrier: the open period, the partitions that must finish it, and the rule by which it closes. Pure.
 
 A period closes when every partition *of that period* has finished it. The set of its partitions is fixed when it opens;
-partitions that a topic gains meanwhile take part from the next period on. A finished partition stays finished, even if
-the member that reported it dies.
+partitions that are added to a topic later take part from the next period on. A finished partition stays finished, even
+if the member that reported it dies.
 """
 
 from __future__ import annotations

@@ -132,9 +132,10 @@ class PeriodCoordinator:
     def wait_registered(self, timeout: float = 30.0) -> int:
         """Waits for up to ``timeout`` seconds until this process is registered, and returns its epoch.
 
-        The epoch is larger than that of every earlier process with this member's name. Another process may have
-        replaced this one meanwhile, so every write that depends on the registration must contain the epoch. Raises
-        `Conflict` if another live process has the name, `TimedOut`, and the error that ended the membership.
+        The epoch is larger than that of every earlier process with this member's name. When this call returns, another
+        process may already have replaced this one, so every write that depends on the registration must contain the
+        epoch. Raises `Conflict` if another live process has the name, `TimedOut`, and the error that ended the
+        membership.
         """
         state = self._state
         with state.changed:

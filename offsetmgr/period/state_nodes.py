@@ -178,7 +178,8 @@ class BarrierStateStore:
         )
 
     def history(self, numbers: Sequence[int] | None = None) -> dict[int, ClosedPeriod]:
-        """Returns the closed periods with these numbers (None: all), by number. Missing ones are omitted.
+        """Returns the closed periods with these numbers, or all if ``numbers`` is `None`, keyed by number. Missing
+        periods are omitted.
 
         Also raises `CorruptData`, `UnknownVersion`.
         """
@@ -280,7 +281,7 @@ class BarrierStateStore:
 
     def stop_run(self, view: BarrierView, why: str) -> bool:
         """Makes the open period the last one of the run, and stores the reason ``why`` in its node. Returns False if
-        the run has advanced meanwhile, or has not begun."""
+        the run has advanced since ``view`` was read, or has not begun."""
         if view.seen.open_ is None or view.open_version is None:
             return False
         data = encode_open(replace(view.seen.open_, stopped=why))

@@ -117,8 +117,8 @@ def require_unused(path: Path, elsewhere: str = _ELSEWHERE) -> Iterator[BrokerUs
 
 @contextlib.contextmanager
 def require_unused_parent(target: Path, elsewhere: str = _ELSEWHERE) -> Iterator[None]:
-    """Like `require_unused`, for a file or directory ``target`` that will be created. Locks nothing if ``target`` is
-    outside every broker's log directory."""
+    """Does the same as `require_unused` for a new file or directory ``target``. Locks nothing if ``target`` is outside
+    every broker's log directory."""
     there = _nearest(target)
     if _log_dir(there) is None:
         yield
@@ -128,7 +128,7 @@ def require_unused_parent(target: Path, elsewhere: str = _ELSEWHERE) -> Iterator
 
 
 def check_parent_unused(target: Path, elsewhere: str = _ELSEWHERE) -> None:
-    """Raises `Conflict` if `require_unused_parent` would raise it. Takes no lock."""
+    """Raises `Conflict` in the cases in which `require_unused_parent` does. Takes no lock."""
     there = _nearest(target)
     if _log_dir(there) is not None and (found := detect_broker(there)).use is not Use.IDLE:
         raise in_use_error(there, found, elsewhere)

@@ -116,7 +116,7 @@ def examine(
     """Reads a segment from its beginning to the first damage, or to ``end`` (by default the file's size).
 
     ``base_offset`` is the base offset in the segment's file name; ``what`` names the file in errors. Raises
-    `FileFailure` if the file cannot be read, or becomes shorter meanwhile.
+    `FileFailure` if the file cannot be read, or becomes shorter while it is read.
     """
     examination = Examination(source, base_offset, what, end=end, index_interval=index_interval)
     for _ in examination:

@@ -90,8 +90,8 @@ class RecordEncoder:
         return b"".join((string(group), self._offsets(partitions, committed), errors))
 
     def left(self, partitions: Sequence[TopicPartition], left: Sequence[int | None]) -> bytes:
-        """Encodes the field ``left`` of before-images: the offset that each partition will have after the edit. Raises
-        the errors of `group`."""
+        """Encodes the field ``left`` of before-images: the offset after the edit in each of the partitions. Raises the
+        errors of `group`."""
         if not partitions:
             return b"\0"
         known = map(self._partitions.__getitem__, partitions)

@@ -97,7 +97,7 @@ def is_images(stream: BinaryIO) -> bool:
             return False
         stream.seek(0)
         schema = fastavro.block_reader(stream).writer_schema
-    except Exception:  # fastavro does not convert errors of its decoders; a later read reports the cause
+    except Exception:  # fastavro raises any error of its decoders; a later read of the file reports the cause
         return False
     finally:
         stream.seek(0)

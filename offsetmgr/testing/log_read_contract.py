@@ -61,8 +61,7 @@ class LogReadContract:
         raise NotImplementedError("override the fixture `log`")
 
     def leave_unfinished(self, log: PartitionLog, shard_group: int, batches: Mapping[int, Sequence[Record]]) -> None:
-        """Claims the shard group, begins an append and does not complete it, like a process that dies during an
-        append."""
+        """Claims the shard group, begins an append and abandons it, as a process that dies during an append does."""
         raise NotImplementedError("override `leave_unfinished`")
 
     @pytest.fixture
