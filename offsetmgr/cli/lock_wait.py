@@ -1,4 +1,5 @@
-"""Makes commands wait for the group locks of other or killed runs, with messages meanwhile."""
+"""Makes commands wait until the group locks of other or killed runs of offsetmgr have ended, and prints messages
+meanwhile."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ class LockWait:
 
 
 def lock_waiting_directory(directory: DescribeGroups) -> DescribeGroups:
-    """Wraps a source of group members for commands that edit: it waits until group locks of other runs have ended."""
+    """Wraps a function that describes groups, for commands that edit: the wrapper waits until the group locks of other
+    runs have ended."""
     return wait_for_leftover_locks(directory, SystemClock(), LockWait())
 
 
