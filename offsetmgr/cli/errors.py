@@ -21,7 +21,7 @@ BROKEN_PIPE: Final = 141
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C stopped a command before its end; ``remaining`` says what is not done and how to continue."""
+    """Ctrl-C stopped a command before its end; ``remaining`` describes what is not done and how to continue."""
 
     def __init__(self, remaining: str) -> None:
         super().__init__(remaining)

@@ -35,7 +35,7 @@ class LockWait:
         note(f"waiting up to {max(seconds, 1):.0f} s for the lock of another or a killed run of offsetmgr on {named}")
 
 
-def lock_waiting_directory(directory: DescribeGroups) -> DescribeGroups:
+def lock_waiting_source(directory: DescribeGroups) -> DescribeGroups:
     """Wraps a function that describes groups, for commands that edit: the wrapper waits until the group locks of other
     runs have ended."""
     return wait_for_leftover_locks(directory, SystemClock(), LockWait())
@@ -46,7 +46,7 @@ class _LockWaitingCluster:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._directory = lock_waiting_directory(cluster.describe_groups)
+        self._directory = lock_waiting_source(cluster.describe_groups)
 
     def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
         return self._directory(groups)

@@ -350,5 +350,5 @@ class _SavedOffsets:
         self._failed = True
         report_and_exit_code([error])
 
-    def read(self, done: int, total: int) -> None:
+    def on_progress(self, done: int, total: int) -> None:
         self._meter.show(done, total)

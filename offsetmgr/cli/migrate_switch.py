@@ -278,7 +278,7 @@ def _show_after(evidence: SwitchEvidence, format: OutputFormat) -> None:
     write_rows(COLUMNS, rows, format)
     held = (evidence.changed_ms - evidence.began_ms) / 1000
     note(
-        f"switched group {evidence.group} {evidence.start.value} -> {evidence.to.value}, epoch {evidence.epoch}: "
+        f"switched group {evidence.group} {evidence.old_mode.value} -> {evidence.to.value}, epoch {evidence.epoch}: "
         f"{count_of(len(evidence.members), 'member')} had stopped, {count_of(len(evidence.copies), 'offset')} copied, "
         f"{count_of(evidence.compared, 'partition')} compared; commits waited {held:.1f} s"
     )

@@ -252,8 +252,8 @@ class ConnectFlags:
         """The Kafka store of the cluster whose ZooKeeper is ``store``. Groups that no longer commit to ZooKeeper commit
         there.
 
-        `None` if no brokers are known. Also `None`, with a printed warning, if the brokers belong or may belong to
-        another cluster.
+        Returns `None` if no brokers are known. If the brokers belong or may belong to another cluster, prints a warning
+        and returns `None`.
         """
         from offsetmgr.cli.render import note
         from offsetmgr.core.log_origin import compare_origins
@@ -305,9 +305,9 @@ class ConnectFlags:
         if (bootstrap := bootstrap_of(uri, self.resolved.connection)) is not None:
             coordinators = cluster_directory(self.cluster_at(bootstrap, self.resolved.connection))
             if edits:
-                from offsetmgr.cli.lock_wait import lock_waiting_directory
+                from offsetmgr.cli.lock_wait import lock_waiting_source
 
-                coordinators = lock_waiting_directory(coordinators)
+                coordinators = lock_waiting_source(coordinators)
             found.append(coordinators)
         if (connect := zookeeper_of(uri, self.resolved.connection)) is not None:
             found.append(registry_directory(self._session(connect)))
