@@ -205,9 +205,9 @@ def serve(
 ) -> None:
     """Run a manager until Ctrl-C or SIGTERM. The manager then hands its shards over to other managers and exits.
 
-    With --bootstrap-server alone, the manager stores offsets in a topic, which it shares with the other managers of
-    that topic. With --store URI, the manager serves that store instead: a zookeeper: store for modern clients, or a
-    dual: store for dual commit. The store's offsets must belong to the Kafka cluster of --bootstrap-server.
+    By default, offsets are stored in a topic, which all managers of that topic share. With --store URI, the manager
+    serves that store instead: zookeeper: for modern clients, or dual: for dual commit. The store's offsets must belong
+    to the Kafka cluster of --bootstrap-server.
     """
     print_hangups()
     from offsetmgr.server.logs import start_logging

@@ -51,27 +51,59 @@ async def metadata(context: ApiContext, request: ApiRequest) -> Answer:
 
     If the request is for all topics and the cluster cannot list them, the client's connection is closed, because the
     response has no field for that error and an empty list would be wrong. If topics are named, each gets
-    LEADER_NOT_AVAILABLE.""" message = decoded(request) requested = message["topics"] if requested is None or
-    (request.version == 0 and not requested): names, ids = None, [] else: if request.version < _NAMELESS and
-    any(topic["name"] is None for topic in requested): raise InvalidRequest("Metadata", f"a topic without a name is
-    allowed only from version {_NAMELESS} on") names = [topic["name"] for topic in requested if topic["name"] is not
-    None] ids = [topic["topic_id"] for topic in requested if topic["name"] is None and topic.get("topic_id")] if names
-    is not None and too_many(request, names): raise InvalidRequest("Metadata", f"it names {len(names)} topics")
-    rejected: list[dict[str, Any]] = [] if names is not None: codes = await _errors(context, request, names) rejected =
-    [ {"error_code": code, "name": name, "topic_id": None, "partitions": []} for name, code in zip(names, codes,
-    strict=True) if code ] names = [name for name, code in zip(names, codes, strict=True) if not code] try: layouts =
-    await _layouts(context, names, ids) except OffsetMgrError: if names is None: return CLOSE_CONNECTION layouts =
-    [TopicLayout(name, None, ErrorCode.LEADER_NOT_AVAILABLE) for name in names] layouts += [TopicLayout(None, topic_id,
-    ErrorCode.LEADER_NOT_AVAILABLE) for topic_id in ids] operations = ( authorized_operations(ACL_DESCRIBE, ACL_READ) if
-    message.get("include_topic_authorized_operations") else NOT_ASKED ) if names is None: layouts = [layout for layout
-    in layouts if layout.name is not None] codes = await _errors(context, request, [layout.name or "" for layout in
-    layouts]) layouts = [layout for layout, code in zip(layouts, codes, strict=True) if not code] elif ids: layouts = [
-    layout for layout in layouts if layout.name is None or context.topic_allowed(request, Operation.DESCRIBE,
-    layout.name) ] response: dict[str, Any] = { "error_code": ErrorCode.NONE, "brokers": _nodes(context), "cluster_id":
-    await _cluster_id(context), "controller_id": context.node_id, "topics": await _encoded_topics(context, request,
-    layouts, operations, rejected), } if message.get("include_cluster_authorized_operations"):
-    response["cluster_authorized_operations"] = authorized_operations(ACL_DESCRIBE) return await
-    encoded_by_size(request, response)
+    LEADER_NOT_AVAILABLE."""
+    message = decoded(request)
+    requested = message["topics"]
+    if requested is None or (request.version == 0 and not requested):
+        names, ids = None, []
+    else:
+        if request.version < _NAMELESS and any(topic["name"] is None for topic in requested):
+            raise InvalidRequest("Metadata", f"a topic without a name is allowed only from version {_NAMELESS} on")
+        names = [topic["name"] for topic in requested if topic["name"] is not None]
+        ids = [topic["topic_id"] for topic in requested if topic["name"] is None and topic.get("topic_id")]
+    if names is not None and too_many(request, names):
+        raise InvalidRequest("Metadata", f"it names {len(names)} topics")
+    rejected: list[dict[str, Any]] = []
+    if names is not None:
+        codes = await _errors(context, request, names)
+        rejected = [
+            {"error_code": code, "name": name, "topic_id": None, "partitions": []}
+            for name, code in zip(names, codes, strict=True)
+            if code
+        ]
+        names = [name for name, code in zip(names, codes, strict=True) if not code]
+    try:
+        layouts = await _layouts(context, names, ids)
+    except OffsetMgrError:
+        if names is None:
+            return CLOSE_CONNECTION
+        layouts = [TopicLayout(name, None, ErrorCode.LEADER_NOT_AVAILABLE) for name in names]
+        layouts += [TopicLayout(None, topic_id, ErrorCode.LEADER_NOT_AVAILABLE) for topic_id in ids]
+    operations = (
+        authorized_operations(ACL_DESCRIBE, ACL_READ)
+        if message.get("include_topic_authorized_operations")
+        else NOT_ASKED
+    )
+    if names is None:
+        layouts = [layout for layout in layouts if layout.name is not None]
+        codes = await _errors(context, request, [layout.name or "" for layout in layouts])
+        layouts = [layout for layout, code in zip(layouts, codes, strict=True) if not code]
+    elif ids:
+        layouts = [
+            layout
+            for layout in layouts
+            if layout.name is None or context.topic_allowed(request, Operation.DESCRIBE, layout.name)
+        ]
+    response: dict[str, Any] = {
+        "error_code": ErrorCode.NONE,
+        "brokers": _nodes(context),
+        "cluster_id": await _cluster_id(context),
+        "controller_id": context.node_id,
+        "topics": await _encoded_topics(context, request, layouts, operations, rejected),
+    }
+    if message.get("include_cluster_authorized_operations"):
+        response["cluster_authorized_operations"] = authorized_operations(ACL_DESCRIBE)
+    return await encoded_by_size(request, response)
 
 
 async def _errors(context: ApiContext, request: ApiRequest, names: Sequence[str]) -> list[int]:
