@@ -217,10 +217,7 @@ def serve(
 
     bootstrap = connect.resolved.bootstrap_server
     if translate is not None and connect.flags.store is None:
-        raise UsageError(
-            "--translate",
-            "works only with --store; otherwise offsets are in the Kafka cluster of the clients",
-        )
+        raise UsageError("--translate", "works only with --store: a manager's topic is in the cluster of its clients")
     if bootstrap is None:
         raise UsageError("manager serve", "no brokers are known", "add --bootstrap-server HOST:PORT")
     _require_paired_options(tls_certificate, tls_key, relay_ports, relay=relay)
