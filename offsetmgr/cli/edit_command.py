@@ -158,7 +158,7 @@ class Edit:
         failures: list[tuple[str, TopicPartition | None, OffsetMgrError]] = []
         counts = dict.fromkeys(EditStatus, 0)
         not_atomic: set[str] = set()
-        # partitions with an outcome other than "written", by group; a group that is missing here has no result yet
+        # partitions with an outcome other than "written", by group; a group that is missing here has no result
         other_outcomes: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]] = {}
         undo, results = self._execute(proposal, path, guard)
         try:
