@@ -65,8 +65,8 @@ def rollback_command(
 ) -> None:
     """Restore what apply overwrote and remove what it created.
 
-    After the group's cutover, before-images would rewind it. Then use --reverse-plan, which creates a plan in the other
-    direction.
+    If a group already consumes from the target, restoring before-images would rewind it. Then use --reverse-plan, which
+    creates a plan in the other direction.
     """
     from offsetmgr.migration.rollback import rollback
 
@@ -92,7 +92,7 @@ def rollback_command(
     with plan_executor(plan, "undo", target, wait_empty) as (executor, state):
         try:
             report = rollback(plan, state, executor, force=force)
-        except JournalError:  # the journal has no writes; the target shows whether that is true
+        except JournalError:  # the journal records no writes; the comparison with the target shows whether that is true
             _compare_others(plan, state, target)
             raise
     migrate_output.show_report(report, "restored")
@@ -119,7 +119,7 @@ def _created(plan: PlanFile, state: MigrationState) -> Iterator[int]:
 
 
 def late_deletion_note(store: OffsetStore) -> str:
-    """A note for stores that do not delete offsets at once; otherwise empty."""
+    """A note if the store does not delete offsets at once, else an empty string."""
     return next((found.text for found in store.weaknesses() if found.subject == DELETES_OFFSETS), "")
 
 
