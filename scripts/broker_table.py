@@ -138,7 +138,7 @@ class Broker:
         assert isinstance(topic, KafkaOffsetsTopic)
         return self.store.wire().run(topic.saved).get(group, {}).get(TP)
 
-    def keeps_the_offsets_of_groups_in_use(self) -> None:
+    def keeps_the_offsets_of_groups_with_members(self) -> None:
         """Brokers 0.9 to 2.0 store an expiry time with each offset. Broker 0.8.2 stores none, but it has no members."""
         self.commit("kept")
         saved = self.in_the_log("kept")
