@@ -15,19 +15,19 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.migration.apply import check_endpoint
 from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched
-from offsetmgr.migration.journaled_writer import Executor, GroupWrite, Report
+from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report
 from offsetmgr.migration.plan import Action, GroupPlan, PlanStep
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.progress import MigrationState
 
 
-def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force: bool = False) -> Report:
+def rollback(plan: PlanFile, state: MigrationState, writer: JournaledWriter, *, force: bool = False) -> Report:
     """Undoes the writes that the journal records, or resumes an earlier rollback.
 
     ``force`` restores before-images even if the offset has changed since. Raises `JournalError` if nothing was applied,
     `GateRefused` after the plan was finalized (use a reverse plan then), `PlanError` for another cluster.
     """
-    check_endpoint("target", plan.header.target, executor.store)
+    check_endpoint("target", plan.header.target, writer.store)
     if not state.apply.intents:
         raise JournalError(f"plan {plan.path}", "nothing was applied, so there is nothing to roll back")
     if state.finalized_at is not None:
@@ -46,13 +46,13 @@ def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force
             elif task := _task(group, state, force):
                 yield task
 
-    report = executor.run(tasks())
+    report = writer.run(tasks())
     report.skipped = skipped
     if not (report.groups or skipped or report.interrupted):
         raise JournalError(
             f"plan {plan.path}",
             "according to its journal, apply wrote nothing, so nothing was rolled back",
-            f"the journal is {executor.journal.path}: check that it is the journal of the run that wrote",
+            f"the journal is {writer.journal.path}: check that it is the journal of the run that wrote",
         )
     return report
 
@@ -120,4 +120,4 @@ def _task(group: GroupPlan, state: MigrationState, force: bool) -> GroupWrite | 
     if not steps:
         return None
     terms = ("the offset that apply wrote", "the before-image")
-    return GroupWrite(group.group, group.target_group, steps, group.guard, in_doubt, True, terms=terms, force=force)
+    return GroupWrite(group.group, group.target_group, steps, group.guard, in_doubt, terms=terms, force=force)

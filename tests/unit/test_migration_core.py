@@ -19,6 +19,7 @@ from offsetmgr.core.errors import (
     JournalError,
     OffsetOutOfRange,
     PlanError,
+    TopicNotAuthorized,
     UsageError,
 )
 from offsetmgr.core.model import ABSENT, Committed, LogRange, OffsetAndMetadata, TopicPartition
@@ -334,6 +335,18 @@ def test_what_another_client_wrote_is_not_rolled_back_even_where_it_is_what_we_w
     commit(migration.target, "g", 10)
     report = migration.apply()
     assert (report.written, report.unchanged) == (1, 1)
+    assert migration.rollback().ok
+    assert migration.held() == {"g": {ORDERS[0]: 10}}
+
+
+def test_what_was_refused_for_the_topic_is_no_write_of_ours_even_if_another_client_writes_the_same(migration):
+    commit(migration.source, "g", 10, 20)
+    migration.plan()
+    migration.target.broken = {("g", ORDERS[0]): TopicNotAuthorized("t", "no")}
+    assert not migration.apply().ok
+    migration.target.broken.clear()
+    commit(migration.target, "g", 10)
+    assert migration.apply().ok
     assert migration.rollback().ok
     assert migration.held() == {"g": {ORDERS[0]: 10}}
 
