@@ -54,8 +54,6 @@ class GroupWrite:
     """Whether a partition counts as done if it is already beyond the offset to copy."""
     terms: tuple[str, str] = ("the offset when the plan was made", "the planned offset")
     """How messages call ``target`` and ``after``."""
-    force: bool = False
-    """Whether to overwrite any current value; only on the user's explicit request."""
     refused: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
     """Partitions that will not be written after all, each with the reason. They are steps like the others, so that the
     first intent contains the correct before-images of all partitions."""
@@ -63,7 +61,7 @@ class GroupWrite:
     def edit(self) -> GroupEdit | None:
         """Returns the edit, with each change conditional on its before-image; None if all partitions are refused."""
         changes = {
-            step.tp: Change(step.after, None if self.force else before_image(step.target), step.action is Action.REWIND)
+            step.tp: Change(step.after, before_image(step.target), step.action is Action.REWIND)
             for step in self.steps
             if step.tp not in self.refused
         }

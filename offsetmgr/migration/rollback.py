@@ -1,13 +1,14 @@
 """Rolls a plan back: restores the before-images and deletes the offsets that apply created.
 
 A partition is changed only if it still holds the offset that apply wrote. If it holds another offset, a consumer has
-used it since, and it is refused unless ``force``. After the cutover the before-images would rewind the groups; then the
-reverse plan is the way back.
+used it since, and it is refused unless ``force``; then the journal gets the offset that the rollback overwrites. After
+the cutover the before-images would rewind the groups; then the reverse plan is the way back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from offsetmgr.core.errors import GateRefused, JournalError, OffsetMgrError
@@ -43,10 +44,10 @@ def rollback(plan: PlanFile, state: MigrationState, writer: JournaledWriter, *, 
         for group in plan.groups():
             if group.group in state.undo.done:
                 skipped += 1
-            elif task := _task(group, state, force):
+            elif task := _task(group, state):
                 yield task
 
-    report = writer.run(tasks())
+    report = writer.run(_with_current_offsets(tasks(), writer.store) if force else tasks())
     report.skipped = skipped
     if not (report.groups or skipped or report.interrupted):
         raise JournalError(
@@ -103,7 +104,23 @@ def differences(plan: PlanFile, state: MigrationState, target: OffsetStore) -> I
                     yield RollbackDifference(group.target_group, step.tp, before, now, error)
 
 
-def _task(group: GroupPlan, state: MigrationState, force: bool) -> GroupWrite | None:
+def _with_current_offsets(tasks: Iterator[GroupWrite], store: OffsetStore) -> Iterator[GroupWrite]:
+    """Yields the tasks with the store's current offsets as before-images, so that the journal has every offset that a
+    forced rollback overwrites. Unreadable partitions are refused."""
+    for batch in batched(tasks, READ_BATCH_GROUPS):
+        found = {one.group: one for one in store.scan([task.target_group for task in batch])}
+        for task in batch:
+            current = found[task.target_group]
+            steps = tuple(
+                step._replace(target=None if (now := current.offsets.get(step.tp)) is None else now.value())
+                for step in task.steps
+            )
+            errors = {step.tp: current.error or current.errors.get(step.tp) for step in steps}
+            refused = {tp: error for tp, error in errors.items() if error is not None}
+            yield replace(task, steps=steps, refused=refused, terms=("the offset read just before", "the before-image"))
+
+
+def _task(group: GroupPlan, state: MigrationState) -> GroupWrite | None:
     """Returns the undo of a group: only the partitions that apply has written, or may have written."""
     applied = state.partitions(state.apply, group.group)
     to_undo = applied.written | applied.in_doubt
@@ -120,4 +137,4 @@ def _task(group: GroupPlan, state: MigrationState, force: bool) -> GroupWrite | 
     if not steps:
         return None
     terms = ("the offset that apply wrote", "the before-image")
-    return GroupWrite(group.group, group.target_group, steps, group.guard, in_doubt, terms=terms, force=force)
+    return GroupWrite(group.group, group.target_group, steps, group.guard, in_doubt, terms=terms)
