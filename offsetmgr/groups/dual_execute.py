@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Protocol, runtime_checkable
 
 from offsetmgr.core.errors import Conflict, OffsetMgrError
-from offsetmgr.core.model import ABSENT, Offset, TopicPartition
+from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
 from offsetmgr.core.offset_store import (
     ChangeOutcome,
     EditStatus,
@@ -26,7 +26,7 @@ from offsetmgr.core.offset_store import (
     same_value,
 )
 from offsetmgr.groups.before_images import BeforeImageFile
-from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange, holds_offset
+from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange
 from offsetmgr.groups.selection import scan_in_order
 from offsetmgr.stores.dual_calls import GROUPS_IN_FLIGHT, edit_store
 
@@ -75,7 +75,7 @@ def _changed_since_plan(
         if error is None:
             committed = (in_primary.offsets.get(tp), in_secondary.offsets.get(tp))
             now = max((c.offset for c in committed if c is not None), default=None)
-            if not holds_offset(change.before, now):
+            if now != (change.before.offset if isinstance(change.before, Committed) else None):
                 error = Conflict(
                     f"group {plan.group}, {tp}", f"was changed by another client since the plan: now {now}"
                 )
