@@ -20,7 +20,7 @@ from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 def plan_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelection) -> Iterator[GroupEditPlan]:
     """Plans the deletion of the groups' committed offsets in the selected topics.
 
-    A partition that cannot be read is a problem and is not deleted, because it has no before-image.
+    A partition that cannot be read has no before-image, so it is a problem of the plan and is not deleted.
     """
     for found in scan_in_order(store, groups):
         if found.error is not None:
@@ -50,10 +50,11 @@ class GroupRemovingStore(Protocol):
 
 
 def remove_groups(store: OffsetStore, groups: Iterable[str]) -> Iterator[tuple[str, OffsetMgrError | None]]:
-    """Deletes groups whose offsets were deleted before (with before-images), and yields each with its error or None.
+    """Deletes groups whose offsets have already been deleted with before-images. Yields each group with its error, or
+    with None if it was deleted.
 
-    A group that has offsets again is a `Conflict` and stays. Yields nothing for a store in which a group consists only
-    of its offsets.
+    A group that has offsets again is not deleted; its error is `Conflict`. Yields nothing for a store in which a group
+    consists only of its offsets.
     """
     if not isinstance(store, GroupRemovingStore):
         return
@@ -72,7 +73,8 @@ def remove_groups(store: OffsetStore, groups: Iterable[str]) -> Iterator[tuple[s
 
 
 def groups_left_without_offsets(store: OffsetStore, groups: Iterable[str]) -> list[str]:
-    """Returns the groups that the store still lists although they have no offsets. Raises the errors of the read."""
+    """Returns the groups that the store still lists although they have no offsets. Raises any error from reading the
+    store."""
     known = set(store.groups())
     names = [group for group in groups if group in known]
     return [f.group for f in scan_in_order(store, names) if not (f.offsets or f.errors or f.error)]
@@ -89,10 +91,10 @@ def plan_import(
 ) -> Iterator[GroupEditPlan]:
     """Plans the import of the offsets in ``sources`` (groups of a snapshot or of another store) into ``store``.
 
-    A rewind is a problem of its partition unless ``allow_rewind`` (data rule "no accidental rewind"). An offset of a
-    topic that was recreated after the commit is a problem too; ``crossing`` detects it. If ``crossing`` is None, the
-    caller guarantees that the offsets belong to the logs of the target's cluster, and leader epochs are dropped.
-    Partitions without an offset in ``sources`` are not changed.
+    Unless ``allow_rewind``, a change that would rewind its partition is a problem (data rule "no accidental rewind").
+    An offset of a topic that was recreated after the commit is a problem too; ``crossing`` detects it. If ``crossing``
+    is None, the caller guarantees that the offsets belong to the logs of the target's cluster; leader epochs are not
+    imported. Partitions without an offset in ``sources`` are not changed.
     """
     rename, new = rename or {}, tuple.__new__
     keeps_epochs = crossing is not None and crossing.comparison.keeps_epochs
@@ -138,10 +140,10 @@ def plan_undo(
 ) -> Iterator[GroupEditPlan]:
     """Plans the undo of an edit: restores the previous offsets and deletes the offsets that the edit created.
 
-    If a partition holds neither the offset that the edit wrote nor the previous one, another client has committed
-    since: the problem is a `Conflict` unless ``force``. An undo may rewind. An offset of a topic that was recreated
-    since is a problem too; ``crossing`` detects it. If ``crossing`` is None, the caller guarantees that the
-    before-images belong to the store's logs.
+    If a partition holds neither the offset that the edit wrote nor the previous one, another client has committed since
+    the edit. Unless ``force``, this is a problem (`Conflict`). An undo may rewind. An offset of a topic that was
+    recreated after the commit is a problem too; ``crossing`` detects it. If ``crossing`` is None, the caller guarantees
+    that the before-images belong to the store's logs.
     """
     pending: dict[str, GroupImages] = {}
 

@@ -80,7 +80,7 @@ class ResolvedOffset(NamedTuple):
 
 
 def clamp(offset: int, log: LogRange) -> ResolvedOffset:
-    """Returns ``offset``, clamped to the log as Kafka's tool does it, with a note if it was outside."""
+    """Returns ``offset``, clamped to the log as in Kafka's tool, with a note if the offset was outside the log."""
     if offset > log.end:
         return ResolvedOffset(log.end, f"clamped from {offset} to the log's end")
     if offset < log.start:
@@ -94,7 +94,7 @@ def resolve(
     """Returns the offset at which the group continues.
 
     ``given`` is the partition's offset in `ToOffsets`; ``for_time`` is the offset that the broker found for `ToTime`.
-    Raises `UsageError` if the scenario needs an offset and there is none.
+    Raises `UsageError` if the scenario needs a committed or given offset and the partition has none.
     """
     match scenario:
         case ToEarliest():
@@ -132,12 +132,12 @@ def plan_reset(
 ) -> Iterator[GroupEditPlan]:
     """Plans a reset, group by group.
 
-    It resets every partition of an exactly named topic, committed or not. For patterns, or without topics, it resets
-    the committed partitions, and for `ToOffsets` the given ones. A group that the store does not know is an error
-    unless ``create``.
+    If a topic is named exactly, every partition of the topic is reset, even without a commit. For patterns, and without
+    a topic, only partitions with a commit are reset. `ToOffsets` resets only the partitions that it contains. Unless
+    ``create``, a group that the store does not know is an error.
 
-    Raises the errors of the store and the cluster; the error of one partition is the problem of its change. Raises
-    `UsageError` for a store of Kafka 0.7, because the cluster cannot be asked about its byte positions.
+    Raises any error of the whole store or cluster; an error of a single partition is the problem of its change. Raises
+    `UsageError` for a store of Kafka 0.7, because its byte positions do not refer to the cluster's logs.
     """
     if store.capabilities.partitions is PartitionKinds.OF_BROKERS:
         raise UsageError(
@@ -178,7 +178,7 @@ class _LogRanges:
 
     def load(self, partitions: Iterable[TopicPartition]) -> None:
         """Requests the ranges of new partitions. Raises `UnsupportedOperation` if a leader cannot find offsets by time;
-        nothing is reset then."""
+        in this case nothing is reset."""
         new = {tp for tp in partitions if tp not in self.ranges}
         if new:
             self.ranges.update(self._cluster.log_ranges(new))
@@ -237,8 +237,8 @@ def plan_set(
 ) -> GroupEditPlan:
     """Plans to set the given offsets without a check against the log.
 
-    ``offsets_for`` receives the committed partitions, so that it can expand patterns over them, and returns the
-    offsets.
+    ``offsets_for`` returns the offsets to set. It receives the committed partitions, so that it can apply patterns to
+    them.
     """
     current: dict[TopicPartition, Offset] = dict(store.fetch(group))
     if not current and not create:

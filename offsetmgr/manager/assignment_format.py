@@ -174,8 +174,8 @@ def _as_waiting(value: object, name: str, what: str) -> PendingRevocation:
 def _by_shard_group(
     found: Mapping[str, Any], name: str, what: str, read: Callable[[object, str, str], T]
 ) -> dict[int, T]:
-    """Returns the object ``name`` with shard group numbers as keys, because names in JSON are strings. ``read``
-    converts each value."""
+    """Returns the JSON object ``name`` as a dict. Its keys, which are strings in JSON, become shard group numbers;
+    ``read`` converts each value."""
     values: dict[int, T] = {}
     for shard_group, value in _object(found, name, what).items():
         if not (shard_group.isascii() and shard_group.isdigit() and len(shard_group) < 10):

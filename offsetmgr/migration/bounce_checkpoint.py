@@ -1,7 +1,7 @@
 """The state file of a rolling bounce, from which a killed run is resumed.
 
-Ordering contract: a step's status is written and fsynced *before* its command runs (``running``) and after it has
-ended. The before-image of a copy is written before the copy.
+Ordering contract: a step's status is written and fsynced *before* its command runs (``running``), and again after the
+command has ended. The before-image of a copy is written before the copy.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class StepStatus(Enum):
 @dataclass(slots=True)
 class RestartStep:
     """The restart of one member. ``czxid`` is its registration at the start of the bounce. ``before`` are the
-    registrations (czxid by id) just before its command; a registration that is not among them is its successor."""
+    registrations (czxid by id) just before the command; a later registration that is not among them is a successor of
+    the member."""
 
     member: str
     host: str | None
@@ -81,7 +82,7 @@ class BounceState:
     steps: list[RestartStep]
     copies: list[OffsetCopy] = field(default_factory=list)
     opened_ms: int | None = None
-    """The time at which the gate before the first step was passed; None if it must still be passed."""
+    """The time at which the gate before the first step was passed; None if that gate has not been passed yet."""
     finished_ms: int | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -146,7 +147,7 @@ def load(path: Path) -> BounceState | None:
 
 def resume(path: Path, group: str, to: CommitMode) -> BounceState | None:
     """Returns the saved state of this bounce; None if it has not begun. Raises `UsageError` if the file belongs to
-    another bounce or a finished one, and the errors of `load`."""
+    another bounce or to a finished one, and any error from `load`."""
     state = load(path)
     if state is None:
         return None

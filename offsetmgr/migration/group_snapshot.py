@@ -4,7 +4,8 @@ Pure. `group_observer` makes observations, `ownership_history` combines them, `e
 and runbooks keep one as the baseline.
 
 Ordering contract, on which the evidence relies: an observation reads the owners first, then ZooKeeper's offsets, then
-Kafka's, then the owners again. If a partition's owner differs between the two reads, the partition has no owner here.
+Kafka's, then the owners again. If a partition's owner differs between the two reads, the observation has no owner for
+the partition.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ class RegisteredMember:
 
     ``host`` is part of a generated id (``GROUP_HOST-MILLISECONDS-8 hex digits``). It is None if the id was configured
     (``consumer.id``); such an id stays the same after a restart. ``registered_at_ms`` (since 1970) and ``czxid`` are
-    those of the *last* registration, which a process repeats after its session has expired. ``session`` is its session
-    id.
+    those of the *last* registration: a process registers again after its session has expired. ``session`` is its
+    session id.
     """
 
     id: str
@@ -41,8 +42,8 @@ class RegisteredMember:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOwner:
-    """One ownership: the member, and the transaction (czxid) that created its owner znode. A new transaction is a new
-    ownership, even by the same member."""
+    """One ownership: the member, and the transaction (czxid) that created its owner znode. If the znode is created
+    again, this is a new ownership, even by the same member."""
 
     member: str
     czxid: int
@@ -51,11 +52,12 @@ class PartitionOwner:
 @dataclass(frozen=True, slots=True)
 class Observation:
     """One observation of a group: its members and owners, its offsets in both stores, and the log ranges. ``at_ms`` is
-    the time at which it was complete.
+    the time at which the observation was complete.
 
-    ``partitions`` are the partitions of all topics to which live members subscribe. A partition that is not in
-    ``owners`` had no owner, or its owner changed during the observation. ``unconsumed`` are partitions with offsets to
-    whose topic no live member subscribes. ``unreadable`` names the znodes that could not be decoded.
+    ``partitions`` are the partitions of all topics to which live members subscribe, and all partitions with an owner. A
+    partition that is not in ``owners`` had no owner, or its owner changed during the observation. ``unconsumed`` are
+    partitions that have offsets, but are not in ``partitions``. ``unreadable`` names the znodes that could not be
+    decoded.
     """
 
     group: str

@@ -1,12 +1,12 @@
 """The journal of a plan: an append-only, fsynced file of intents and outcomes.
 
-Ordering contract: `Journal.append` returns only once its records are on disk (fsync). An intent, with its
-before-images, is appended *before* the store is written; its outcome follows. A crash may lose outcomes, so a resumed
-command checks every intent without an outcome.
+Ordering contract: `Journal.append` returns only once its records are on disk (fsync). An intent with its before-images
+is appended *before* the store is written, and the outcome after the write. A crash may lose outcomes, so a resumed
+command checks the store for every intent without an outcome.
 
 Every line is a JSON object with a sequence number and a CRC-32 of its own bytes. If a crash during an append left a
-torn last line, opening the journal for writing removes it; damage anywhere else is an error. One process at a time may
-open a journal for writing.
+torn last line, opening the journal for writing removes it; damage anywhere else is an error. Only one process at a time
+can have a journal open for writing.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def record_at(path: Path, position: int) -> Record:
 class Journal:
     """A journal, open for writing by this process only.
 
-    Thread-safe: a store may consume its edits in a thread of its own, and each batch of edits appends intents.
+    Thread-safe, because a store may consume the stream of edits in its own thread, and this stream appends the intents.
     """
 
     def __init__(self, path: Path, *, plan_sha256: str, clock: Clock) -> None:
@@ -164,8 +164,8 @@ class Journal:
             return end + len(lines.readline())
 
     def append(self, records: Iterable[Record]) -> None:
-        """Appends records and returns once they are on disk. Raises `JournalError` (disk full, I/O error): then the
-        caller must not write to a store for these records."""
+        """Appends records and returns once they are on disk. Raises `JournalError`, for example if the disk is full. In
+        this case the caller must not execute the writes of these records."""
         with self._lock:
             now = self._clock.now_ms()
             lines = [_encode(self._next + i, now, record) for i, record in enumerate(records)]

@@ -53,10 +53,10 @@ class GroupWrite:
     keep_newer: bool = False
     """Whether a partition counts as done if it is already beyond the offset to copy."""
     terms: tuple[str, str] = ("the offset when the plan was made", "the planned offset")
-    """How messages call ``target`` and ``after``."""
+    """The names that messages use for ``target`` and ``after``."""
     refused: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
-    """Partitions that will not be written after all, each with the reason. They are steps like the others, so that the
-    first intent contains the correct before-images of all partitions."""
+    """Partitions that will not be written, each with the reason. They remain in ``steps``, so that the first intent
+    contains the correct before-images of all partitions."""
 
     def edit(self) -> GroupEdit | None:
         """Returns the edit, with each change conditional on its before-image; None if all partitions are refused."""
@@ -71,7 +71,7 @@ class GroupWrite:
 @dataclass(frozen=True, slots=True)
 class GroupOutcome:
     """The outcome of one group. ``written`` are the partitions that were changed; ``unchanged`` are those that needed
-    or allowed no change, each with the reason; ``failed`` are those with an error."""
+    no change or must not be changed, each with the reason; ``failed`` are those with an error."""
 
     group: str
     target_group: str
@@ -133,7 +133,7 @@ class JournaledWriter:
     """Executes tasks against one store under one journal.
 
     ``name`` is the prefix of the journal's records (``apply``, ``undo``, ``delete``). ``stop`` is called before each
-    batch of groups: once it returns True, no new batch starts, and the work in flight ends and is recorded.
+    batch of groups: once it returns True, no new batch starts; the groups in flight are completed and recorded.
     """
 
     name: str
@@ -151,9 +151,9 @@ class JournaledWriter:
     def run(self, tasks: Iterable[GroupWrite]) -> Report:
         """Executes all tasks and returns the report.
 
-        It retries groups that were rejected as active until ``wait_empty_s`` has passed, or until the lock of an
-        earlier run must have ended. Raises only if the whole store or the journal cannot be used; the journal then
-        contains everything that was done.
+        It retries groups that were rejected as active until ``wait_empty_s`` has passed. If the lock of an earlier run
+        was the cause, it retries until that lock must have ended. Raises only if the whole store or the journal cannot
+        be used; the journal then contains everything that was done.
         """
         report = Report()
         waiting: dict[str, GroupWrite] = {}
@@ -262,8 +262,8 @@ def before_image(value: OffsetAndMetadata | None) -> Offset:
 
 
 def outcome_of(task: GroupWrite, result: GroupEditResult | None) -> GroupOutcome:
-    """Returns the outcome of a task from the store's result; None if all partitions were refused. An earlier run may
-    already have written a part of it."""
+    """Returns the outcome of a task from the store's result (None: all partitions were refused). An earlier run may
+    already have written some of the partitions."""
     if result is None:
         return GroupOutcome(task.group, task.target_group, (), {}, task.refused)
     written: list[TopicPartition] = []

@@ -42,7 +42,8 @@ class LogRangeCache:
             self._known.update(self.cluster.log_ranges(stale))
 
     def get(self, tp: TopicPartition) -> LogRange | MissingTopic | OffsetMgrError | None:
-        """Returns the range of a loaded partition, or why there is none; None without a cluster and for Kafka 0.7."""
+        """Returns the log range of a loaded partition, or the reason why there is none. Returns None if there is no
+        cluster, and for partitions of Kafka 0.7."""
         if self.cluster is None or tp.partition < 0:
             return None
         if tp.topic not in self._topics:
@@ -52,7 +53,7 @@ class LogRangeCache:
         return self._known[tp]
 
     def holds(self, tp: TopicPartition, offset: int) -> bool:
-        """Returns whether an offset is within its log (the end counts). True without a cluster."""
+        """Returns whether an offset is within its log (the log's end is allowed). True without a cluster."""
         found = self._known.get(tp)
         if isinstance(found, LogRange):
             return found.start <= offset <= found.end

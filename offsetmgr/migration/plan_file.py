@@ -71,8 +71,8 @@ class PlanSummary:
 
     @property
     def needs_attention(self) -> bool:
-        """Whether the operator should read the plan before it is applied: something was refused, rewinds, failed, or is
-        in use."""
+        """Whether the operator should read the plan before it is applied: a step is refused or rewinds, or a group
+        could not be planned, has members, or was left out."""
         groups = self.failed_groups or self.active_groups or self.left_out_groups
         return bool(self.refused or groups or self.actions[Action.REWIND])
 
@@ -111,7 +111,8 @@ class PlanSummary:
 def write_plan(
     path: Path, header: PlanHeader, groups: Iterable[GroupPlan], topic_ids: TopicIds = lambda _topics: {}
 ) -> tuple[PlanSummary, str]:
-    """Writes a plan as a stream and atomically; returns its summary and its hash.
+    """Writes a plan as a stream to a temporary file, then creates the plan file atomically. Returns the summary and the
+    hash of the plan.
 
     ``topic_ids`` returns the ids of topics in the target. Raises `PlanError` if the file exists (a plan is never
     overwritten) or cannot be written.

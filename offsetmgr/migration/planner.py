@@ -52,8 +52,8 @@ class ReadLegacyMembers(Protocol):
     """Reads the live members of groups in ZooKeeper's registry, so that the plan knows where old consumers run."""
 
     def __call__(self, groups: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
-        """Returns the ids of live members by group. Groups without members may be missing. Raises if they cannot be
-        read."""
+        """Returns the ids of live members by group. Groups without members may be missing from the result. Raises an
+        error if the members cannot be read."""
         ...
 
 
@@ -74,8 +74,8 @@ def unfit_name(store: OffsetStore, group: str) -> UsageError | None:
 
 
 def _check_target(target: StoreEndpoint, store: OffsetStore) -> None:
-    """Raises `UsageError` for a target that a plan cannot describe: one with two before-images for each offset, or one
-    whose identity changes when it is written."""
+    """Raises `UsageError` for a target that a plan cannot describe: a store that keeps each offset in two places, so
+    that each offset has two before-images, or a store that is identified by its content, such as a text file."""
     if target.kind == "dual":
         raise UsageError(
             f"target {store.uri}",
@@ -139,7 +139,7 @@ class Planner:
 
     @cached_property
     def crossing(self) -> CrossClusterCheck:
-        """Whether the offsets of both sides refer to the same logs. Raises the errors of `OffsetStore.log_origin`."""
+        """Whether the offsets of both sides refer to the same logs. Raises any error from `OffsetStore.log_origin`."""
         return CrossClusterCheck(self.source, self.target, self.translate)
 
     @property
@@ -178,10 +178,10 @@ class Planner:
         return groups
 
     def plan(self, groups: Iterable[str], progress: Callable[[int], None] | None = None) -> Iterator[GroupPlan]:
-        """Yields the plan of each group, lazily. ``progress`` receives the number of groups added."""
+        """Yields the plan of each group, lazily. ``progress`` is called with the number of newly planned groups."""
         existing = set(self.target.groups())
         log = LogRangeCache(self.cluster)
-        # The source is read first. If a dual consumer commits in between, the target shows its commit.
+        # The source is read before the target. If a dual consumer commits in between, the target shows the commit.
         for batch, sources in prefetch(self._read_source, batched(groups, READ_BATCH_GROUPS)):
             yield from self._plan_batch(batch, sources, existing, log)
             if progress:
@@ -209,8 +209,8 @@ class Planner:
     def _pending(
         self, names: Mapping[str, str], sources: Mapping[str, GroupOffsets], targets: Mapping[str, GroupOffsets]
     ) -> dict[str, Mapping[TopicPartition, OffsetMgrError]]:
-        """Returns, by target group, the errors of partitions that seem to have no offset in the target although an open
-        transaction will commit one."""
+        """Returns, by target group, the errors of partitions that seem to have no offset in the target, for example
+        because an open transaction has not committed it yet."""
         if not isinstance(self.target, PartitionScanStore):
             return {}
         selected: dict[str, list[TopicPartition]] = {}
@@ -235,8 +235,8 @@ class Planner:
 
     @cached_property
     def _of_another_cluster(self) -> bool:
-        """Whether the source's ZooKeeper belongs to another Kafka cluster than the target. Then its old consumers
-        cannot commit to the target."""
+        """Whether the source's ZooKeeper belongs to another Kafka cluster than the target. In this case, the source's
+        old consumers cannot commit to the target."""
         source, target = self.source.identity(), self.target.identity()
         named = source.kind == "zookeeper" and source.how.startswith("cluster id")
         return named and target.kind == "kafka" and source.id != target.id
@@ -261,7 +261,7 @@ class Planner:
             return GroupPlan(group, name, (), error=f"{side}: {failed}")
         assert not isinstance(described, OffsetMgrError)
         if name != group and target.offsets and not self.options.onto_existing:
-            why = f"target: group {name} exists, and a rename would mix the two; --onto-existing allows it"
+            why = f"target: group {name} exists, and a rename would mix the offsets of both; --onto-existing allows it"
             return GroupPlan(group, name, (), error=why)
         capabilities = self.target.capabilities
         steps = tuple(self._steps(source, target, log, capabilities))
@@ -340,9 +340,9 @@ class Planner:
             return Guard.LOCK, ""
         if registered:
             return Guard.COMPARE, (
-                "not atomic: old consumers are registered in ZooKeeper and may commit into this group in Kafka, which a"
-                " group lock would break; the copy is safe because they read the larger of both stores while dual"
-                " commit is on"
+                "not atomic: old consumers are registered in ZooKeeper and may commit to this group in Kafka, which a"
+                " group lock would prevent; the copy is safe because these consumers use the larger of the two stores'"
+                " offsets while dual commit is on"
             )
         return Guard.LOCK, ""
 

@@ -36,8 +36,8 @@ def decode_partitions(encoded: Mapping[str, list[int | str]]) -> set[TopicPartit
 
 @dataclass(slots=True)
 class GroupProgress:
-    """The progress of one kind of work (apply, undo, or delete) according to the journal, by the groups' names in the
-    plan.
+    """The progress of one kind of work (apply, undo, or delete) according to the journal. Groups are identified by
+    their names in the plan.
 
     ``intents`` has the position of each group's first intent, ``outcomes`` the positions of its outcomes. ``done`` are
     the groups with nothing left to do; ``unknown`` are the groups with an attempt whose outcome was not recorded.
@@ -54,7 +54,7 @@ class GroupProgress:
 
     @property
     def may_have_written(self) -> bool:
-        """Whether this work has written anything, or may have."""
+        """Whether this kind of work has written, or may have written, an offset."""
         return self._has_written or bool(self.unknown)
 
     def add_record(self, step: str, position: int, record: Record) -> None:
@@ -84,7 +84,8 @@ class GroupProgress:
             self.done.add(group)
 
     def close(self) -> None:
-        """Marks the attempts without a recorded outcome as unknown. Call it at the end of the journal."""
+        """Records the groups whose last attempt has no recorded outcome as unknown. Call this method after the last
+        record of the journal."""
         self.unknown |= self._pending
 
 
@@ -92,9 +93,9 @@ class GroupProgress:
 class PartitionSet:
     """A group's partitions by the outcome of one kind of work, over all of its runs.
 
-    ``written``: this work wrote them. ``unchanged``: they were left unchanged, for a recorded reason. ``in_doubt``: the
-    outcome of an attempt is unknown; if such a partition holds the value to write, this work is inferred to have
-    written it.
+    ``written`` are the partitions that this work wrote. ``unchanged`` are those that it left unchanged, for a recorded
+    reason. ``in_doubt`` are those with an attempt whose outcome is unknown; if such a partition holds the value to
+    write, this work is inferred to have written it.
     """
 
     written: frozenset[TopicPartition]
@@ -140,8 +141,8 @@ class MigrationState:
         return state
 
     def intended(self, work: GroupProgress, group: str) -> list[PlanStep]:
-        """Returns the steps of a group's first intent. Its before-images are correct, because later attempts may have
-        read values that the first one wrote."""
+        """Returns the steps of a group's first intent. Only the first intent is sure to have the correct before-images:
+        later attempts may have read values that the first attempt wrote."""
         position = work.intents.get(group)
         return [] if position is None else decode_steps(record_at(self.path, position)["topics"])
 

@@ -1,8 +1,8 @@
 """Keeps copied offsets from expiring until a consumer starts: commits them again, unchanged.
 
-Kafka deletes the offsets of a group without members one retention after each commit, or after the group became empty
-(KIP-211). Only another commit renews an offset, and a conditional edit would skip an unchanged value. Each group is
-locked during its commit, so that no newer commit is overwritten.
+Kafka deletes the offsets of a group without members when the retention time has passed since their commit, or since the
+group became empty (KIP-211). Only a new commit extends the retention. A conditional edit is not sufficient, because it
+skips unchanged values. Each group is locked during its commit, so that no newer commit is overwritten.
 """
 
 from __future__ import annotations
@@ -60,10 +60,11 @@ def renew_retention(
     stop: Callable[[], bool] = lambda: False,
     waiting: Waiting = lambda _groups, _seconds: None,
 ) -> RefreshReport:
-    """Commits the current offsets of the plan's groups in the target again; also after the plan was finalized.
+    """Commits the current offsets of the plan's groups in the target again. This is also possible after the plan was
+    finalized.
 
     A group is not renewed if old consumers are registered in ZooKeeper (``old_members``), because the lock would make
-    their commits fail. The command waits for the lock of a killed run.
+    their commits fail. If a killed run has locked a group, the function waits until that lock ends.
 
     Raises `UsageError` for a target whose offsets do not expire, `JournalError` if the plan was not applied or was
     rolled back, `PlanError` for another cluster.

@@ -47,9 +47,10 @@ class ReversePlanner:
     """Plans every group of ``plan`` in the other direction. ``base`` is the planner of that direction, with
     `reverse_options`.
 
-    A group that was never copied gets an entry with a note. A copied offset that has disappeared is refused. If the old
-    store is ahead but still holds the offset that was copied, no member has consumed there since the copy: the offset
-    was moved back in the new store. Copying it is then a rewind, which ``allow_rewind`` allows or refuses.
+    A group that was never copied gets an entry with a note. If a copied offset no longer exists in the new store, the
+    step is refused. If the old store is ahead but still holds the offset that was copied, no member has consumed there
+    since the copy: the offset was moved back in the new store. Copying the lower offset back is then a rewind, which is
+    refused unless ``allow_rewind``.
     """
 
     plan: PlanFile
@@ -67,7 +68,7 @@ class ReversePlanner:
     def groups(self) -> list[str]:
         """The groups by their names in the first plan's target, sorted.
 
-        Raises `UsageError` if two of them would get the same name.
+        Raises `UsageError` if two of these groups would get the same name.
         """
         names = sorted(self._positions)
         check_renames(self.base.options.rename, names)
@@ -92,7 +93,8 @@ class ReversePlanner:
         return self._options_if_rewound if unchanged else self.base.options
 
     def _forward(self, name: str) -> _Forward:
-        """Returns the group in the first plan. Caches the last group, because its steps follow each other."""
+        """Returns the group in the first plan. Caches the last group, because the steps of a group are requested one
+        after the other."""
         if name not in self._read:
             self._read.clear()
             forward = self.plan.group_at(self._positions[name])

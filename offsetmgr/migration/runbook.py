@@ -115,7 +115,7 @@ def check_phase(
 ) -> PhaseReport:
     """Watches the group until the check is final, the window is over, or no member is alive; returns the check.
 
-    Raises `GroupNotFound` if neither the registry nor a store knows the group, and the errors of the servers at the
+    Raises `GroupNotFound` if neither the registry nor a store knows the group, and any error of the servers during the
     first observation.
     """
     rules = rules or EvidenceThresholds()
@@ -155,8 +155,8 @@ def _stage(
         before.append(f"Renew the baseline, so that the gate compares with the current members: `{renew}`")
     if change == CommitModeChange(CommitMode.DUAL, CommitMode.ZOOKEEPER):
         before.append(
-            "Check that ZooKeeper has caught up on every partition (the gate of the dual phase); partitions "
-            "without traffic below Kafka's offset are copied first. `runbook bounce` does both."
+            "Check that ZooKeeper has caught up on every partition (the gate of the dual phase). In partitions "
+            "without traffic where ZooKeeper is behind, copy Kafka's offset first. `runbook bounce` does both."
         )
     return Stage(
         change=change,
@@ -181,16 +181,16 @@ _CHANGES_WITH_COPIES = (
 _WAYS_BACK: Mapping[CommitModeChange, tuple[str, ...]] = {
     CommitModeChange(CommitMode.ZOOKEEPER, CommitMode.DUAL): (
         "At any point: bounce the restarted members back to zookeeper. Before that, copy Kafka's offset to ZooKeeper"
-        " for partitions without traffic where it is ahead; `runbook bounce --to-phase zookeeper` does it before its"
-        " gate.",
+        " for partitions without traffic where Kafka is ahead; `runbook bounce --to-phase zookeeper` does it before"
+        " its gate.",
     ),
     CommitModeChange(CommitMode.DUAL, CommitMode.KAFKA): (
         "At any point: bounce the restarted members back to dual (`runbook bounce --to-phase dual`). Then copy Kafka's"
         " offsets to ZooKeeper for partitions without traffic (forward only, conditional on the version; the bounce"
         " does it before its gate): a dual member assumes that the larger offset is already stored and never "
         "writes it by itself.",
-        "After that, once the gate of phase dual has passed, to zookeeper. Never from kafka to zookeeper directly: the"
-        " group would consume again everything that it committed to Kafka alone.",
+        "After that, once the gate of phase dual has passed, bounce to zookeeper. Never from kafka to zookeeper"
+        " directly: the group would consume again everything that it committed to Kafka alone.",
     ),
     CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL): (
         "At any point: bounce the restarted members back to kafka. Kafka has had every commit all the time.",

@@ -21,16 +21,17 @@ from offsetmgr.spark.versions import require_supported
 class OffsetCommitter(StreamingQueryListener):
     """Commits the offsets of a session's streaming queries: ``spark.streams.addListener(OffsetCommitter(store, "g"))``.
 
-    The group is never ahead of a query's checkpoint. It equals the checkpoint after each reconciliation: when a query
-    starts or stops, and every `CommitPolicy.reconcile_s` seconds. The committer ignores sources other than Kafka.
+    The group is never ahead of a query's checkpoint. The group's offsets equal the checkpoint after each
+    reconciliation: when a query starts or stops, and every `CommitPolicy.reconcile_s` seconds. The committer ignores
+    sources other than Kafka.
 
     ``store`` is any `OffsetStore`. No other code may use it at the same time; the committer does not close it.
-    ``spark`` is the session to which the listener is added (None: the active session). ``queries`` are the names of the
-    queries to track, and the committer commits nothing before all of them have started. With None it tracks every query
-    of the session from its start on.
+    ``spark`` is the session to which the listener is added, by default the active session. ``queries`` are the names of
+    the queries to track; the committer commits nothing before all of them have started. By default the committer tracks
+    every query of the session, each from its start on.
 
     If two sources, of one query or of two, read the same partition, the committer commits the smaller offset. A query
-    that has not finished a batch blocks commits for its topics. A query that has ended keeps them at its last offset
+    that has not finished a batch blocks commits for its topics. The last offsets of a query that has ended still count,
     until it restarts, another query takes over its name or checkpoint, or you call `forget`. Spark Connect is not
     supported.
     """
@@ -109,7 +110,8 @@ class OffsetCommitter(StreamingQueryListener):
         self._check(str(event.progress.id))
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Tracks the query if it started before the listener was added. It has read nothing, so no check is needed."""
+        """Tracks the query if it started before the listener was added. An idle query has read nothing since the last
+        batch, so no check is needed."""
         if not self._tracker.tracks(str(event.id)):
             self._track(str(event.id))
 

@@ -1,8 +1,8 @@
 """Decides record by record which offsets of a partition belong to a period. Pure: no I/O, no clock, no Spark.
 
 Records are in the order of their offsets, not of their times. A period's range ends after the last record of the
-period. The next period's scan begins at the first record of a later period; that may be before the end of the range, so
-the part between them may contain records of both periods.
+period. The next period's scan begins at the first record of a later period. That record may be before the end of the
+range; the offsets from that record to the end of the range may then contain records of both periods.
 
 Every record is counted once: as taken in its period, as late in the period whose scan reads it first, or as set aside
 in the period whose scan passes it.
@@ -40,8 +40,8 @@ class Bounds:
     start: int
     end: int
     late_from: int | None
-    """The offset from which on records of earlier periods count as late. With None no record is late, because there was
-    no earlier period."""
+    """The offset from which on records of earlier periods count as late. If it is None, no record is late, because
+    there was no earlier period."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ScanResult:
     """The result of one partition's scan. The numbers count records."""
 
     range: OffsetRange
-    """From the first record of the period to after the last one; empty if there is none."""
+    """The offsets from the first record of the period to the last one; empty if there is none."""
     scan: RangeScan
     taken: int
     late: int

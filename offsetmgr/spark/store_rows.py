@@ -118,7 +118,7 @@ def select_groups(uri: str, config: ConnectionConfig, patterns: Iterable[str]) -
 
 
 def select_groups_of_stores(uris: Iterable[tuple[str, ConnectionConfig]], patterns: Iterable[str]) -> list[str]:
-    """Does the same as `select_groups` for several stores. A group need not exist in each of them."""
+    """Does the same as `select_groups` for several stores. A group needs to exist in only one of them."""
     names, known = list(patterns), set[str]()
     for uri, config in uris:
         with _open_with_numbered_partitions(uri, config) as store:
@@ -150,7 +150,7 @@ def cross_cluster_check(
 ) -> Iterator[CrossClusterCheck | None]:
     """Opens the check that the offsets of the rows' origin are valid in the store at ``uri``; None without an origin.
 
-    Raises `OtherCluster` if the stores belong to different clusters and ``origin`` does not permit that; raises the
+    Raises `OtherCluster` if the stores belong to different clusters and ``origin`` contains no translation; raises the
     errors of `OffsetStore.log_origin`.
     """
     if origin is None:
@@ -183,12 +183,12 @@ def write_rows(
 ) -> Iterator[RowOutcome]:
     """Commits rows and yields the outcome of each. It never lowers an offset. Rows of one group should be adjacent.
 
-    ``origin`` is the store that the rows come from. If it belongs to the target's cluster, the rows' leader epochs are
-    written too. Rows of a recreated topic are rejected if the origin shows that the topic was recreated.
+    ``origin`` is the store that the rows come from. If the origin belongs to the target's cluster, the rows' leader
+    epochs are written too. Rows of a recreated topic are rejected if the origin shows that the topic was recreated.
 
-    If Spark repeats a task because its worker died, the rows that are already committed are unchanged. An invalid row,
-    for example without an offset, fails alone. If rows have different commits for one partition, all of them fail,
-    because the right one is unknown. Raises `Unreachable` or `TimedOut` if the store cannot be reached.
+    If Spark repeats a task because its worker died, the rows that are already committed are unchanged. If a row is
+    invalid, for example without an offset, only that row fails. If rows have different commits for one partition, all
+    of them fail, because the right one is unknown. Raises `Unreachable` or `TimedOut` if the store cannot be reached.
     """
     pending: dict[str, list[dict[TopicPartition, Change]]] = {}
     refused: deque[RowOutcome] = deque()

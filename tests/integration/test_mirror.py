@@ -260,7 +260,7 @@ def test_a_group_with_dual_commit_is_watched_and_goes_on_in_both_stores(
             state, detail = mirror.groups[unique].state, mirror.groups[unique].detail
             assert state is MirrorState.WATCHING
             assert old.member_id in detail
-            assert "whether they commit to Kafka too is not known yet" in detail
+            assert "whether they also commit to Kafka is unknown so far" in detail
             produce(kafka, topic, 5)
             wait_for(lambda: offsets(zk, unique) == offsets(broker, unique) == {0: 15}, "it goes on in both")
             wait_for(lambda: mirror.groups[unique].state is MirrorState.REFUSED, "the mirror has seen it")

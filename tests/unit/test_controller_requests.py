@@ -248,7 +248,7 @@ def test_a_broken_file_is_named_with_what_is_wrong(text: str, why: str) -> None:
 def test_a_request_that_no_node_can_hold_is_refused() -> None:
     many = {TopicPartition("orders", n): (1, 2, 3) for n in range(20_000)}
 
-    with pytest.raises(UsageError, match="it takes 1,108,918 bytes"):
+    with pytest.raises(UsageError, match="has 1,108,918 bytes"):
         reassignment.encode_reassignment(many)
 
 

@@ -1,7 +1,7 @@
 """The data rule "dual commit: Kafka first", case by case.
 
-The primary is written first, and the secondary only for partitions that the primary accepted. A fetch returns the larger
-offset of both.
+The primary is written first, and the secondary only for partitions that the primary accepted. A fetch returns the
+larger offset of both.
 """
 
 from __future__ import annotations

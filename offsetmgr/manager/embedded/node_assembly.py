@@ -1,5 +1,5 @@
-"""`EmbeddedNode`: a manager node without a listener, and the `RequestAdapter` for the calls of its program. It runs on
-the event loop."""
+"""`EmbeddedNode`: a manager node without a listener, together with the `RequestAdapter` that serves the calls of its
+program. Both run on the event loop."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from offsetmgr.manager.node.node_config import NodeConfig
 
 
 class EmbeddedNode:
-    """A manager inside a program, which opens and closes it once. ``timeout`` (seconds) limits the join and each call
-    of `RequestAdapter`."""
+    """A manager inside a program. The program opens and closes it once. ``timeout`` (seconds) limits the join and each
+    call of `RequestAdapter`."""
 
     def __init__(self, settings: NodeConfig, timeout: float) -> None:
         self.requests: RequestAdapter | None = None
@@ -43,6 +43,6 @@ class EmbeddedNode:
         self.requests = RequestAdapter(runtime, other_owner, self._timeout)
 
     async def close(self) -> None:
-        """Leaves the group, ends requests in flight and closes the connections."""
+        """Completes the commits in flight, leaves the group and closes the connections."""
         self.requests = None
         await self._node.close()

@@ -21,8 +21,8 @@ _RETRY_INTERVAL_S: Final = 0.02
 
 
 class RequestAdapter:
-    """Serves the calls of one program. ``other_owner`` returns the address of the other manager that owns a group, or
-    None if there is none or it is unknown. ``timeout`` (seconds) limits the retries of a request."""
+    """Serves the calls of one program. ``other_owner`` returns the address of the manager that owns a group, or None if
+    this process owns the group or the owner is unknown. ``timeout`` (seconds) limits the retries of a request."""
 
     def __init__(self, runtime: ManagerRuntime, other_owner: Callable[[str], str | None], timeout: float) -> None:
         self._runtime = runtime

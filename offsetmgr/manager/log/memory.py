@@ -5,7 +5,7 @@ gap, records after an unfinished append are not readable, and the cleaner leaves
 real log happen on request: `hold` (appends wait for `advance_high_watermark`), `fail_next_append`, `compact`,
 `delete_before`, `recreate`.
 
-It never sleeps and has no threads. Any thread may call any method.
+It starts no threads. Only `MemoryWriter.append` and `MemoryReader.poll` wait. Any thread may call any method.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ class Failure(Enum):
 class MemoryLog:
     """A log in memory.
 
-    If ``hold`` is True, appends become readable and acknowledged only when `advance_high_watermark` is called, else at
-    once. A test may change it at any time. ``max_batch_bytes`` limits the size of an append to one partition.
+    If ``hold`` is True, appends become readable and are acknowledged only when `advance_high_watermark` is called;
+    otherwise at once. A test may change ``hold`` at any time. ``max_batch_bytes`` limits the size of an append to one
+    partition.
     """
 
     def __init__(
@@ -117,7 +118,8 @@ class MemoryLog:
             return len(unfinished)
 
     def fail_next_append(self, shard_group: int, failure: Failure) -> None:
-        """Makes an append of the shard group fail this way. Several calls apply to the next appends in order."""
+        """Makes the next append of the shard group fail this way. With several calls, the failures apply to the next
+        appends in order."""
         with self._changed:
             self._shard_groups[shard_group].failures.append(failure)
 

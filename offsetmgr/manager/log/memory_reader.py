@@ -12,8 +12,8 @@ from offsetmgr.manager.log.memory_partition import StoredPartition
 
 
 class MemoryReader:
-    """Implements `offsetmgr.manager.log.base.LogReader`. ``changed`` guards the partitions. ``reading`` acquires it for
-    a read, or raises the error that a test has injected."""
+    """Implements `offsetmgr.manager.log.base.LogReader`. ``changed`` guards the partitions. ``reading`` acquires
+    ``changed`` for a read, or raises the error that a test has injected."""
 
     def __init__(
         self,

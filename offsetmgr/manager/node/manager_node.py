@@ -2,8 +2,8 @@
 the shard groups, and `close` revokes them.
 
 At the start the node creates or checks the topic and its record format, then lets standbys follow the log, and only
-then joins the managers' group, so that it has little to read when it is assigned shard groups. At the end it leaves the
-group, so that other managers own the shard groups at once, then completes the commits in flight and closes the
+then joins the managers' group, so that it has little to read when it is assigned shard groups. At the end it completes
+the commits in flight, leaves the group, so that other managers own the shard groups at once, and closes the
 connections.
 """
 
@@ -117,7 +117,7 @@ class ManagerNode:
         """Joins the managers' group and returns the address of this node in it. If other managers serve the groups, it
         first reads the log.
 
-        ``timeout`` is in seconds; without one the call waits for as long as the coordinator is unavailable. Raises
+        ``timeout`` is in seconds; without a timeout the call waits until the coordinator is available. Raises
         `TimedOut`, `NotCoordinator` if the other managers exclude this one, and errors of the coordinator.
         """
         what = f"group {self.group}"
@@ -134,7 +134,7 @@ class ManagerNode:
         raise NotCoordinator(what, why, "start it with the same options as the other managers")
 
     async def close(self) -> None:
-        """Leaves the group, completes the requests in flight and closes the connections. It may be called in every
+        """Completes the commits in flight, leaves the group and closes the connections. It may be called in every
         state."""
         await self._resources.aclose()
 
@@ -185,8 +185,9 @@ class ManagerNode:
         )
 
     async def _catch_up(self, max_wait: float) -> None:
-        """Waits until the log has been read, at most ``max_wait`` seconds, if other managers serve the groups
-        meanwhile. If the node joined earlier, clients would have to wait until it has loaded its shard groups."""
+        """If other managers serve the groups, waits until this node has read the log, but at most ``max_wait`` seconds.
+        If the node joined before it has read the log, clients would have to wait until it has loaded its shard
+        groups."""
         if self.runtime.caught_up:
             return
         loop = asyncio.get_running_loop()

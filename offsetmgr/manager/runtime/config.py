@@ -25,8 +25,8 @@ class ManagerConfig:
     """The pause after a failed claim or load. It doubles with each failure, up to `max_retry_pause`."""
     max_retry_pause: float = 2.0
     max_transaction_records: int = 10_000
-    """The number of records in a transaction from which on no further commit joins it. Replaying the records of one
-    transaction must not block the loop for long."""
+    """When a transaction has at least this number of records, no further commit joins it, because replaying the records
+    of one transaction must not block the loop for long."""
     max_transaction_bytes: int = 4 << 20
     max_pending_records: int = 200_000
     """The number of unacknowledged records at which `ManagerRuntime.backpressure` begins. It ends at half of this
@@ -49,7 +49,8 @@ class ManagerConfig:
     expiry_interval: float = 600.0
     """The interval between two expiration passes over a shard (``offsets.retention.check.interval.ms``)."""
     members: Members | None = None
-    """Called before offsets expire. If it is None, no group has members."""
+    """Called before offsets expire, to determine which groups have members. If it is None, no group counts as having
+    members."""
     own_process: bool = False
     """Whether the process runs only the manager, so that its allocator and garbage collector may be tuned (see
     `process_settings`)."""

@@ -86,7 +86,7 @@ class ManagerRuntime:
     @property
     def caught_up(self) -> bool:
         """Whether this process serves or follows every shard group, so that a takeover reads only the end of the log.
-        If the process joins earlier, clients have to wait for a load."""
+        If the process joins the managers' group before this is True, clients have to wait for a load."""
         return self._standby is None or self._standby.caught_up
 
     async def start(self) -> None:
@@ -147,7 +147,7 @@ class ManagerRuntime:
         if found.assigned or self._closing:
             return
         found.assigned = True
-        if not found.owned:
+        if not found.has_thread:
             self._start(found)
 
     async def on_revoked(self, shard_group: int) -> None:

@@ -3,11 +3,11 @@
 It performs only I/O. It reports results to the event loop in order (`WriterCallbacks`); the loop changes the state and
 answers requests.
 
-The manager serves fetches from memory while the outcome of an append is unknown. This is correct: a commit in doubt was
-answered with an error or not at all, so memory contains the last *acknowledged* offsets. No other process can have
-acknowledged a commit since: the next owner does so only after the lease has ended, which every fetch checks (data rule
-"one writer per shard"), and a process that claims without owning the shard group appends nothing (see
-`ownership_protocol`).
+The manager serves fetches from memory while the outcome of an append is unknown. This is correct for two reasons. The
+commits of that append were answered with an error or not at all, so memory contains the last *acknowledged* offsets.
+And no other process can have acknowledged a commit meanwhile: the next owner does so only after this process's lease
+has ended, and every fetch checks the lease (data rule "one writer per shard"). A process that claims without owning the
+shard group appends nothing (see `ownership_protocol`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NON_RETRIABLE_BACKOFF_S: Final = 60.0
 """The longest pause after an error that is not retriable, because each attempt may read a whole topic again."""
 _LEASE_CHECK_INTERVAL_S: Final = 0.05
 _MIN_TIME_SHARE: Final = 0.1
-"""The fraction of the commit timeout that must remain; otherwise the thread does not try the append."""
+"""If less than this fraction of the commit timeout remains, the thread does not try the append."""
 _MAX_TAIL_OFFSETS: Final = 50_000
 """A read of more offsets than this needs a load permit."""
 _REPLAY_PART: Final = 1000
@@ -63,18 +63,20 @@ class WriterCallbacks(Protocol):
         ...
 
     def on_topic_recreated(self) -> None:
-        """The topic was recreated since the shards were read, so they must be loaded again."""
+        """The topic was recreated after the shards had been read, so the shards must be loaded again."""
         ...
 
     def on_replay(self, partition: int, part: Mapping[bytes, bytes | None], position: int) -> None:
-        """Passes records of one partition that the log contains after an unknown outcome, for `Shard.replay_newest`."""
+        """After an append with an unknown outcome, passes the records of one partition that were not replayed yet, for
+        `Shard.replay_newest`."""
         ...
 
     def on_recovered(self) -> None:
-        """After an unknown outcome, the thread has read the log to its end and passed all records to `on_replay`."""
+        """Called after an append with an unknown outcome, once the thread has read the log to its end and has passed
+        all records to `on_replay`."""
         ...
 
-    def on_ended(self, outcomes: Sequence[AppendResult], batches: int, seconds: float) -> None:
+    def on_transaction_ended(self, outcomes: Sequence[AppendResult], batches: int, seconds: float) -> None:
         """The append of the oldest ``batches`` batches ended after ``seconds`` seconds, with these outcomes in
         order."""
         ...
@@ -154,7 +156,7 @@ class ShardWriterThread:
             self._loop.post(self._listener.on_finished, fenced)
 
     def _claim_and_serve(self) -> None:
-        """Claims and serves until it is stopped; claims again after an unknown outcome."""
+        """Claims and serves until the thread is stopped; claims again after an append with an unknown outcome."""
         pause = self._config.retry_pause
         while not self._stopping.is_set():
             try:
@@ -192,8 +194,8 @@ class ShardWriterThread:
         return done
 
     def _discard_other_log(self, generation: str) -> bool:
-        """Discards shards that were read from another log. Returns False if they belong to the loop, which then has to
-        reload them."""
+        """Discards shards that were read from another log. Returns False if the shards belong to the loop, which then
+        has to reload them."""
         if generation in ("", self._generation):
             return True
         if self._shards is None:
@@ -250,14 +252,14 @@ class ShardWriterThread:
     # --- appends -------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Appends queued records until it is stopped or the outcome of an append is unknown."""
+        """Appends queued records until the thread is stopped or the outcome of an append is unknown."""
         while self._writer is not None:
             batches = self._next_batches()
             if not batches:
                 return
             started_at = time.monotonic()
             outcomes = self._append_in_time(batches)
-            self._loop.post(self._listener.on_ended, outcomes, len(batches), time.monotonic() - started_at)
+            self._loop.post(self._listener.on_transaction_ended, outcomes, len(batches), time.monotonic() - started_at)
             fenced = next((outcome.error for outcome in outcomes if isinstance(outcome.error, Fenced)), None)
             if fenced is not None:
                 raise fenced

@@ -1,7 +1,8 @@
 """Partition reassignment: Kafka's JSON, the plan of a request, and the controller's progress. Pure.
 
-A controller does not check the brokers and replicas of a request in ZooKeeper; it does so only for the broker API
-(kafka.controller.KafkaController.validateReplicas). A reassignment to a dead broker would never end.
+A controller validates the brokers and replicas of a request only if the request comes through the broker API
+(kafka.controller.KafkaController.validateReplicas), not through ZooKeeper. A reassignment to a dead broker would never
+end.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ Assignment = Mapping[TopicPartition, tuple[int, ...]]
 def cancel_command(file: str = "FILE", bootstrap: str | None = None) -> str:
     """Returns the command that cancels a reassignment through the brokers (KIP-455).
 
-    ``file`` lists its partitions; it is the file of the request, or its before-image. ZooKeeper cannot be used: a
-    controller (3.9.1) ignores changes and the deletion of the node while it processes the request.
+    ``file`` lists the partitions: the request's own file or the file with its before-image. A request cannot be
+    cancelled through ZooKeeper: while a controller (3.9.1) processes a request, it ignores changes and the deletion of
+    the request's node.
     """
     return (
         f"kafka-reassign-partitions.sh --bootstrap-server {quote(bootstrap or 'BROKER:9092')} "
@@ -55,10 +57,11 @@ class ReassignmentStep(NamedTuple):
 
 
 def decode_reassignment(what: str, data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
-    """Decodes the JSON of ``kafka-reassign-partitions`` and of the node, version 1; ``what`` names it in errors.
+    """Decodes the JSON of a reassignment (version 1), which ``kafka-reassign-partitions`` and the request's node share;
+    ``what`` names its source in errors.
 
-    Raises `MalformedData`, also if a partition occurs twice, or if ``log_dirs`` contains a directory other than "any",
-    which cannot be requested through ZooKeeper.
+    Raises `MalformedData`, also if a partition occurs twice, or if ``log_dirs`` contains a directory other than "any":
+    a specific directory cannot be requested through ZooKeeper.
     """
     try:
         document = json.loads(data)
@@ -98,7 +101,8 @@ def _entry(what: str, entry: Any) -> tuple[TopicPartition, tuple[int, ...]]:
 
 
 def encode_reassignment(assignment: Assignment) -> bytes:
-    """Encodes the node's data, which Kafka's own tool can read, too. Raises `UsageError` if it is too large."""
+    """Encodes the data of the request's node, in the format of ``kafka-reassign-partitions``. Raises `UsageError` if
+    the data is too large."""
     listed = [{"topic": tp.topic, "partition": tp.partition, "replicas": list(r)} for tp, r in assignment.items()]
     data = json.dumps({"version": 1, "partitions": listed}, separators=(",", ":")).encode()
     return checked_size("reassignment", data)
@@ -107,10 +111,12 @@ def encode_reassignment(assignment: Assignment) -> bytes:
 def plan_reassignment(
     state: AdminState, wanted: Assignment, *, allow_replication_change: bool = False
 ) -> list[ReassignmentStep]:
-    """Returns a step for each partition, sorted; ``allow_replication_change`` allows a different number of replicas.
+    """Returns a step for each partition, sorted by partition. ``allow_replication_change`` allows a change of the
+    number of replicas.
 
-    A step's ``refused`` is the reason why its partition cannot be reassigned. Raises `ControllerRequestRefused` without
-    a controller and while another reassignment is running, and `UsageError` if ``wanted`` is empty.
+    A step's ``refused`` is the reason why its partition cannot be reassigned, or None. Raises
+    `ControllerRequestRefused` if there is no controller or another reassignment is running, and `UsageError` if
+    ``wanted`` is empty.
     """
     what = "reassignment"
     state.require_controller(what)
@@ -147,7 +153,7 @@ def _obstacle(
     what = f"partition {tp}"
     if found.moving:
         return ControllerRequestRefused(
-            what, "it is already being reassigned", f"wait until that is done, or: {cancel_command()}"
+            what, "it is already being reassigned", f"wait until it is done, or cancel it: {cancel_command()}"
         )
     if tp.topic in state.deletions:
         return ControllerRequestRefused(what, f"topic {tp.topic} is being deleted")
@@ -170,8 +176,8 @@ def _obstacle(
 
 
 def progress_of(state: AdminState, requested: Assignment) -> RequestProgress:
-    """Returns the progress of a reassignment. When the controller has finished, partitions that still differ have
-    failed."""
+    """Returns the progress of a reassignment. When the controller has finished, the reassignment of the partitions that
+    are still open has failed."""
     unfinished = state.reassignment or frozenset()
     waiting: dict[str, str] = {}
     under_way = False

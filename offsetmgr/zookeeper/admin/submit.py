@@ -1,7 +1,8 @@
-"""Writes a request for the controller, conditionally, and waits until the controller has carried it out.
+"""Writes a request for the controller if the cluster has not changed, and polls the controller's progress.
 
 Ordering contract: one transaction checks that brokers and topics have not changed since they were read, and creates the
-request's node, which must not exist. Therefore two requests never mix, and no request is based on outdated facts.
+request's node, which must not exist. Therefore a request never replaces another request, and is never based on outdated
+facts.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ def submit(
 ) -> None:
     """Creates ``nodes`` in one transaction, if ``topics`` and ``brokers`` are still as in ``state``.
 
-    Raises `Conflict` if they have changed or another request is running; nothing was written then. Also raises the
-    error of the transaction; after a lost connection the error states that its outcome is unknown.
+    Raises `Conflict` if a topic or broker has changed or another request is running; nothing has been written in this
+    case. Also raises the transaction's own error. If the connection was lost, this error states that the outcome is
+    unknown.
     """
     operations: list[Operation] = [
         CheckVersion(paths.topic(name), state.topic(name).version) for name in sorted(set(topics))
@@ -56,7 +58,7 @@ def submit(
         raise type(error)(
             error.what,
             f"{error.why}; whether the request was written is unknown",
-            "check its state before you repeat it",
+            "check whether the request was written before you repeat the command",
         )
     raise outcome.error
 

@@ -85,8 +85,8 @@ class KafkaLog:
     def generation(self, timeout: float) -> str:
         """Returns the topic id; empty for brokers before 2.8 (KIP-516).
 
-        If the topic was recreated, raises `UnsuitableTopic` unless the new one is suitable: no process may read or
-        write an unsuitable topic.
+        If the topic was recreated and the new topic is unsuitable, raises `UnsuitableTopic`, so that no process reads
+        or writes an unsuitable topic.
         """
         found = self._offsets.topic_id(timeout)
         if found and found != self._generation:
@@ -102,7 +102,8 @@ class KafkaLog:
         return self._offsets.starts(partitions, timeout)
 
     def end_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:
-        """Returns the end offsets, never below an end that a writer of this object knows."""
+        """Returns the end offsets. They are always above the records that the replicas have confirmed to a writer of
+        this object."""
         return self._offsets.ends(partitions, timeout, self._known_ends.lower_bound)
 
     def close(self) -> None:

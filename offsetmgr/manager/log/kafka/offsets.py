@@ -1,8 +1,11 @@
-"""`PartitionOffsets`: requests the start and end offsets of partitions, and retries until the response is plausible.
+"""`PartitionOffsets`: requests the topic id and the start and end offsets of partitions, and retries until the response
+is plausible.
 
 librdkafka's Admin client has two faults, both observed. If a response does not arrive in time, it returns a negative
 offset and no error. If it has missed a change of leaders, it sends all further requests to the old leader or with the
-old epoch. So every failure is retried with a new client.
+old epoch. Therefore a failed request is retried with a new client. There are two exceptions: an error that a retry
+cannot fix (`_NOT_RETRIED`) is raised at once, and the first retries after an outdated end offset keep the client,
+because the broker may still be writing the transaction markers.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from offsetmgr.manager.log.base import LogClosed, LogRecord
 from offsetmgr.manager.log.kafka.consumer import AssignedConsumer, Message
 
 _RECORDS_PER_TAKE: Final = 500
-"""The number of records that a load takes at a time. Larger batches do not fit into the processor's caches (10,000
-records take 50 % longer), and other threads wait longer."""
+"""The number of records that a load takes at a time. Larger batches do not fit into the processor's caches (with 10,000
+records at a time, a load takes 50 % longer), and they make other threads wait longer."""
 _POLL_SLICE_S: Final = 0.1
 _NO_KEY: Final = b""
 """Replaces a missing key. No format has this key, so the record counts as unreadable."""

@@ -80,8 +80,8 @@ def check_topic(
 def check_successor(
     bootstrap: str, properties: Mapping[str, str], topic: str, partitions: int, *, timeout: float = DEFAULT_TIMEOUT_S
 ) -> OffsetsTopicState:
-    """Checks a topic that was recreated while the manager ran, as at the start of a manager. Raises the errors of
-    `check_topic` except `TopicRecreated`."""
+    """Checks a topic that was recreated while the manager ran, in the same way as an existing topic at startup. Raises
+    the errors of `check_topic` except `TopicRecreated`."""
     return examine(topic, _found(bootstrap, properties, topic, timeout), partitions)
 
 

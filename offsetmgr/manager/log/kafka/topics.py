@@ -106,8 +106,8 @@ class Topics:
                 return
 
     def wait_for_leaders(self, name: str, create: Callable[[], None]) -> ExistingTopic:
-        """Returns the topic once every partition has a leader. Calls ``create`` if it does not exist, and again if it
-        disappears because it was being deleted. Raises `TimedOut`."""
+        """Returns the topic once every partition has a leader. Calls ``create`` if the topic does not exist, and again
+        if the topic disappears because it was being deleted. Raises `TimedOut`."""
         while True:
             found = self.find(name)
             if found is None:
@@ -142,8 +142,8 @@ class Topics:
         return self._request(resource.name, describe, timeout)
 
     def _request(self, name: str, call: Callable[[ck_admin.AdminClient, float], Any], timeout: float) -> Any:
-        """Sends one request and returns its result, or the `OffsetMgrError`. ``call`` sends the request and returns its
-        future."""
+        """Sends one request. Returns its result, or the `OffsetMgrError` if it fails. ``call`` sends the request and
+        returns its future."""
         answers = self._admin.ask_each(
             [name], lambda client, _, remaining: {name: call(client, remaining)}, "topic ", timeout
         )
