@@ -12,8 +12,8 @@ from offsetmgr.cli.options import (
     AllGroups,
     AllowRewind,
     ConnectFlags,
-    Groups,
-    Topics,
+    GroupsOption,
+    TopicsOption,
     TranslateOption,
     connected,
     require_groups,
@@ -24,15 +24,15 @@ from offsetmgr.core.plurals import count_of
 
 app = typer.Typer()
 
-Source = Annotated[str, typer.Argument(metavar="GROUP", help="Existing group.", show_default=False)]
-Target = Annotated[str, typer.Argument(metavar="NEW", help="New group name.", show_default=False)]
+ExistingGroup = Annotated[str, typer.Argument(metavar="GROUP", help="Existing group.", show_default=False)]
+NewName = Annotated[str, typer.Argument(metavar="NEW", help="New group name.", show_default=False)]
 
 
 @app.command("delete")
 @connected
 def delete(
     connect: ConnectFlags,
-    group: Groups = None,
+    group: GroupsOption = None,
     all_groups: AllGroups = False,
     *,
     flags: EditFlags,
@@ -78,9 +78,9 @@ def _remove(connect: ConnectFlags, groups: list[str], *, empty: bool = False) ->
 @connected
 def copy(
     connect: ConnectFlags,
-    source: Source,
-    target: Target,
-    topic: Topics = None,
+    source: ExistingGroup,
+    target: NewName,
+    topic: TopicsOption = None,
     to: Annotated[
         str | None, typer.Option("--to", metavar="URI", help="Another store for the copy.", show_default=False)
     ] = None,
@@ -110,8 +110,8 @@ def copy(
 @connected
 def rename(
     connect: ConnectFlags,
-    source: Source,
-    target: Target,
+    source: ExistingGroup,
+    target: NewName,
     *,
     flags: EditFlags,
 ) -> None:

@@ -14,9 +14,9 @@ from offsetmgr.cli.errors import FAILED, report_and_exit_code
 from offsetmgr.cli.options import (
     AllowRewind,
     ConnectFlags,
-    Groups,
+    GroupsOption,
     Overwrite,
-    Topics,
+    TopicsOption,
     TranslateOption,
     connected,
 )
@@ -60,7 +60,7 @@ Dirs = Annotated[
         metavar="DIR...", help="Brokers' log dirs (log.dirs), or partitions' directories in them.", show_default=False
     ),
 ]
-To = Annotated[
+ExportTarget = Annotated[
     str | None,
     typer.Option(
         "--to",
@@ -76,9 +76,9 @@ To = Annotated[
 def offsets(
     connect: ConnectFlags,
     dirs: Dirs,
-    to: To = None,
-    group: Groups = None,
-    topic: Topics = None,
+    to: ExportTarget = None,
+    group: GroupsOption = None,
+    topic: TopicsOption = None,
     offsets_topic: Annotated[
         str,
         typer.Option("--offsets-topic", metavar="NAME", help="The offsets topic, such as an offset manager's."),

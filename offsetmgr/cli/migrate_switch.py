@@ -13,7 +13,16 @@ import typer
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.lock_wait import lock_waiting_cluster
-from offsetmgr.cli.options import BeforeImage, ConnectFlags, Execute, Format, OneGroup, TranslateOption, Yes, connected
+from offsetmgr.cli.options import (
+    BeforeImage,
+    ConnectFlags,
+    Execute,
+    FormatOption,
+    OneGroup,
+    TranslateOption,
+    Yes,
+    connected,
+)
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.errors import Conflict, UsageError
@@ -48,7 +57,7 @@ COLUMNS: Final = (
     Column("host"),
     Column("process", right=True),
     Column("epoch", right=True, optional=True),
-    Column("held_at", time=True, optional=True, title="STOPPED"),
+    Column("stopped_at", time=True, optional=True, title="STOPPED"),
     Column("followed_at", time=True, optional=True, title="FOLLOWED"),
 )
 
@@ -83,7 +92,7 @@ def switch_command(
     execute: Execute = False,
     yes: Yes = False,
     before_image: BeforeImage = None,
-    format: Format = OutputFormat.TABLE,
+    format: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Change where a group's offsets are stored while its members run: zookeeper, dual, kafka, and back.
 
@@ -134,10 +143,10 @@ def switch_command(
         ) as stop:
             try:
                 evidence = switch.execute(mode, wait_s=ack_timeout / 1000, stay=stay, stop=stop)
-            except Conflict as given_up:
+            except Conflict as abandoned:
                 if not stop():
                     raise
-                raise Interrupted(f"{given_up.what} {given_up.why}") from given_up
+                raise Interrupted(f"{abandoned.what} {abandoned.why}") from abandoned
     _show_after(evidence, format)
     if evidence.unacknowledged:
         raise typer.Exit(FAILED)

@@ -9,14 +9,14 @@ import typer
 
 from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.options import (
-    AcceptUnterminated,
     AllGroups,
     AllTopics,
     ConnectFlags,
-    Groups,
+    GroupsOption,
     OneGroup,
-    Topics,
+    TopicsOption,
     TranslateOption,
+    UnterminatedOption,
     connected,
     require_groups,
 )
@@ -40,7 +40,7 @@ def _offset(text: str) -> int:
     return int(text)
 
 
-ToOffset = Annotated[
+ToOffsetOption = Annotated[
     int | None,
     typer.Option("--to-offset", metavar="N", parser=_offset, help="Move to this offset.", show_default=False),
 ]
@@ -91,16 +91,16 @@ def set_offsets(
 @connected
 def reset(
     connect: ConnectFlags,
-    group: Groups = None,
+    group: GroupsOption = None,
     all_groups: AllGroups = False,
-    topic: Topics = None,
+    topic: TopicsOption = None,
     all_topics: AllTopics = False,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the log's start.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="To the log's end.")] = False,
     to_current: Annotated[
         bool, typer.Option("--to-current", help="To the committed offset; to the log's end without one.")
     ] = False,
-    to_offset: ToOffset = None,
+    to_offset: ToOffsetOption = None,
     shift_by: Annotated[
         int | None, typer.Option("--shift-by", metavar="N", help="By N offsets; backward with -N.", show_default=False)
     ] = None,
@@ -126,7 +126,7 @@ def reset(
             show_default=False,
         ),
     ] = None,
-    accept_unterminated: AcceptUnterminated = False,
+    accept_unterminated: UnterminatedOption = False,
     translate: TranslateOption = None,
     export_csv: Annotated[
         bool, typer.Option("--export", help="Print the new offsets alone, as CSV that --from-file reads back.")
@@ -179,9 +179,9 @@ def reset(
 @connected
 def delete(
     connect: ConnectFlags,
-    group: Groups = None,
+    group: GroupsOption = None,
     all_groups: AllGroups = False,
-    topic: Topics = None,
+    topic: TopicsOption = None,
     all_topics: AllTopics = False,
     *,
     flags: EditFlags,

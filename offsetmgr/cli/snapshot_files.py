@@ -14,14 +14,14 @@ import typer
 
 from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.options import (
-    AcceptUnterminated,
     AllGroups,
     AllowRewind,
     ConnectFlags,
-    Groups,
+    GroupsOption,
     Overwrite,
-    Topics,
+    TopicsOption,
     TranslateOption,
+    UnterminatedOption,
     connected,
     require_groups,
 )
@@ -58,9 +58,9 @@ FileFormat = Annotated[
 def export(
     connect: ConnectFlags,
     file: FileArgument,
-    group: Groups = None,
+    group: GroupsOption = None,
     all_groups: AllGroups = False,
-    topic: Topics = None,
+    topic: TopicsOption = None,
     file_format: FileFormat = None,
     overwrite: Overwrite = False,
 ) -> None:
@@ -129,10 +129,10 @@ def _note_empty_groups(store: OffsetStore, created: list[str]) -> None:
 def import_offsets(
     connect: ConnectFlags,
     file: FileArgument,
-    group: Groups = None,
-    topic: Topics = None,
+    group: GroupsOption = None,
+    topic: TopicsOption = None,
     file_format: FileFormat = None,
-    accept_unterminated: AcceptUnterminated = False,
+    accept_unterminated: UnterminatedOption = False,
     translate: TranslateOption = None,
     allow_rewind: AllowRewind = False,
     *,

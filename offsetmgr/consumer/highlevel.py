@@ -163,8 +163,8 @@ class ZookeeperConsumer:
         if self._partitions is not None or self._state.closed:
             raise UsageError("message streams", "a consumer can create them only once", "create another consumer")
         stream = self._state.stream(topic)
-        timeout = self.settings.consumer_timeout_ms
-        stream.timeout_s = None if timeout is None else timeout / 1000
+        timeout_ms = self.settings.consumer_timeout_ms
+        stream.timeout_s = None if timeout_ms is None else timeout_ms / 1000
         return stream
 
     def _join(self, subscription: Subscription, stream_of: StreamOf) -> None:

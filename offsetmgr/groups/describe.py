@@ -94,7 +94,7 @@ def require_idle(describe_groups: DescribeGroups, groups: Iterable[str], what: s
             raise _active(f"{what} of group {group!r}", description)
 
 
-def refuse_active(describe_groups: DescribeGroups, plans: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
+def reject_active(describe_groups: DescribeGroups, plans: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
     """Yields the plans, and sets the ``problem`` of each plan whose group must not be edited now.
 
     If a group has members, its problem is `GroupActive`, because the next commit of the members would overwrite the

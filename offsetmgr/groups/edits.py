@@ -120,8 +120,8 @@ def plan_import(
                 continue
             committed = original if keeps_epochs or original[2] is None else original._replace(leader_epoch=None)
             before = found.offsets.get(tp)
-            if crossing is not None and (refused := crossing.recreation_error(tp, committed)) is not None:
-                changes.append(PlannedChange(tp, before or ABSENT, committed.value(), problem=refused, writes=False))
+            if crossing is not None and (rejected := crossing.recreation_error(tp, committed)) is not None:
+                changes.append(PlannedChange(tp, before or ABSENT, committed.value(), problem=rejected, writes=False))
             elif before is not None and committed[0] > before[0]:  # fast path of `_plan_imported` for the usual case
                 changes.append(new(PlannedChange, (tp, before, new(OffsetAndMetadata, committed[:4]), "", None, True)))
             else:
@@ -159,8 +159,8 @@ def plan_undo(
             continue
         changes: list[PlannedChange] = []
         if crossing is not None:
-            crossing.load_topics({tp.topic for tp in source.left})
-        for tp, written_offset in source.left.items():
+            crossing.load_topics({tp.topic for tp in source.after})
+        for tp, written_offset in source.after.items():
             if not topics.matches(tp):
                 continue
             if (error := found.errors.get(tp)) is not None:
@@ -171,8 +171,8 @@ def plan_undo(
             back = before.value() if before is not None else None
             if crossing is not None and before is not None and back is not None:
                 back = crossing.adapt(back)
-                if (refused := crossing.recreation_error(tp, before)) is not None:
-                    changes.append(PlannedChange(tp, current, back, problem=refused, writes=False))
+                if (rejected := crossing.recreation_error(tp, before)) is not None:
+                    changes.append(PlannedChange(tp, current, back, problem=rejected, writes=False))
                     continue
             change = plan_change(tp, current, back, store.capabilities, note="deletes" if back is None else "")
             if change.writes and not force and not holds_offset(current, written_offset):
@@ -188,10 +188,10 @@ def _plan_imported(
         return PlannedChange(tp, ABSENT, after, problem=error, writes=False)
     before = found.offsets.get(tp, ABSENT)
     if isinstance(before, Committed) and after.offset < before.offset and not allow_rewind:
-        refused = RewindRefused(
+        rejected = RewindRefused(
             f"group {found.group}, {tp}", f"would go back from {before.offset} to {after.offset}", "add --allow-rewind"
         )
-        return PlannedChange(tp, before, after, problem=refused, writes=False)
+        return PlannedChange(tp, before, after, problem=rejected, writes=False)
     return plan_change(tp, before, after, store.capabilities)
 
 

@@ -65,7 +65,7 @@ class ToOffsets:
     """An offset for each partition of each group, for example from a file, clamped to the log."""
 
     offsets: Mapping[str, Mapping[TopicPartition, int]]
-    refused: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
+    rejected: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
     """Partitions whose offsets are invalid because their topic was recreated."""
 
 
@@ -89,7 +89,7 @@ def clamp(offset: int, log: LogRange) -> ResolvedOffset:
 
 
 def resolve(
-    scenario: Scenario, given: int | None, current: Offset, log: LogRange, for_time: int | None
+    scenario: Scenario, explicit_offset: int | None, current: Offset, log: LogRange, for_time: int | None
 ) -> ResolvedOffset:
     """Returns the offset at which the group continues.
 
@@ -116,9 +116,9 @@ def resolve(
                 return ResolvedOffset(log.end, "no record at or after that time: the log's end")
             return ResolvedOffset(for_time)
         case ToOffsets():
-            if given is None:
+            if explicit_offset is None:
                 raise UsageError("from-file", "gives no offset for this partition")
-            return clamp(given, log)
+            return clamp(explicit_offset, log)
 
 
 def plan_reset(
@@ -203,13 +203,13 @@ def _plan_group(
         return GroupEditPlan(
             found.group, (), GroupNotFound(f"group {found.group!r}", why, "name the topic with --topic")
         )
-    given = scenario.offsets.get(found.group, {}) if isinstance(scenario, ToOffsets) else {}
+    explicit_offsets = scenario.offsets.get(found.group, {}) if isinstance(scenario, ToOffsets) else {}
 
     def change(tp: TopicPartition) -> PlannedChange:
         current: Offset = found.offsets.get(tp, ABSENT)
         log, for_time, unreadable = logs.ranges[tp], logs.times.get(tp), found.errors.get(tp)
         if isinstance(scenario, ToOffsets) and unreadable is None:
-            unreadable = scenario.refused.get(tp)
+            unreadable = scenario.rejected.get(tp)
         if unreadable is not None:
             return PlannedChange(tp, current, None, problem=unreadable, writes=False)
         if isinstance(log, OffsetMgrError):
@@ -217,7 +217,7 @@ def _plan_group(
         if isinstance(for_time, OffsetMgrError):
             return PlannedChange(tp, current, None, problem=for_time, writes=False)
         try:
-            resolved = resolve(scenario, given.get(tp), current, log, for_time)
+            resolved = resolve(scenario, explicit_offsets.get(tp), current, log, for_time)
         except UsageError as error:
             return PlannedChange(tp, current, None, problem=error, writes=False)
         after = OffsetAndMetadata(resolved.offset)

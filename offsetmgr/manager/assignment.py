@@ -85,7 +85,7 @@ class Assignment:
     """The owner of each shard group that has one in this generation."""
     waiting: Mapping[int, PendingRevocation] = field(default_factory=dict)
     """The shard groups that a member still owns and is asked to revoke."""
-    refused: Mapping[str, str] = field(default_factory=dict)
+    rejected: Mapping[str, str] = field(default_factory=dict)
     """The members that receive no shard group, and the reason."""
 
     def shard_groups_of(self, member: str) -> frozenset[int]:
@@ -109,15 +109,15 @@ def assign(
     metadata = dict(sorted(members))
     claims = _claims(metadata)
     prevailing = _prevailing_config(metadata, claims)
-    refused = dict(unreadable or {})
+    rejected = dict(unreadable or {})
     if prevailing is None:
-        return Assignment(generation, {}, {}, {}, refused)
-    refused |= {
+        return Assignment(generation, {}, {}, {}, rejected)
+    rejected |= {
         m: _describe_difference(member_metadata.parameters, prevailing)
         for m, member_metadata in metadata.items()
         if member_metadata.parameters != prevailing
     }
-    accepted = sorted((m for m in metadata if m not in refused), key=lambda m: (metadata[m].host, metadata[m].port, m))
+    accepted = sorted((m for m in metadata if m not in rejected), key=lambda m: (metadata[m].host, metadata[m].port, m))
 
     owners, capacity = _retained(accepted, claims, prevailing.shard_groups)
     free = [shard_group for shard_group in range(prevailing.shard_groups) if shard_group not in claims]
@@ -129,20 +129,20 @@ def assign(
         shard_group: PendingRevocation(claims[shard_group][1], successor)
         for shard_group, successor in zip(moving, _next_owners(capacity, len(moving)), strict=True)
     }
-    return Assignment(generation, _nodes(accepted, metadata), owners, waiting, refused)
+    return Assignment(generation, _nodes(accepted, metadata), owners, waiting, rejected)
 
 
 def node_ids(addresses: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
     """Returns a node id for each address, computed from the addresses alone. If two addresses have the same hash, the
     later one in sorted order gets the next free id."""
-    taken: dict[int, tuple[str, int]] = {}
+    addresses_by_id: dict[int, tuple[str, int]] = {}
     for host, port in sorted(set(addresses)):
         digest = hashlib.sha256(f"{host}:{port}".encode()).digest()
         number = int.from_bytes(digest[:8], "big") % _NODE_IDS
-        while FIRST_NODE_ID + number in taken:
+        while FIRST_NODE_ID + number in addresses_by_id:
             number = (number + 1) % _NODE_IDS
-        taken[FIRST_NODE_ID + number] = (host, port)
-    return {address: node_id for node_id, address in taken.items()}
+        addresses_by_id[FIRST_NODE_ID + number] = (host, port)
+    return {address: node_id for node_id, address in addresses_by_id.items()}
 
 
 def _claims(metadata: Mapping[str, ManagerMetadata]) -> dict[int, tuple[int, str]]:

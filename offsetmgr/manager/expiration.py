@@ -109,15 +109,15 @@ class ExpirationSchedule:
     Times are in seconds of a monotonic clock that the caller reads.
     """
 
-    def __init__(self, partitions: int, interval: float = 600.0) -> None:
-        self._interval = interval
+    def __init__(self, partitions: int, interval_s: float = 600.0) -> None:
+        self._interval_s = interval_s
         self._partitions = partitions
         self._due: dict[int, float] = {}
 
     def start(self, partition: int, now: float) -> None:
         """Adds a shard. The first passes of all shards are spread over one interval. No pass runs at once, because
         directly after a load the manager does not know yet which groups have members."""
-        self._due[partition] = now + self._interval * (partition + 1) / self._partitions
+        self._due[partition] = now + self._interval_s * (partition + 1) / self._partitions
 
     def stop(self, partition: int) -> None:
         """Removes a shard."""
@@ -128,5 +128,5 @@ class ExpirationSchedule:
         later."""
         due = sorted((at, partition) for partition, at in self._due.items() if at <= now)
         for _, partition in due:
-            self._due[partition] = now + self._interval
+            self._due[partition] = now + self._interval_s
         return [partition for _, partition in due]

@@ -41,10 +41,12 @@ class OwnershipLease:
     """The lease of one member, not valid before `begin`. Any thread may call `valid`; only one thread may call the
     other methods."""
 
-    def __init__(self, session_timeout: float, rebalance_timeout: float, clock: Callable[[], float] = boottime) -> None:
-        """``session_timeout`` and ``rebalance_timeout`` are the member's timeouts in seconds."""
-        self._session_duration = session_timeout * MARGIN
-        self._rebalance_duration = rebalance_timeout * MARGIN
+    def __init__(
+        self, session_timeout_s: float, rebalance_timeout_s: float, clock: Callable[[], float] = boottime
+    ) -> None:
+        """``session_timeout_s`` and ``rebalance_timeout_s`` are the member's timeouts in seconds."""
+        self._session_duration_s = session_timeout_s * MARGIN
+        self._rebalance_duration_s = rebalance_timeout_s * MARGIN
         self._clock = clock
         self._session_from = self._rebalance_from = self._until = float("-inf")
 
@@ -53,7 +55,7 @@ class OwnershipLease:
         it. Otherwise a new lease begins at ``sent``; it has already expired if the response took too long."""
         if not self.extend(sent, stable=True):
             self._session_from = self._rebalance_from = sent
-            self._until = sent + min(self._session_duration, self._rebalance_duration)
+            self._until = sent + min(self._session_duration_s, self._rebalance_duration_s)
 
     def extend(self, sent: float, *, stable: bool) -> bool:
         """Records that the coordinator answered a request that was sent at ``sent``. ``stable`` is True if the
@@ -64,7 +66,9 @@ class OwnershipLease:
         self._session_from = max(self._session_from, sent)
         if stable:
             self._rebalance_from = max(self._rebalance_from, sent)
-        self._until = min(self._session_from + self._session_duration, self._rebalance_from + self._rebalance_duration)
+        self._until = min(
+            self._session_from + self._session_duration_s, self._rebalance_from + self._rebalance_duration_s
+        )
         return True
 
     def end(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import CorruptData, UnknownVersion
-from offsetmgr.records.base import GroupKey, OffsetKey, Record, RecordFormat, UnknownKey
+from offsetmgr.records.base import EncodedRecord, GroupKey, OffsetKey, RecordFormat, UnknownKey
 
 MAX_LISTED_PROBLEMS: Final = 1000
 """The maximum number of unreadable records that `OffsetTable.problems` describes. All of them are counted."""
@@ -106,10 +106,12 @@ class OffsetTable:
         """Returns the key of an offset in the log."""
         return self._format.offset_prefix(group, topic) + self._format.partition_suffix(partition)
 
-    def tombstones(self, group: str, to_delete: Iterable[tuple[str, int]], *, with_record: bool) -> list[Record]:
+    def tombstones(self, group: str, to_delete: Iterable[tuple[str, int]], *, with_record: bool) -> list[EncodedRecord]:
         """Returns the tombstones for these offsets of a group (by topic and partition), and with ``with_record`` for
         its activity record."""
-        records: list[Record] = [(self.key(group, topic, partition), None) for topic, partition in sorted(to_delete)]
+        records: list[EncodedRecord] = [
+            (self.key(group, topic, partition), None) for topic, partition in sorted(to_delete)
+        ]
         if with_record:
             records.append((self._format.encode_group_key(group), None))
         return records

@@ -35,7 +35,7 @@ from offsetmgr.manager.lease import OwnershipLease, boottime
 from offsetmgr.manager.ownership_protocol import OwnershipListener
 
 PROTOCOL_TYPE: Final = "offsetmgr"
-PROTOCOL: Final = "offsetmgr-1"
+PROTOCOL: Final = "offsetmgr-2"
 """The name of the group protocol; it changes with the format of `assignment_format`."""
 ASSIGNMENT_RULES: Final = 1
 """The value of `SharedConfig.protocol` in this version of offsetmgr."""
@@ -86,7 +86,7 @@ class ManagerMember(Protocol):
         lead: Callable[[int, Sequence[tuple[str, bytes]]], Mapping[str, bytes]],
     ) -> ManagerGeneration: ...
 
-    async def leave(self, timeout: float) -> None: ...
+    async def leave(self, timeout_s: float) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -102,18 +102,18 @@ class OwnershipManager:
         member: Callable[[OwnershipManager], ManagerMember],
         *,
         relay: Mapping[str, Any] | None = None,
-        session: float = SESSION_TIMEOUT_S,
-        rebalance: float = REBALANCE_TIMEOUT_S,
+        session_timeout_s: float = SESSION_TIMEOUT_S,
+        rebalance_timeout_s: float = REBALANCE_TIMEOUT_S,
         clock: Callable[[], float] = boottime,
     ) -> None:
         """``host`` and ``port`` are the address for clients. ``member`` creates the member of the group, with the same
-        timeouts and clock; the member reports its events to `on_confirmed`, `on_rebalance` and `on_ended` of the given
-        ownership. ``session`` and ``rebalance`` are the timeouts in seconds."""
+        timeouts and clock; the member reports its events to `kept`, `rebalance` and `ended` of the given ownership.
+        ``session_timeout_s`` and ``rebalance_timeout_s`` are the timeouts in seconds."""
         self._address = (host, port)
         self._parameters = parameters
         self._relay = dict(relay or {})
-        self._max_revocation_wait_s = rebalance * _REVOCATION_SHARE
-        self._lease = OwnershipLease(session, rebalance, clock)
+        self._max_revocation_wait_s = rebalance_timeout_s * _REVOCATION_SHARE
+        self._lease = OwnershipLease(session_timeout_s, rebalance_timeout_s, clock)
         self._member = member(self)
         self._listener: OwnershipListener | None = None
         self._last_known: Assignment | None = None
@@ -290,7 +290,7 @@ class OwnershipManager:
             self._drop(self._owned.keys())
             self._current = None
         else:
-            self._set_exclusion(assignment.refused.get(joined.member_id))
+            self._set_exclusion(assignment.rejected.get(joined.member_id))
             self._current = self._last_known = assignment
             assigned = assignment.shard_groups_of(joined.member_id)
             to_revoke_now = assignment.to_revoke(joined.member_id)

@@ -31,7 +31,7 @@ from offsetmgr.manager.offset_reader import OffsetReader
 from offsetmgr.manager.offset_table import OffsetTable, RecordRun
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.manager.results import CoordinatorResult, InFlight
-from offsetmgr.records.base import GroupValue, OffsetKey, OffsetValue, PartitionCommit, Record, RecordFormat
+from offsetmgr.records.base import EncodedRecord, GroupValue, OffsetKey, OffsetValue, PartitionCommit, RecordFormat
 
 __all__ = ["CoordinatorResult", "Shard", "ShardLimits"]
 
@@ -169,10 +169,12 @@ class Shard:
         if request.retention_ms is not None:
             expire = min(max(now_ms + request.retention_ms, 0), _MAX_TIMESTAMP_MS)
         errors: dict[tuple[str, int], int] = {}
-        records: list[Record] = []
+        records: list[EncodedRecord] = []
         runs: list[RecordRun] = []
-        for topic, asked in request.topics:
-            accepted = asked if self._all_metadata_fits(asked) else self._with_valid_metadata(topic, asked, errors)
+        for topic, commits in request.topics:
+            accepted = (
+                commits if self._all_metadata_fits(commits) else self._with_valid_metadata(topic, commits, errors)
+            )
             if accepted:
                 records += self._format.encode_commit(group, topic, accepted, now_ms, expire)
                 runs.append(RecordRun(group, topic, [*map(_PARTITION, accepted)]))

@@ -95,12 +95,12 @@ def _without_recreated(tasks: Iterator[GroupWrite], recreated: Mapping[str, str]
     """Yields the tasks, and refuses the partitions of recreated topics, because the planned offsets refer to deleted
     logs."""
     for task in tasks:
-        refused: dict[TopicPartition, OffsetMgrError] = {
+        rejected: dict[TopicPartition, OffsetMgrError] = {
             step.tp: RecreatedTopic(str(step.tp), recreated[step.tp.topic], "make a new plan")
             for step in task.steps
             if step.tp.topic in recreated
         }
-        yield replace(task, refused={**task.refused, **refused}) if refused else task
+        yield replace(task, rejected={**task.rejected, **rejected}) if rejected else task
 
 
 def _within_log_ranges(tasks: Iterator[GroupWrite], logs: Logs) -> Iterator[GroupWrite]:
@@ -111,11 +111,11 @@ def _within_log_ranges(tasks: Iterator[GroupWrite], logs: Logs) -> Iterator[Grou
         ranges.load({step.tp for task in batch for step in task.steps})
         for task in batch:
             outside = [s for s in task.steps if s.after is not None and not ranges.holds(s.tp, s.after.offset)]
-            yield replace(task, refused={**task.refused, **_refusals(outside, ranges)}) if outside else task
+            yield replace(task, rejected={**task.rejected, **_rejections(outside, ranges)}) if outside else task
 
 
-def _refusals(steps: Iterable[PlanStep], ranges: LogRangeCache) -> dict[TopicPartition, OffsetMgrError]:
-    found = {step.tp: ranges.refusal(step.tp, step.after.offset) for step in steps if step.after is not None}
+def _rejections(steps: Iterable[PlanStep], ranges: LogRangeCache) -> dict[TopicPartition, OffsetMgrError]:
+    found = {step.tp: ranges.rejection(step.tp, step.after.offset) for step in steps if step.after is not None}
     return {tp: error for tp, error in found.items() if error is not None}
 
 

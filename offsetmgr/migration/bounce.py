@@ -27,7 +27,7 @@ from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceS
 from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.forward_copy import behind, copy_forward
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
-from offsetmgr.migration.group_snapshot import Observation, RegisteredMember
+from offsetmgr.migration.observation import Observation, RegisteredMember
 from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.migration.phase_inference import PhaseReport, assess_phase
 from offsetmgr.migration.precheck import missing_evidence
@@ -105,7 +105,7 @@ class _BounceRun:
 
     def run_steps(self, state: BounceState) -> BounceResult:
         for number, step in enumerate(state.steps, 1):
-            if step.status in (StepStatus.PASSED, StepStatus.GONE):
+            if step.status in (StepStatus.PASSED, StepStatus.MEMBER_LEFT):
                 continue
             if self.stop():
                 return self._result(BounceOutcome.STOPPED, state, why=f"stopped on request before step {number}")
@@ -129,7 +129,7 @@ class _BounceRun:
             if self.stop():
                 return self._result(BounceOutcome.STOPPED, state, why=f"stopped on request before {step.member}")
             if member is None:
-                step.status = StepStatus.GONE
+                step.status = StepStatus.MEMBER_LEFT
                 self.progress(f"  {step.member} has left by itself; the gate at the end checks its successor")
                 save(state, self.state_path)
                 return None
@@ -183,7 +183,7 @@ class _BounceRun:
     def _pass_gate(self, state: BounceState, step: RestartStep) -> BounceResult | None:
         """Waits until the member's successor has registered and its commits can be assessed. Returns None if the gate
         has passed."""
-        if step.status is StepStatus.GONE:
+        if step.status is StepStatus.MEMBER_LEFT:
             return None
         spec = self.spec
         window = replace(spec.window, seconds=spec.restart_seconds)

@@ -18,11 +18,11 @@ from typing import Any
 
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.core.errors import JournalError, UnknownVersion, UsageError
-from offsetmgr.migration import group_snapshot
-from offsetmgr.migration.group_snapshot import Observation
+from offsetmgr.migration import observation
+from offsetmgr.migration.observation import Observation
 
 FORMAT = "offsetmgr-bounce"
-VERSION = 1
+VERSION = 2
 
 
 class StepStatus(Enum):
@@ -33,7 +33,7 @@ class StepStatus(Enum):
     RETURNED = "returned"
     """The command ended with exit code 0; the gate has not been passed yet."""
     PASSED = "passed"
-    GONE = "gone"
+    MEMBER_LEFT = "member-left"
     """The member had left before its step, so no command was run for it."""
 
 
@@ -96,7 +96,7 @@ class BounceState:
             "finished_ms": self.finished_ms,
             "steps": [{**asdict(s), "status": s.status.value} for s in self.steps],
             "copies": [asdict(c) for c in self.copies],
-            "baseline": group_snapshot.to_json(self.baseline),
+            "baseline": observation.to_json(self.baseline),
         }
 
 
@@ -135,7 +135,7 @@ def load(path: Path) -> BounceState | None:
         return BounceState(
             group=data["group"],
             change=CommitModeChange(CommitMode(data["from_phase"]), CommitMode(data["to_phase"])),
-            baseline=group_snapshot.from_json(data["baseline"], where=f"baseline of {path}"),
+            baseline=observation.from_json(data["baseline"], where=f"baseline of {path}"),
             steps=[RestartStep(**{**s, "status": StepStatus(s["status"])}) for s in data["steps"]],
             copies=[OffsetCopy(**c) for c in data["copies"]],
             opened_ms=data["opened_ms"],

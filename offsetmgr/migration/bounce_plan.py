@@ -17,7 +17,7 @@ from offsetmgr.migration.bounce_checkpoint import (
 from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.forward_copy import behind
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow
-from offsetmgr.migration.group_snapshot import Observation
+from offsetmgr.migration.observation import Observation
 from offsetmgr.migration.phase_inference import PhaseReport
 from offsetmgr.migration.precheck import BounceStart, find_start
 from offsetmgr.migration.restart_command import (

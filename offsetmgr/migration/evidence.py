@@ -13,7 +13,7 @@ from enum import Enum
 
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.migration.group_snapshot import Observation, reading_text
+from offsetmgr.migration.observation import Observation, reading_text
 from offsetmgr.migration.ownership_history import PartitionHistory, offset_or
 
 

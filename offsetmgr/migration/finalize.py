@@ -173,7 +173,7 @@ def _removable(plan: GroupPlan, verifier: MigrationVerifier, kept: list[str]) ->
     if problem := source.error or target.error:
         kept.append(f"{plan.group}: {problem}")
         return ()
-    known = {step.source_tp: step for step in plan.steps if step.source is not None and not step.action.refuses}
+    known = {step.source_tp: step for step in plan.steps if step.source is not None and not step.action.rejects}
     steps: list[PlanStep] = []
     for tp, committed in sorted(source.offsets.items()):
         step = known.get(tp)

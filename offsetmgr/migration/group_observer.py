@@ -1,7 +1,7 @@
 """Observes a live group of old consumers: its registry, its owners, both stores and the logs, once or over a window.
 
-The evidence relies on the order of these reads (see `group_snapshot`). Of the modules for runbooks, only this one reads
-from servers. It writes nothing.
+The order of the reads is the one on which the evidence relies (see `observation`). It is the only module of the
+runbooks that reads from servers, and it writes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from offsetmgr.core.errors import GroupNotFound, InvalidPattern, OffsetMgrError,
 from offsetmgr.core.model import ABSENT, Committed, LogRange, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.cluster.base import Cluster
-from offsetmgr.migration.group_snapshot import Observation, PartitionOwner, Reading, RegisteredMember
+from offsetmgr.migration.observation import Observation, OffsetReadResult, PartitionOwner, RegisteredMember
 from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups import ownership, registry
@@ -62,8 +62,8 @@ class ZookeeperRegistry:
             selected: tuple[str, ...] = ()
             try:
                 selected = tuple(sorted(topics_of(dict(m.subscription), m.pattern, topics)))
-            except (InvalidPattern, UnsupportedOperation) as refused:
-                error = refused
+            except (InvalidPattern, UnsupportedOperation) as rejected:
+                error = rejected
             if error is not None:
                 unreadable.append(f"{paths.member(group, m.member_id)} ({error})")
             found[m.member_id] = RegisteredMember(
@@ -142,10 +142,10 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class _StoreSample:
-    found: Mapping[TopicPartition, Reading]
+    found: Mapping[TopicPartition, OffsetReadResult]
     error: OffsetMgrError | None = None
 
-    def of(self, tp: TopicPartition) -> Reading:
+    def of(self, tp: TopicPartition) -> OffsetReadResult:
         """Returns the reading of one partition. All commits of the group were read, so a partition that was not found
         has no commit."""
         return self.error if self.error is not None else self.found.get(tp, ABSENT)

@@ -25,9 +25,9 @@ from offsetmgr.core.offset_store import (
 )
 from offsetmgr.groups.edit_plan import holds_offset
 from offsetmgr.groups.execute import execute
-from offsetmgr.groups.leftover_locks import POLL_S, Waiting
+from offsetmgr.groups.leftover_locks import POLL_S, OnWait
 from offsetmgr.migration.group_batches import batched
-from offsetmgr.migration.journal import Journal, Json, Record
+from offsetmgr.migration.journal import EncodedJson, Journal, JournalRecord
 from offsetmgr.migration.plan import Action, PlanStep
 from offsetmgr.migration.plan_codec import encode_steps
 from offsetmgr.migration.progress import encode_partitions
@@ -54,16 +54,16 @@ class GroupWrite:
     """Whether a partition counts as done if it is already beyond the offset to copy."""
     terms: tuple[str, str] = ("the offset when the plan was made", "the planned offset")
     """The names that messages use for ``target`` and ``after``."""
-    refused: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
+    rejected: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
     """Partitions that will not be written, each with the reason. They remain in ``steps``, so that the first intent
     contains the correct before-images of all partitions."""
 
     def edit(self) -> GroupEdit | None:
-        """Returns the edit, with each change conditional on its before-image; None if all partitions are refused."""
+        """Returns the edit, with each change conditional on its before-image; None if all partitions are rejected."""
         changes = {
             step.tp: Change(step.after, before_image(step.target), step.action is Action.REWIND)
             for step in self.steps
-            if step.tp not in self.refused
+            if step.tp not in self.rejected
         }
         return GroupEdit(self.target_group, changes, self.guard) if changes else None
 
@@ -143,7 +143,7 @@ class JournaledWriter:
     stop: Callable[[], bool] = lambda: False
     progress: Callable[[GroupOutcome], None] = lambda _outcome: None
     wait_empty_s: float = 0.0
-    waiting: Waiting = lambda _groups, _seconds: None
+    waiting: OnWait = lambda _groups, _seconds: None
     """Called with the groups and the remaining seconds while the run waits for locks of an earlier run."""
     _stopped_early: bool = False
     """Whether ``stop`` prevented a batch from starting."""
@@ -211,7 +211,7 @@ class JournalSink:
 
     name: str
     journal: Journal
-    _outcomes: list[Record] = field(default_factory=list)
+    _outcomes: list[JournalRecord] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def intend(self, batch: Iterable[GroupWrite]) -> None:
@@ -231,20 +231,20 @@ class JournalSink:
         """Appends the last outcomes. Raises `JournalError`."""
         self.journal.append(self._outcomes)
 
-    def _intent(self, task: GroupWrite) -> Record:
+    def _intent(self, task: GroupWrite) -> JournalRecord:
         return {
             "kind": f"{self.name}-intent",
             "group": task.group,
             "target_group": task.target_group,
-            "topics": Json(encode_steps(task.steps, whole=False)),
+            "topics": EncodedJson(encode_steps(task.steps, whole=False)),
         }
 
-    def _outcome(self, outcome: GroupOutcome) -> Record:
-        record: Record = {
+    def _outcome(self, outcome: GroupOutcome) -> JournalRecord:
+        record: JournalRecord = {
             "kind": f"{self.name}-outcome",
             "group": outcome.group,
             "written": encode_partitions(outcome.written),
-            "left": encode_partitions(outcome.unchanged),
+            "unchanged": encode_partitions(outcome.unchanged),
         }
         if outcome.failed:
             record["failed"] = [
@@ -262,13 +262,13 @@ def before_image(value: OffsetAndMetadata | None) -> Offset:
 
 
 def outcome_of(task: GroupWrite, result: GroupEditResult | None) -> GroupOutcome:
-    """Returns the outcome of a task from the store's result (None: all partitions were refused). An earlier run may
+    """Returns the outcome of a task from the store's result (None: all partitions were rejected). An earlier run may
     already have written some of the partitions."""
     if result is None:
-        return GroupOutcome(task.group, task.target_group, (), {}, task.refused)
+        return GroupOutcome(task.group, task.target_group, (), {}, task.rejected)
     written: list[TopicPartition] = []
     unchanged: dict[TopicPartition, str] = {}
-    failed: dict[TopicPartition, OffsetMgrError] = dict(task.refused)
+    failed: dict[TopicPartition, OffsetMgrError] = dict(task.rejected)
     for step in task.steps:
         if step.tp in failed:
             continue

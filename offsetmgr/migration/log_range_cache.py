@@ -21,7 +21,7 @@ class LogRangeCache:
 
     cluster: Logs | None
     _topics: dict[str, int] = field(default_factory=dict)
-    _asked: set[str] = field(default_factory=set)
+    _requested_topics: set[str] = field(default_factory=set)
     _known: dict[TopicPartition, LogRange | OffsetMgrError] = field(default_factory=dict)
 
     def load(self, partitions: Iterable[TopicPartition]) -> None:
@@ -29,9 +29,9 @@ class LogRangeCache:
         if self.cluster is None:
             return
         new = {tp for tp in partitions if tp.partition >= 0} - self._known.keys()
-        if names := {tp.topic for tp in new} - self._asked:
+        if names := {tp.topic for tp in new} - self._requested_topics:
             self._topics.update(self.cluster.topics(names))
-            self._asked |= names
+            self._requested_topics |= names
         if existing := [tp for tp in new if tp.partition < self._topics.get(tp.topic, 0)]:
             self._known.update(self.cluster.log_ranges(existing))
 
@@ -59,7 +59,7 @@ class LogRangeCache:
             return found.start <= offset <= found.end
         return self.cluster is None or tp.partition < 0
 
-    def refusal(self, tp: TopicPartition, offset: int) -> OffsetMgrError | None:
+    def rejection(self, tp: TopicPartition, offset: int) -> OffsetMgrError | None:
         """Returns the error of an offset outside its current log; None if the offset may be written."""
         if self.holds(tp, offset):
             return None

@@ -99,7 +99,7 @@ class Mirror:
             states[mirror.state] = states.get(mirror.state, 0) + 1
         copied = sum(mirror.copied for mirror in self.groups.values())
         lag = sum(mirror.lag or 0 for mirror in self.groups.values())
-        unknown = [m for m in self.groups.values() if m.lag is None and m.state is not MirrorState.REFUSED]
+        unknown = [m for m in self.groups.values() if m.lag is None and m.state is not MirrorState.REJECTED]
         recreated = sum(len(mirror.recreated) for mirror in self.groups.values())
         return MirrorStatus(self.rounds, copied, lag, len(unknown), states, self.clock.now_ms(), recreated)
 
@@ -172,7 +172,7 @@ class Mirror:
             mirror = self.groups[group] = GroupMirror(group, self.options.target_group(group))
             owner = self._sources.setdefault(mirror.target_group, group)
             if owner != group:
-                mirror.refuse(f"group {owner} is mirrored to {mirror.target_group} already; use another name")
+                mirror.reject(f"group {owner} is mirrored to {mirror.target_group} already; give it another name")
             else:
                 new.append(mirror)
         if new and isinstance(self.target, LockableStore):
@@ -312,7 +312,7 @@ class Mirror:
             if mirror.lock is not None:
                 continue
             if mirror.unlocked_read is not None and (moved := first_changed_partition(mirror.unlocked_read, found)):
-                mirror.refuse(
+                mirror.reject(
                     f"another client commits to this group in the target: {moved} changed while nothing was "
                     f"mirrored (seen)"
                 )
@@ -348,7 +348,7 @@ class Mirror:
         for name, lock in target.lock_many(named, holder=HOLDER):
             mirror = named[name]
             if isinstance(lock, GroupActive) and not lock.lock_ends_s:
-                mirror.refuse(f"the group has members in the target: {'; '.join(lock.members) or lock.why}")
+                mirror.reject(f"the group has members in the target: {'; '.join(lock.members) or lock.why}")
             elif isinstance(lock, OffsetMgrError):
                 mirror.fail(lock)
                 if lock.retriable or isinstance(lock, GroupActive):  # the lock of a killed run ends by itself

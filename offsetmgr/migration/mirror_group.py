@@ -24,7 +24,7 @@ class MirrorState(StrEnum):
     WATCHING = "watching"
     """Whether old consumers or other clients also commit to the target is unknown so far. Nothing is locked or
     written."""
-    REFUSED = "refused"
+    REJECTED = "rejected"
     """Other clients use the group in the target. Nothing is written."""
     TAKEN = "taken"
     """The mirror of this group has ended, because a consumer started with the group in the target (the cutover), or
@@ -75,7 +75,7 @@ class GroupMirror:
     @property
     def ended(self) -> bool:
         """Whether the mirror has nothing left to do for this group."""
-        return self.state in (MirrorState.REFUSED, MirrorState.TAKEN)
+        return self.state in (MirrorState.REJECTED, MirrorState.TAKEN)
 
     @property
     def succeeded(self) -> bool:
@@ -99,8 +99,8 @@ class GroupMirror:
         if lag_unknown:
             self.lag = None
 
-    def refuse(self, why: str) -> None:
-        self.state, self.detail, self.lag = MirrorState.REFUSED, why, None
+    def reject(self, why: str) -> None:
+        self.state, self.detail, self.lag = MirrorState.REJECTED, why, None
 
     def mark_taken(self, why: str) -> None:
         """Ends the mirror of the group, because another client uses it from now on."""

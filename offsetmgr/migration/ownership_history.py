@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Absent, Committed, LogRange, Offset, TopicPartition
-from offsetmgr.migration.group_snapshot import Observation, PartitionOwner, Reading, clock_time, reading_text
+from offsetmgr.migration.observation import Observation, OffsetReadResult, PartitionOwner, clock_time, reading_text
 
 
 class OffsetChange(NamedTuple):
@@ -40,7 +40,7 @@ class OffsetChange(NamedTuple):
         return f"{text} at {clock_time(self.at_ms)}"
 
 
-def offset_or(reading: Reading | None, default: int = -1) -> int:
+def offset_or(reading: OffsetReadResult | None, default: int = -1) -> int:
     """Returns the offset, or ``default`` (less than every offset), for comparisons."""
     return reading.offset if isinstance(reading, Committed) else default
 
@@ -57,7 +57,7 @@ class StoreHistory:
     lowered: str | None = None
     """The change, as text, if the offset was deleted or decreased, which no consumer does."""
 
-    def add(self, at_ms: int, reading: Reading | None) -> bool:
+    def add(self, at_ms: int, reading: OffsetReadResult | None) -> bool:
         """Records one read; returns True if the offset has changed."""
         if reading is None or isinstance(reading, OffsetMgrError):
             self.error = reading if reading is not None else OffsetMgrError("offset", "it was not read")

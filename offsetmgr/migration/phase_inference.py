@@ -21,7 +21,7 @@ from offsetmgr.migration.evidence import (
     behaviour_of,
     describe_behaviour,
 )
-from offsetmgr.migration.group_snapshot import Observation, RegisteredMember, at
+from offsetmgr.migration.observation import Observation, RegisteredMember, at
 from offsetmgr.migration.ownership_history import GroupHistory, PartitionHistory
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation, OriginComparison
@@ -17,6 +17,10 @@ from offsetmgr.core.model import Absent, Committed, LogRange, Offset, OffsetAndM
 from offsetmgr.core.offset_store import Guard
 from offsetmgr.groups.selection import GroupSelection, TopicSelection, literal_first
 from offsetmgr.migration.partition_map import MapOrigin
+
+PLAN_VERSION: Final = 3
+PLAN_VERSION_KAFKA_0_7: Final = 4
+"""The version of a plan with partitions of Kafka 0.7, which a reader of the other version would misread."""
 
 
 class Action(StrEnum):
@@ -40,14 +44,14 @@ class Action(StrEnum):
     """The source's offset is outside the partition's log. The note names the offset that clamping would write."""
     REFUSE_BYTE_POSITION = "refuse-byte-position"
     """The source holds a byte position of Kafka 0.7, and no map translates it."""
-    REFUSE_NUMBERED = "refuse-numbered"
+    REFUSE_UNSUPPORTED_TARGET = "refuse-unsupported-target"
     """The target is a store of Kafka 0.7, which cannot hold the offset of a numbered partition."""
     REFUSE_UNREADABLE = "refuse-unreadable"
     """An offset or the log range could not be read. An unreadable offset never counts as absent, and nothing is
     written."""
     REFUSE_RECREATED = "refuse-recreated"
     """The topic was deleted and recreated after the source's commit. The note has the reason."""
-    REFUSE_GONE = "refuse-gone"
+    REFUSE_LOST = "refuse-lost"
     """In a reverse plan: the offset was copied, but the store to which it was copied has lost it."""
 
     @property
@@ -55,11 +59,11 @@ class Action(StrEnum):
         return self is Action.COPY or self is Action.REWIND
 
     @property
-    def refuses(self) -> bool:
-        return self in _REFUSALS
+    def rejects(self) -> bool:
+        return self in _REJECTIONS
 
 
-_REFUSALS = frozenset(action for action in Action if action.value.startswith("refuse-"))
+_REJECTIONS = frozenset(action for action in Action if action.value.startswith("refuse-"))
 
 
 class PlanSource(NamedTuple):
@@ -212,7 +216,7 @@ class PlanHeader:
     """The map that translates byte positions of Kafka 0.7."""
     weaknesses: tuple[str, ...] = ()
     """The guarantees that the target does not fully give, one sentence each (`OffsetStore.weaknesses`)."""
-    version: int = 1
+    version: int = PLAN_VERSION
     """The version of the plan file: 2 if the source or the target is of Kafka 0.7, otherwise 1."""
 
     @property

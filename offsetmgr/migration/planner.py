@@ -35,6 +35,8 @@ from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched, prefet
 from offsetmgr.migration.log_range_cache import LogRangeCache
 from offsetmgr.migration.partition_map import PartitionMap
 from offsetmgr.migration.plan import (
+    PLAN_VERSION,
+    PLAN_VERSION_KAFKA_0_7,
     Action,
     GroupPlan,
     PlanHeader,
@@ -134,7 +136,7 @@ class Planner:
             self.crossing.recreation_detection(),
             None if self.partition_map is None else self.partition_map.origin,
             tuple(weakness.text for weakness in self.target.weaknesses()),
-            2 if self.partition_map is not None or self._has_kafka_0_7_side else 1,
+            PLAN_VERSION_KAFKA_0_7 if self.partition_map is not None or self._has_kafka_0_7_side else PLAN_VERSION,
         )
 
     @cached_property
@@ -293,7 +295,7 @@ class Planner:
         position = OffsetAndMetadata(source.offsets[tp].offset)
         if not isinstance(tp.partition, BrokerPartition):
             why = f"{self.target.uri} keeps byte positions of Kafka 0.7, and this is an offset"
-            return PlanStep(tp, Action.REFUSE_NUMBERED, position, None, None, why)
+            return PlanStep(tp, Action.REFUSE_UNSUPPORTED_TARGET, position, None, None, why)
         if self._translator is None:
             why = "a byte position of Kafka 0.7 is not an offset: --partition-map defines its replacement"
             return PlanStep(tp, Action.REFUSE_BYTE_POSITION, position, None, None, why)
@@ -326,9 +328,9 @@ class Planner:
             options = self.options
             if self.options_for is not None and isinstance(target_offset, Committed):
                 options = self.options_for(source.group, tp, target_offset)
-            if (refused := self.crossing.recreation_error(tp, found)) is not None:
+            if (rejected := self.crossing.recreation_error(tp, found)) is not None:
                 held = target_offset.value() if isinstance(target_offset, Committed) else None
-                return PlanStep(tp, Action.REFUSE_RECREATED, found.value(), held, None, refused.why)
+                return PlanStep(tp, Action.REFUSE_RECREATED, found.value(), held, None, rejected.why)
             keeps_epoch = capabilities.leader_epoch and self.crossing.comparison.keeps_epochs
             return decide(
                 tp, _carried(found, capabilities, keeps_epoch=keeps_epoch), target_offset, log.get(tp), options

@@ -13,7 +13,7 @@ from offsetmgr.core.errors import GateRefused, OffsetMgrError
 from offsetmgr.core.model import Committed, Offset, TopicPartition
 from offsetmgr.migration.evidence import Confidence, EvidenceThresholds, behaviour_of
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
-from offsetmgr.migration.group_snapshot import Observation, Reading
+from offsetmgr.migration.observation import Observation, OffsetReadResult
 from offsetmgr.migration.ownership_history import GroupHistory, offset_or
 from offsetmgr.migration.phase_inference import InferredPhase, PhaseReport, assess_phase, infer_phase
 
@@ -95,7 +95,7 @@ def _check_change_to_dual(
     else:
         history = watch_group(view, group, window, enough=_can_begin)
         change = require_safe(_start_of(infer_phase(history)), CommitMode.DUAL)
-    refuse_offset_jump(change, history)
+    reject_offset_jump(change, history)
     return BounceStart(change, history)
 
 
@@ -124,7 +124,7 @@ def _start_of(found: InferredPhase) -> CommitMode:
     )
 
 
-def refuse_offset_jump(change: CommitModeChange, history: GroupHistory) -> None:
+def reject_offset_jump(change: CommitModeChange, history: GroupHistory) -> None:
     """Raises `GateRefused` if the unused store is ahead: a dual member reads the larger offset and skips messages."""
     jumps = _jumps(change, history)
     if jumps:
@@ -185,5 +185,5 @@ def _check_change_from_dual(
     return BounceStart(change, history, report)
 
 
-def _committed(readings: Mapping[TopicPartition, Reading]) -> dict[TopicPartition, Offset]:
+def _committed(readings: Mapping[TopicPartition, OffsetReadResult]) -> dict[TopicPartition, Offset]:
     return {tp: found for tp, found in readings.items() if not isinstance(found, OffsetMgrError)}

@@ -14,7 +14,7 @@ from typing import Any
 from offsetmgr.core.errors import JournalError
 from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.groups.execute import may_have_written
-from offsetmgr.migration.journal import Record, check_opening, read_journal, record_at
+from offsetmgr.migration.journal import JournalRecord, check_opening, read_journal, record_at
 from offsetmgr.migration.plan import PlanStep
 from offsetmgr.migration.plan_codec import decode_step
 
@@ -57,7 +57,7 @@ class GroupProgress:
         """Whether this kind of work has written, or may have written, an offset."""
         return self._has_written or bool(self.unknown)
 
-    def add_record(self, step: str, position: int, record: Record) -> None:
+    def add_record(self, step: str, position: int, record: JournalRecord) -> None:
         if step == "open":
             self.opened, self.complete = True, False
         elif step == "complete":
@@ -70,7 +70,7 @@ class GroupProgress:
         elif step == "outcome":
             self._add_outcome(position, record)
 
-    def _add_outcome(self, position: int, record: Record) -> None:
+    def _add_outcome(self, position: int, record: JournalRecord) -> None:
         group = record["group"]
         self.outcomes.setdefault(group, []).append(position)
         self._pending.discard(group)
@@ -146,7 +146,7 @@ class MigrationState:
         position = work.intents.get(group)
         return [] if position is None else decode_steps(record_at(self.path, position)["topics"])
 
-    def outcomes(self, work: GroupProgress, group: str) -> Iterator[Record]:
+    def outcomes(self, work: GroupProgress, group: str) -> Iterator[JournalRecord]:
         for position in work.outcomes.get(group, ()):
             yield record_at(self.path, position)
 
@@ -157,7 +157,7 @@ class MigrationState:
         in_doubt: set[TopicPartition] = set()
         for record in self.outcomes(work, group):
             written |= decode_partitions(record.get("written", {}))
-            unchanged |= decode_partitions(record.get("left", {}))
+            unchanged |= decode_partitions(record.get("unchanged", {}))
             in_doubt |= {
                 TopicPartition(f[0], BrokerPartition.from_json(f[1]))
                 for f in record.get("failed", ())

@@ -21,7 +21,7 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.lockable_store import HeldLock, LockableStore
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.groups.leftover_locks import POLL_S, Waiting
+from offsetmgr.groups.leftover_locks import POLL_S, OnWait
 from offsetmgr.migration.apply import check_endpoint
 from offsetmgr.migration.group_batches import batched
 from offsetmgr.migration.journal import Journal
@@ -58,7 +58,7 @@ def renew_retention(
     journal: Journal,
     old_members: ReadLegacyMembers | None = None,
     stop: Callable[[], bool] = lambda: False,
-    waiting: Waiting = lambda _groups, _seconds: None,
+    waiting: OnWait = lambda _groups, _seconds: None,
 ) -> RefreshReport:
     """Commits the current offsets of the plan's groups in the target again. This is also possible after the plan was
     finalized.

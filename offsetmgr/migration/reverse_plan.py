@@ -115,7 +115,7 @@ class ReversePlanner:
             step = steps.get(tp)
             if step is None or step.action is Action.TARGET_ONLY:
                 why = f"it was copied to {self.base.source.uri}, and is gone from there: deleted, or expired"
-                steps[tp] = PlanStep(tp, Action.REFUSE_GONE, None, step.target if step else None, None, why)
+                steps[tp] = PlanStep(tp, Action.REFUSE_LOST, None, step.target if step else None, None, why)
         planned = tuple(steps[tp] for tp in sorted(steps))
         if any(step.action is not Action.TARGET_ONLY for step in planned):
             return replace(reverse, steps=planned)
@@ -125,7 +125,7 @@ class ReversePlanner:
         if forward.error:
             return f"it was never copied ({forward.error})"
         none = f"{self.base.source.uri} holds none of it"
-        refused = next((step for step in forward.steps if step.action.refuses), None)
-        if refused is not None:
-            return f"it was never copied ({refused.tp} {refused.action}), and {none}"
+        rejected = next((step for step in forward.steps if step.action.rejects), None)
+        if rejected is not None:
+            return f"it was never copied ({rejected.tp} {rejected.action}), and {none}"
         return f"there was nothing to copy, and {none}" if not forward.writes() else f"it was never copied, and {none}"

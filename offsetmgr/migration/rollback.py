@@ -1,7 +1,7 @@
 """Rolls a plan back: restores the before-images and deletes the offsets that apply created.
 
 A partition is changed only if it still holds the offset that apply wrote. If it holds another offset, another client
-has committed since, and the partition is refused unless ``force``; then the journal gets the offset that the rollback
+has committed since, and the partition is rejected unless ``force``; then the journal gets the offset that the rollback
 overwrites. After the cutover, the before-images would rewind the groups; use a reverse plan instead.
 """
 
@@ -106,7 +106,7 @@ def differences(plan: PlanFile, state: MigrationState, target: OffsetStore) -> I
 
 def _with_current_offsets(tasks: Iterator[GroupWrite], store: OffsetStore) -> Iterator[GroupWrite]:
     """Yields the tasks with the store's current offsets as before-images, so that the journal has every offset that a
-    forced rollback overwrites. Unreadable partitions are refused."""
+    forced rollback overwrites. Unreadable partitions are rejected."""
     for batch in batched(tasks, READ_BATCH_GROUPS):
         found = {one.group: one for one in store.scan([task.target_group for task in batch])}
         for task in batch:
@@ -116,8 +116,10 @@ def _with_current_offsets(tasks: Iterator[GroupWrite], store: OffsetStore) -> It
                 for step in task.steps
             )
             errors = {step.tp: current.error or current.errors.get(step.tp) for step in steps}
-            refused = {tp: error for tp, error in errors.items() if error is not None}
-            yield replace(task, steps=steps, refused=refused, terms=("the offset read just before", "the before-image"))
+            rejected = {tp: error for tp, error in errors.items() if error is not None}
+            yield replace(
+                task, steps=steps, rejected=rejected, terms=("the offset read just before", "the before-image")
+            )
 
 
 def _task(group: GroupPlan, state: MigrationState) -> GroupWrite | None:

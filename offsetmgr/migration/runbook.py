@@ -17,11 +17,11 @@ from offsetmgr.core.commit_mode import SAFE_CHANGES, SETTINGS, CommitMode, Commi
 from offsetmgr.core.errors import GateRefused, GroupNotFound, MalformedData, UnknownVersion
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of
-from offsetmgr.migration import bounce_checkpoint, group_snapshot
+from offsetmgr.migration import bounce_checkpoint, observation
 from offsetmgr.migration.evidence import Confidence, EvidenceThresholds
 from offsetmgr.migration.forward_copy import behind
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
-from offsetmgr.migration.group_snapshot import Observation, at
+from offsetmgr.migration.observation import Observation, at
 from offsetmgr.migration.ownership_history import GroupHistory, offset_or
 from offsetmgr.migration.phase_inference import InferredPhase, PhaseReport, assess_phase, infer_phase
 
@@ -294,7 +294,7 @@ def to_json(book: Runbook) -> dict[str, Any]:
             for s in book.stages
         ],
         "warnings": list(book.warnings),
-        "baseline": group_snapshot.to_json(book.baseline),
+        "baseline": observation.to_json(book.baseline),
     }
 
 
@@ -317,7 +317,7 @@ def read_baseline(path: Path, group: str) -> Observation:
         raise MalformedData(what, "it is not a runbook", "give the JSON that `offsetmgr runbook write` made")
     if data.get("version") != versions[data["format"]]:
         raise UnknownVersion(what, f"version {data.get('version')!r}, this program knows {versions[data['format']]}")
-    found = group_snapshot.from_json(data.get("baseline"), where=what)
+    found = observation.from_json(data.get("baseline"), where=what)
     if found.group != group:
         raise MalformedData(what, f"it belongs to group {found.group}, not to {group}")
     return found

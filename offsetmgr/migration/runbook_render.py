@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from offsetmgr.core.model import LogRange, TopicPartition
-from offsetmgr.migration.group_snapshot import Observation, at, clock_time, reading_text
+from offsetmgr.migration.observation import Observation, at, clock_time, reading_text
 from offsetmgr.migration.phase_inference import PhaseReport
 from offsetmgr.migration.runbook import Runbook, Stage
 

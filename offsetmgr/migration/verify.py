@@ -283,7 +283,7 @@ def _is_unchanged(step: PlanStep, source: Committed | None, target: Committed | 
         and step.source is not None
         and target.offset == step.after.offset
         and source.offset == step.source.offset
-        and not step.action.refuses
+        and not step.action.rejects
         and step.action is not Action.KEEP_NEWER
         and step.origin is None
     )
@@ -324,7 +324,7 @@ def _check_unplanned(source: Committed | None, target: Committed | None) -> _Out
 
 def check_planned(step: PlanStep, source: Committed | None, target: Committed | None, log_end: int | None) -> _Outcome:
     """Returns the result for a planned partition from the current offsets of both stores."""
-    if step.action.refuses:
+    if step.action.rejects:
         comparable = step.origin is None and not isinstance(step.tp.partition, BrokerPartition)
         if comparable and source is not None and target is not None and source.offset == target.offset:
             return Status.EQUAL, VerifyEvidence.SEEN, "the plan refused it, but source and target are equal now"

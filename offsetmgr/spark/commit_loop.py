@@ -136,10 +136,10 @@ class QueryTracker:
             self._due.update(self._tracked)
             self._condition.notify_all()
 
-    def reconcile(self, timeout: float) -> bool:
+    def reconcile(self, timeout_s: float) -> bool:
         """Reads all checkpoints, compares them with the store, and commits.
 
-        Returns True if the offsets of all finished batches are committed within ``timeout`` seconds. Failed attempts
+        Returns True if the offsets of all finished batches are committed within ``timeout_s`` seconds. Failed attempts
         are repeated until then, or until the failure is reported.
         """
         with self._condition:
@@ -152,18 +152,18 @@ class QueryTracker:
             def completed() -> bool:
                 return self._completed_rounds >= ticket and self._result is not _RoundResult.PENDING
 
-            self._condition.wait_for(lambda: completed() or not self._alive(), timeout)
+            self._condition.wait_for(lambda: completed() or not self._alive(), timeout_s)
             return completed() and self._result is _RoundResult.COMMITTED
 
-    def close(self, timeout: float) -> bool:
+    def close(self, timeout_s: float) -> bool:
         """Reconciles once more and ends the thread. Returns the result of `reconcile`."""
-        done = self.reconcile(timeout)
+        done = self.reconcile(timeout_s)
         with self._condition:
             self._closing = True
             self._condition.notify_all()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout)
+            thread.join(timeout_s)
         return done
 
     # --- the thread ------------------------------------------------------------------------------

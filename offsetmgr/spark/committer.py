@@ -62,22 +62,22 @@ class OffsetCommitter(StreamingQueryListener):
         """The numbers of commits and failures, and the present failure."""
         return self._tracker.state
 
-    def reconcile(self, timeout: float = 30.0) -> bool:
+    def reconcile(self, timeout_s: float = 30.0) -> bool:
         """Reads all checkpoints and commits now. Retries failed commits until the failure is reported. Returns True if
-        the offsets of all finished batches are committed within ``timeout`` seconds."""
-        return self._tracker.reconcile(timeout)
+        the offsets of all finished batches are committed within ``timeout_s`` seconds."""
+        return self._tracker.reconcile(timeout_s)
 
-    def committed_first(self, process: Process, timeout: float = 30.0) -> Process:
+    def committed_first(self, process: Process, timeout_s: float = 30.0) -> Process:
         """Wraps a function for foreachBatch so that each batch begins after the offsets of the previous ones are
         committed.
 
         A job that starts from the group's offsets without a checkpoint then repeats at most one batch, even if the
-        store is slow. If the commit fails or takes longer than ``timeout`` seconds, the committer logs a warning and
+        store is slow. If the commit fails or takes longer than ``timeout_s`` seconds, the committer logs a warning and
         the batch begins anyway.
         """
 
         def process_after_commit(frame: Any, batch_id: int) -> None:
-            if not self.reconcile(timeout):
+            if not self.reconcile(timeout_s):
                 LOG.warning("batch %d begins although the offsets of the previous batch are not committed", batch_id)
             process(frame, batch_id)
 
@@ -88,10 +88,10 @@ class OffsetCommitter(StreamingQueryListener):
         that will not restart, or for one of ``queries`` that will not start."""
         self._tracker.forget(query)
 
-    def close(self, timeout: float = 30.0) -> bool:
+    def close(self, timeout_s: float = 30.0) -> bool:
         """Reconciles once more and ends the thread. Returns True if the offsets of all finished batches are
         committed."""
-        return self._tracker.close(timeout)
+        return self._tracker.close(timeout_s)
 
     def __enter__(self) -> Self:
         return self

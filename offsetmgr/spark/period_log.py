@@ -39,14 +39,14 @@ class PeriodLog:
         self.bootstrap = bootstrap
         self.config = config
         self._cluster = open_cluster(bootstrap, config)
-        self._timeout = config.timeout_ms / 1000
+        self._timeout_s = config.timeout_ms / 1000
 
     def close(self) -> None:
         self._cluster.close()
 
     def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:
         """Returns the topic id of each topic; "" on brokers without topic ids. Raises `UnknownTopicOrPartition`."""
-        topics = Topics(self.bootstrap, self.config.kafka, self._timeout)
+        topics = Topics(self.bootstrap, self.config.kafka, self._timeout_s)
         try:
             found = {topic: topics.find(topic) for topic in sorted({tp.topic for tp in partitions})}
         finally:
@@ -57,7 +57,7 @@ class PeriodLog:
 
     def compacted(self, topics: Iterable[str]) -> list[str]:
         """Returns those of the topics that are compacted. Compaction can remove records between other records."""
-        client = Topics(self.bootstrap, self.config.kafka, self._timeout)
+        client = Topics(self.bootstrap, self.config.kafka, self._timeout_s)
         try:
             found = {topic: client.find(topic) for topic in sorted(set(topics))}
         finally:
@@ -172,12 +172,12 @@ class PeriodLog:
                 return min_ends.get(TopicPartition(topic, number), 0)
 
             try:
-                starts = client.starts(numbers, self._timeout)
+                starts = client.starts(numbers, self._timeout_s)
                 try:
                     # After a change of the leader, a broker may briefly return an end below an earlier one.
-                    ends = client.ends(numbers, self._timeout, known)
+                    ends = client.ends(numbers, self._timeout_s, known)
                 except TimedOut:
-                    ends = client.ends(numbers, self._timeout, lambda _: 0)
+                    ends = client.ends(numbers, self._timeout_s, lambda _: 0)
             finally:
                 client.close()
             found.update({TopicPartition(topic, n): LogRange(starts[n], ends[n]) for n in numbers})

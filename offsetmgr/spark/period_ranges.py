@@ -4,7 +4,7 @@ Records are in the order of their offsets, not of their times. A period's range 
 period. The next period's scan begins at the first record of a later period. That record may be before the end of the
 range; the offsets from that record to the end of the range may then contain records of both periods.
 
-Every record is counted once: as taken in its period, as late in the period whose scan reads it first, or as set aside
+Every record is counted once: in its period, as late in the period whose scan reads it first, or as set aside
 in the period whose scan passes it.
 """
 
@@ -51,7 +51,7 @@ class ScanResult:
     range: OffsetRange
     """The offsets from the first record of the period to the last one; empty if there is none."""
     scan: RangeScan
-    taken: int
+    in_period: int
     late: int
     set_aside: int
 
@@ -66,7 +66,7 @@ class Scanner:
         self._first: int | None = None
         self._last = -1
         self._resume: int | None = None
-        self._taken = self._late = self._set_aside = 0
+        self._in_period = self._late = self._set_aside = 0
         self._consecutive_later = 0
         self._end: int | None = None
 
@@ -93,7 +93,7 @@ class Scanner:
         elif timestamp_ms >= period.start_ms:
             self._first = offset if self._first is None else self._first
             self._last = offset
-            self._taken += 1
+            self._in_period += 1
         elif bounds.late_from is not None and offset >= bounds.late_from:
             self._late += 1
 
@@ -105,7 +105,7 @@ class Scanner:
         return ScanResult(
             OffsetRange(first, max(first, self._last + 1)),
             RangeScan(bounds.start, end if bounds.late_from is None else bounds.late_from, end, resume),
-            self._taken,
+            self._in_period,
             self._late,
             self._set_aside,
         )

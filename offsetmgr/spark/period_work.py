@@ -42,7 +42,7 @@ from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.period.barrier import ReportStatus
 from offsetmgr.period.coordinator import PeriodCoordinator
 from offsetmgr.period.history import History, WorkClaim
-from offsetmgr.period.job_records import LATE, SET_ASIDE, TAKEN, Work
+from offsetmgr.period.job_records import IN_PERIOD, LATE, SET_ASIDE, Work
 from offsetmgr.period.schedule import Period
 from offsetmgr.spark import metrics
 from offsetmgr.spark.period_dataframes import LateRecords, PeriodTask, RecordSource
@@ -207,7 +207,7 @@ class PeriodRunner:
         rule = ScanRule(period, rules.lateness_ms, now + rules.future_ms, rules.min_later_records)
         found = scan(self._source.spark, log.bootstrap, log.config, bounds, rule)
         counts = {
-            TAKEN: sum(f.taken for f in found.values()),
+            IN_PERIOD: sum(f.in_period for f in found.values()),
             LATE: sum(f.late for f in found.values()),
             SET_ASIDE: sum(f.set_aside for f in found.values()),
         }

@@ -108,10 +108,10 @@ class SegmentSourceReader(DataSourceReader):
     """Plans the tasks on the driver and reads on the executors."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        given = source_options.checked(NAME, options, _OPTIONS)
-        self._directories = source_options.listed(source_options.required(NAME, given, "path", "/var/lib/kafka"))
-        self._topic = given.get("topic", CONSUMER_OFFSETS)
-        self._groups = source_options.groups(NAME, given)
+        checked = source_options.checked(NAME, options, _OPTIONS)
+        self._directories = source_options.listed(source_options.required(NAME, checked, "path", "/var/lib/kafka"))
+        self._topic = checked.get("topic", CONSUMER_OFFSETS)
+        self._groups = source_options.groups(NAME, checked)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Raises `UsageError` if there is no such topic, or if a partition has two directories; `FileFailure`."""

@@ -32,7 +32,7 @@ def session(name: str, *, master: str | None = None, connector: str | None = Non
     require_supported("a Spark session with the Kafka connector")
     settings = {key.replace("__", "."): value for key, value in conf.items()}
     jars = [str(jar) for jar in connector_jars(connector)]
-    given = str(settings.pop(_JARS, "") or "")
+    jars_setting = str(settings.pop(_JARS, "") or "")
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession()
@@ -45,7 +45,9 @@ def session(name: str, *, master: str | None = None, connector: str | None = Non
     if "spark.pyspark.python" not in settings:
         # By default workers run the python3 on their PATH, which may not have the packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(name).config(_JARS, ",".join([*filter(None, given.split(",")), *jars]))
+    builder = SparkSession.builder.appName(name).config(
+        _JARS, ",".join([*filter(None, jars_setting.split(",")), *jars])
+    )
     if master is not None:
         builder = builder.master(master)
     for key, value in settings.items():

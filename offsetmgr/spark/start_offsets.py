@@ -188,18 +188,18 @@ def _partitions(cluster: Cluster, topics: list[str]) -> list[TopicPartition]:
 
 
 def _cluster(
-    store: OffsetStore, given: Cluster | str | None, config: ConnectionConfig | None, stack: ExitStack
+    store: OffsetStore, kafka: Cluster | str | None, config: ConnectionConfig | None, stack: ExitStack
 ) -> Cluster:
-    if given is None and store.uri.startswith("kafka://"):
-        given = store.uri.removeprefix("kafka://")
-    if given is None:
+    if kafka is None and store.uri.startswith("kafka://"):
+        kafka = store.uri.removeprefix("kafka://")
+    if kafka is None:
         raise UsageError(
             f"starting offsets from {store.uri}",
             "the cluster of the topics is unknown",
             "set cluster=BOOTSTRAP_SERVERS",
         )
-    if not isinstance(given, str):
-        return given
+    if not isinstance(kafka, str):
+        return kafka
     from offsetmgr.kafka.cluster.kafka_cluster import open_cluster
 
-    return stack.enter_context(open_cluster(given, config or ConnectionConfig()))
+    return stack.enter_context(open_cluster(kafka, config or ConnectionConfig()))

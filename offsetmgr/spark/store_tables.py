@@ -130,11 +130,11 @@ def recreated(rows: DataFrame, uri: str, origin: RowOrigin, *, config: Connectio
     the reason as ``error``."""
     settings = ConnectionConfig() if config is None else config
 
-    def refused(part: Iterable[Row]) -> Iterator[tuple[str, str, int, str]]:
+    def rejected(part: Iterable[Row]) -> Iterator[tuple[str, str, int, str]]:
         return rejected_rows(part, uri, settings, origin)
 
     table = "group string, topic string, partition int, error string"
-    return rows.sparkSession.createDataFrame(rows.rdd.mapPartitions(refused), table)
+    return rows.sparkSession.createDataFrame(rows.rdd.mapPartitions(rejected), table)
 
 
 def written(

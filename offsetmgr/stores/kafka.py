@@ -17,7 +17,7 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure
 from offsetmgr.core.lockable_store import HeldLock
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition, Weakness
-from offsetmgr.core.offset_store import Capabilities, Change, ChangeOutcome, GroupEdit, StoreIdentity
+from offsetmgr.core.offset_store import Capabilities, Change, ChangeOutcome, CommitErrors, GroupEdit, StoreIdentity
 from offsetmgr.stores.kafka_protocol_store import EDIT_BATCH, EDITS_IN_FLIGHT, FIRST_BATCH, ClientThread, ProtocolStore
 
 if TYPE_CHECKING:
@@ -58,10 +58,10 @@ class KafkaStore(ProtocolStore):
         topic.on_read = self.on_read
         return client
 
-    def _edits(self, client: Client, timeout: float) -> KafkaEdits:
+    def _edits(self, client: Client, timeout_s: float) -> KafkaEdits:
         from offsetmgr.stores.kafka_edits import KafkaEdits
 
-        return KafkaEdits(client, timeout)
+        return KafkaEdits(client, timeout_s)
 
     def identity(self) -> StoreIdentity:
         if self._identity is None:
@@ -222,7 +222,7 @@ class KafkaGroupLock:
         self, changes: Mapping[TopicPartition, Change], deadline: float
     ) -> dict[TopicPartition, ChangeOutcome]:
         """Works as `edit`, for callers in the store's event loop."""
-        from offsetmgr.stores.conditional_edit import Outcomes, execute, without_epochs
+        from offsetmgr.stores.conditional_edit import execute, without_epochs
 
         if not self._member_lock.locked:
             unlocked = await self._edits().unlocked(GroupEdit(self.group, changes), deadline)
@@ -230,10 +230,10 @@ class KafkaGroupLock:
         if not self._member_lock.keeps_epochs:
             changes = without_epochs(changes)
 
-        async def write(wanted: Mapping[TopicPartition, OffsetAndMetadata]) -> Outcomes:
-            return await self._member_lock.commit(wanted, deadline)
+        async def write(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> CommitErrors:
+            return await self._member_lock.commit(offsets, deadline)
 
-        async def erase(partitions: Sequence[TopicPartition]) -> Outcomes:
+        async def erase(partitions: Sequence[TopicPartition]) -> CommitErrors:
             return await self._member_lock.delete(partitions, deadline)
 
         return await execute(changes, await self._member_lock.fetch(list(changes), deadline), write, erase)

@@ -36,7 +36,7 @@ def move(group: str, offset: int = 5) -> GroupEditPlan:
     return GroupEditPlan(group, (PlannedChange(T0, ABSENT, OffsetAndMetadata(offset)),))
 
 
-def refused(group: str) -> GroupEditPlan:
+def rejected(group: str) -> GroupEditPlan:
     return GroupEditPlan(group, (PlannedChange(T0, ABSENT, None, problem=UsageError("no"), writes=False),))
 
 
@@ -100,12 +100,12 @@ def test_a_failed_change_is_an_outcome() -> None:
 
 def test_groups_without_a_write_are_recorded_and_do_not_reach_the_store() -> None:
     log = Log()
-    found = list(execute(LoggingStore(log), [[refused("a"), move("b")], [refused("c")]], log))
+    found = list(execute(LoggingStore(log), [[rejected("a"), move("b")], [rejected("c")]], log))
     assert sorted(found) == ["a not written", "b 0", "c not written"]
     assert [call for call in log.calls if call.startswith("edit")] == ["edit b"]
 
 
-@pytest.mark.parametrize("batches", [[], [[refused("a")]]])
+@pytest.mark.parametrize("batches", [[], [[rejected("a")]]])
 def test_without_any_write_the_store_is_not_called(batches: list[list[GroupEditPlan]]) -> None:
     log = Log()
     store = LoggingStore(log, Unreachable("target", "down"))
@@ -140,7 +140,7 @@ def test_a_file_of_before_images_is_complete_before_the_first_edit(tmp_path: Pat
         durable.extend(one.group for one in load_images(path))
         log.calls.append("durable")
 
-    with EditPlan.of([move("a"), refused("b"), move("c")]) as plan:
+    with EditPlan.of([move("a"), rejected("b"), move("c")]) as plan:
         results = list(execute(store, [plan], BeforeImageFile(path, header_for(store), kept)))
 
     assert [(result.group, result.failures) for result in results] == [("a", {}), ("c", {})]

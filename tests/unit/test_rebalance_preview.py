@@ -355,7 +355,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) 
 def test_the_table_shows_each_member_before_and_after(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = saved(tmp_path, group(A, B, owners=owned(a="orders:0,1,2", b="orders:3,4")))
     out, told = printed(capsys, "--from-file", file, "--simulate", "--join", "g_x:2", "--leave", "beta")
-    titles = "MEMBER-ID CHANGE BEFORE AFTER KEPT GAINED GIVEN-UP PARTITIONS-BEFORE PARTITIONS-AFTER"
+    titles = "MEMBER-ID CHANGE BEFORE AFTER KEPT GAINED REVOKED PARTITIONS-BEFORE PARTITIONS-AFTER"
     assert [line.split() for line in out.splitlines()] == [
         titles.split(" "),
         [A, "-", "3", "2", "2", "0", "1", "orders:0-2", "orders:0-1"],

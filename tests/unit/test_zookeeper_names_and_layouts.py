@@ -108,9 +108,7 @@ class TestConsumersLayout:
         )
 
     def test_a_partition_of_kafka_0_7_has_no_place_there(self) -> None:
-        with pytest.raises(
-            UsageError, match=r"partition 1-0: is a partition of Kafka 0\.7, whose offsets are byte positions"
-        ):
+        with pytest.raises(UsageError, match=r"partition 1-0: is a partition of Kafka 0\.7"):
             LAYOUT.path("g", TopicPartition("t", BrokerPartition(1, 0)))
 
     @given(st.integers(0, 2**63 - 1))

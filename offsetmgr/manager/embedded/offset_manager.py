@@ -32,13 +32,13 @@ class OffsetManager:
 
     ``config`` contains the settings of the connection to the brokers, ``manager`` those of the manager.
     ``retention_ms`` is the retention of offsets of groups without members; if it is None, the retention in ``manager``
-    applies, which is one week by default as in ``manager serve``. ``timeout`` (seconds) limits how long `start` waits
+    applies, which is one week by default as in ``manager serve``. ``timeout_s`` limits how long `start` waits
     to join the managers' group, and how long each other call waits until the group's shard has an owner and is loaded.
     Several threads may use one object.
 
     Calls raise `NotCoordinator` if another manager owns the group (the message names it), `CoordinatorNotAvailable` if
     a commit was not replicated in time (it may have succeeded, or may still succeed), and `CoordinatorLoadInProgress`
-    or `TimedOut` if ``timeout`` was too short. All of these errors are retriable.
+    or `TimedOut` if ``timeout_s`` was too short. All of these errors are retriable.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class OffsetManager:
         record_format: str = "avro",
         retention_ms: int | None = None,
         manager: ManagerConfig | None = None,
-        timeout: float = 30.0,
+        timeout_s: float = 30.0,
     ) -> None:
         manager_config = manager or ManagerConfig(standby=False)
         if retention_ms is not None:
@@ -64,9 +64,9 @@ class OffsetManager:
                 partitions=partitions,
                 record_format=record_format,
                 manager=manager_config,
-                timeout=timeout,
+                timeout_s=timeout_s,
             ),
-            timeout,
+            timeout_s,
         )
         self._loop_thread = EventLoopThread()
         self._running = False

@@ -22,18 +22,18 @@ _RETRY_INTERVAL_S: Final = 0.02
 
 class RequestAdapter:
     """Serves the calls of one program. ``other_owner`` returns the address of the manager that owns a group, or None if
-    this process owns the group or the owner is unknown. ``timeout`` (seconds) limits the retries of a request."""
+    this process owns the group or the owner is unknown. ``timeout_s`` (seconds) limits the retries of a request."""
 
-    def __init__(self, runtime: ManagerRuntime, other_owner: Callable[[str], str | None], timeout: float) -> None:
+    def __init__(self, runtime: ManagerRuntime, other_owner: Callable[[str], str | None], timeout_s: float) -> None:
         self._runtime = runtime
         self._other_owner = other_owner
-        self._timeout = timeout
+        self._timeout_s = timeout_s
 
     async def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, allow_rewind: bool
     ) -> None:
         failures: dict[TopicPartition, OffsetMgrError] = {}
-        remaining, deadline = dict(offsets), asyncio.get_running_loop().time() + self._timeout
+        remaining, deadline = dict(offsets), asyncio.get_running_loop().time() + self._timeout_s
         while remaining:
             expected: dict[tuple[str, int], int] = {}
             if not allow_rewind:
@@ -140,7 +140,7 @@ class RequestAdapter:
         """Sends a request, with retries while the shard is loading or has no owner, until the timeout. ``error_of``
         returns the error code of a response. Raises `NotCoordinator` if another manager owns the group."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout
+        deadline = loop.time() + self._timeout_s
         while True:
             response = await send(self._runtime)
             code = error_of(response)

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.records.base import Record
+from offsetmgr.records.base import EncodedRecord
 
 MAX_SHARD_GROUPS: Final = 8
 """The maximum number of shard groups of a log. It is not configurable, because processes with different values would
@@ -45,7 +45,6 @@ class AppendRejected(OffsetMgrError):
     (COORDINATOR_NOT_AVAILABLE). The writer can be used again."""
 
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    name = "COORDINATOR_NOT_AVAILABLE"
     retriable = True
 
 
@@ -54,7 +53,6 @@ class TooLarge(OffsetMgrError):
     writer can be used again."""
 
     code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-    name = "INVALID_COMMIT_OFFSET_SIZE"
 
 
 class OutcomeUnknown(OffsetMgrError):
@@ -62,7 +60,6 @@ class OutcomeUnknown(OffsetMgrError):
     and read the log to its end."""
 
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    name = "COORDINATOR_NOT_AVAILABLE"
     retriable = True
 
 
@@ -75,7 +72,6 @@ class Fenced(OffsetMgrError):
     """
 
     code = ErrorCode.NOT_COORDINATOR
-    name = "NOT_COORDINATOR"
     retriable = True
 
 
@@ -112,8 +108,8 @@ class LogRecord(NamedTuple):
 class ShardGroupWriter(Protocol):
     """The writer of one shard group's partitions. One thread at a time uses it."""
 
-    def claim(self, timeout: float) -> None:
-        """Claims the shard group within ``timeout`` seconds. When it returns, every earlier writer is fenced and its
+    def claim(self, timeout_s: float) -> None:
+        """Claims the shard group within ``timeout_s`` seconds. When it returns, every earlier writer is fenced and its
         unfinished append has ended. The claim may leave offsets without readable records in the log.
 
         Called once for each writer. Raises `OffsetMgrError` (retriable or not); after an error the earlier writers may
@@ -121,8 +117,8 @@ class ShardGroupWriter(Protocol):
         """
         ...
 
-    def append(self, batches: Mapping[int, Sequence[Record]], timeout: float) -> Mapping[int, int]:
-        """Appends all batches or none of them within ``timeout`` seconds. Returns once every in-sync replica has them.
+    def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float) -> Mapping[int, int]:
+        """Appends all batches or none of them within ``timeout_s``. Returns once every in-sync replica has them.
 
         Returns the offset of the *last* record of each partition; the records of a partition have consecutive offsets.
         Empty batches are not allowed. Raises `AppendRejected`, `TooLarge`, `OutcomeUnknown`, `Fenced`.
@@ -170,8 +166,8 @@ class LogReader(Protocol):
         """
         ...
 
-    def poll(self, max_records: int, timeout: float) -> Sequence[LogRecord]:
-        """Returns up to ``max_records`` records, in order within each partition. Waits up to ``timeout`` seconds for
+    def poll(self, max_records: int, timeout_s: float) -> Sequence[LogRecord]:
+        """Returns up to ``max_records`` records, in order within each partition. Waits up to ``timeout_s`` seconds for
         the first one.
 
         It may return early without records if only a `position` has advanced. Raises `OffsetMgrError`; after
@@ -200,7 +196,7 @@ class PartitionLog(Protocol):
 
     def reader(self) -> LogReader: ...
 
-    def generation(self, timeout: float) -> str:
+    def generation(self, timeout_s: float) -> str:
         """Returns the identity of the topic; empty if unknown. It changes if the topic is deleted and recreated;
         offsets of the earlier topic are then invalid. Raises `OffsetMgrError`.
 
@@ -208,11 +204,11 @@ class PartitionLog(Protocol):
         """
         ...
 
-    def start_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:
+    def start_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:
         """Returns the first offset of each partition's log. Raises `OffsetMgrError`."""
         ...
 
-    def end_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:
+    def end_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:
         """Returns for each partition the offset below which every append has ended (the last stable offset).
 
         After a claim by a writer of this object, a reader that reaches this offset has seen every record that was ever

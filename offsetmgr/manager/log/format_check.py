@@ -24,15 +24,15 @@ _MAX_KEY_BYTES_SHOWN: Final = 20
 """The number of bytes of an unknown key that an error message contains."""
 
 
-def check_format(log: PartitionLog, name: str, what: str, timeout: float) -> None:
+def check_format(log: PartitionLog, name: str, what: str, timeout_s: float) -> None:
     """Reads the last records of every partition. ``name`` is the format to be written, ``what`` the topic's name.
 
     If the topic also has records of the format, unknown records are accepted, because the shards report them. A topic
     with only unknown records is rejected. Raises `FormatMismatch`, `UnsuitableTopic`, and any error from reading.
     """
     partitions = range(log.partitions)
-    ends = log.end_offsets(partitions, timeout)
-    starts = {p: max(start, ends[p] - _TAIL_OFFSETS) for p, start in log.start_offsets(partitions, timeout).items()}
+    ends = log.end_offsets(partitions, timeout_s)
+    starts = {p: max(start, ends[p] - _TAIL_OFFSETS) for p, start in log.start_offsets(partitions, timeout_s).items()}
     nonempty = {p: end for p, end in ends.items() if end > starts[p]}
     if not nonempty:
         return

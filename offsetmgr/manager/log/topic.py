@@ -28,7 +28,7 @@ _DEFAULT_REPLICAS: Final = 3
 DELETE_RETENTION_MS: Final = 24 * 60 * 60 * 1000
 _MIN_DELETE_RETENTION_MS: Final = 2 * 60 * 60 * 1000
 """Twice the time for which a standby may lag before it reads the whole log again
-(``ManagerConfig.max_standby_age``)."""
+(``ManagerConfig.max_standby_age_s``)."""
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 BROKER_TOPICS: Final = frozenset({"__consumer_offsets", TRANSACTIONS_TOPIC, "__share_group_state"})
 """Internal topics of the brokers. A record of offsetmgr in one of them would harm the cluster."""

@@ -30,7 +30,7 @@ MAX_FAILED_CHECKS: Final = 12
 
 
 class OffsetsTopicMonitor:
-    """Checks the topic every ``interval`` seconds. ``check`` compares the topic with its known state and raises an
+    """Checks the topic every ``interval_s`` seconds. ``check`` compares the topic with its known state and raises an
     error for a difference; it blocks, so it runs in a thread. ``on_topic_id`` is called on the loop with the topic id
     after every check."""
 
@@ -39,12 +39,12 @@ class OffsetsTopicMonitor:
         known: OffsetsTopicState,
         check: Callable[[OffsetsTopicState], object],
         on_topic_id: Callable[[str], None],
-        interval: float,
+        interval_s: float,
     ) -> None:
         self._known = known
         self._check = check
         self._on_topic_id = on_topic_id
-        self._interval = interval
+        self._interval_s = interval_s
         self._task: asyncio.Task[None] | None = None
         self._failed_checks = 0
         """The number of failed checks since the last successful one."""
@@ -66,7 +66,7 @@ class OffsetsTopicMonitor:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._interval)
+            await asyncio.sleep(self._interval_s)
             try:
                 await asyncio.to_thread(self._check, self._known)
             except TopicRecreated as error:

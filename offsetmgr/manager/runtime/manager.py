@@ -65,9 +65,9 @@ class ManagerRuntime:
         self._standby: StandbyReplica | None = None
         self._expiration = ExpirationTask(
             self._partitions,
-            self.config.expiry_interval,
+            self.config.expiry_interval_s,
             self.config.members,
-            self.config.commit_timeout,
+            self.config.commit_timeout_s,
             self._clock,
             self._serving.__getitem__,
             self._append_expiration,
@@ -202,7 +202,7 @@ class ManagerRuntime:
 
     async def _housekeeping_loop(self) -> None:
         while True:
-            await asyncio.sleep(min(self.config.lag_interval, self.config.expiry_interval / 10))
+            await asyncio.sleep(min(self.config.lag_interval_s, self.config.expiry_interval_s / 10))
             for shard_group in self._shard_groups:
                 shard_group.note_current()
             try:

@@ -129,7 +129,7 @@ class ShardGroup:
 
     def is_outdated(self, now: float) -> bool:
         """Returns whether the shards have lagged for so long that they may have missed tombstones."""
-        return now - self.current_at > self._config.max_standby_age
+        return now - self.current_at > self._config.max_standby_age_s
 
     def reset(self) -> None:
         """Replaces the shards by empty ones."""
@@ -158,7 +158,7 @@ class ShardGroup:
         future: asyncio.Future[Any] = self._loop.create_future()
         batch = self._open_batch
         if batch is None:
-            batch = self._open_batch = WriteBatch(time.monotonic() + self._config.commit_timeout)
+            batch = self._open_batch = WriteBatch(time.monotonic() + self._config.commit_timeout_s)
             self._loop.call_soon(self._submit_batch)
         before = batch.count
         batch.add(shard, result, future, error_response)
@@ -177,8 +177,9 @@ class ShardGroup:
             done.set_result(None)
         else:
             self._waiters.append((newest, done))
-            bound = self._loop.call_later(self._config.claim_timeout + self._config.commit_timeout, _fail_waiter, done)
-            done.add_done_callback(lambda _: bound.cancel())
+            limit_s = self._config.claim_timeout_s + self._config.commit_timeout_s
+            timer = self._loop.call_later(limit_s, _fail_waiter, done)
+            done.add_done_callback(lambda _: timer.cancel())
         return done
 
     def _submit_batch(self) -> None:
@@ -188,7 +189,7 @@ class ShardGroup:
             return
         self._in_flight.append(batch)
         if self._timeout_timer is None:
-            self._timeout_timer = self._loop.call_later(self._config.commit_timeout, self._answer_timed_out)
+            self._timeout_timer = self._loop.call_later(self._config.commit_timeout_s, self._answer_timed_out)
         self._thread.put(batch)
 
     def _answer_timed_out(self) -> None:

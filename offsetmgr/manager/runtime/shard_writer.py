@@ -157,11 +157,11 @@ class ShardWriterThread:
 
     def _claim_and_serve(self) -> None:
         """Claims and serves until the thread is stopped; claims again after an append with an unknown outcome."""
-        pause = self._config.retry_pause
+        pause = self._config.retry_pause_s
         while not self._stopping.is_set():
             try:
                 if self._claim_and_load():
-                    pause = self._config.retry_pause
+                    pause = self._config.retry_pause_s
                     self._serve()
             except (Fenced, LoopEnded):
                 raise
@@ -169,7 +169,9 @@ class ShardWriterThread:
                 self._close_writer()
                 self._loop.post(self._listener.on_retry, error)
                 self._stopping.wait(pause)
-                pause = min(pause * 2, self._config.max_retry_pause if is_retriable(error) else NON_RETRIABLE_BACKOFF_S)
+                pause = min(
+                    pause * 2, self._config.max_retry_pause_s if is_retriable(error) else NON_RETRIABLE_BACKOFF_S
+                )
 
     def _claim_and_load(self) -> bool:
         """Claims the shard group and reads the log. Returns False if this process does not own the shard group now, or
@@ -178,16 +180,16 @@ class ShardWriterThread:
             if self._stopping.wait(_LEASE_CHECK_INTERVAL_S):
                 return False
         self._loop.post(self._listener.on_loading)
-        if not self._discard_other_log(self._log.generation(self._config.claim_timeout)):
+        if not self._discard_other_log(self._log.generation(self._config.claim_timeout_s)):
             return False
         self._writer = self._log.writer(self._shard_group)
-        self._writer.claim(self._config.claim_timeout)
+        self._writer.claim(self._config.claim_timeout_s)
         # The lease must be checked after the claim: see `ownership_protocol`.
         if not self._ownership.valid() or self._stopping.is_set():
             self._close_writer()
             return False
         as_of = boottime()
-        ends = self._log.end_offsets(self._partitions, self._config.claim_timeout)
+        ends = self._log.end_offsets(self._partitions, self._config.claim_timeout_s)
         done = self._read_tail(ends) if self._shards is None else self._read_all(self._shards, ends, as_of)
         if not done:
             self._close_writer()
@@ -209,10 +211,10 @@ class ShardWriterThread:
         for partition in truncated_partitions(shards.values(), ends):
             shards[partition] = self._new_shard(partition)
         load = self.load = ShardLoader(self._log, shards, self._stopping.is_set)
-        load.plan(ends, self._config.claim_timeout)
+        load.plan(ends, self._config.claim_timeout_s)
         if not with_load_permit(load, self._load_permits, self._stopping):
             return False
-        check_same_log(self._log, self._generation, self._config.claim_timeout)
+        check_same_log(self._log, self._generation, self._config.claim_timeout_s)
         if self._config.own_process:
             after_load()
         self._positions = {partition: shard.position for partition, shard in shards.items()}
@@ -233,7 +235,7 @@ class ShardWriterThread:
             reader.close()
         if any(reached[partition] < end for partition, end in behind.items()):
             return False
-        check_same_log(self._log, self._generation, self._config.claim_timeout)
+        check_same_log(self._log, self._generation, self._config.claim_timeout_s)
         for partition, found in newest.items():
             self._replay_on_loop(partition, found, reached[partition])
             self._positions[partition] = reached[partition]
@@ -288,7 +290,7 @@ class ShardWriterThread:
 
     def _append_in_time(self, batches: Sequence[WriteBatch]) -> list[AppendResult]:
         """Appends the batches whose deadline is far enough away, and rejects the others."""
-        min_deadline = time.monotonic() + _MIN_TIME_SHARE * self._config.commit_timeout
+        min_deadline = time.monotonic() + _MIN_TIME_SHARE * self._config.commit_timeout_s
         expired = sum(batch.deadline < min_deadline for batch in batches)  # the oldest batches come first
         outcomes = failed_results(batches[:expired], deadline_passed())
         return outcomes + self._append(batches[expired:]) if expired < len(batches) else outcomes
@@ -343,10 +345,10 @@ def with_load_permit(load: ShardLoader, permits: threading.Semaphore, stopping: 
         permits.release()
 
 
-def check_same_log(log: PartitionLog, generation: str, timeout: float) -> None:
+def check_same_log(log: PartitionLog, generation: str, timeout_s: float) -> None:
     """Checks after a read that the log still has this generation. Raises `OffsetMgrError` if the topic was
     recreated."""
-    if log.generation(timeout) not in ("", generation):
+    if log.generation(timeout_s) not in ("", generation):
         raise CoordinatorNotAvailable("offsets topic", "it was recreated while this manager read it")
 
 

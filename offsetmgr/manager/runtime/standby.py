@@ -214,8 +214,10 @@ class StandbyReplica:
                 shard_group.shards[partition].replay_newest({}, reached[partition])
         for shard_group in {shard_group.number: shard_group for _, shard_group in self._following.values()}.values():
             before = [self.ends[partition] for partition in shard_group.partitions if partition in self.ends]
-            there = [reached.get(partition, -1) for partition in shard_group.partitions]
-            if len(before) == len(there) and all(at >= end for at, (end, _) in zip(there, before, strict=True)):
+            reached_offsets = [reached.get(partition, -1) for partition in shard_group.partitions]
+            if len(before) == len(reached_offsets) and all(
+                at >= end for at, (end, _) in zip(reached_offsets, before, strict=True)
+            ):
                 shard_group.current_at = max(shard_group.current_at, min(as_of for _, as_of in before))
         self.ends |= {partition: (end, asked_at) for partition, end in ends.items()}
         self.last_error = ""
@@ -258,17 +260,17 @@ class StandbyReplica:
             if planned != followed:
                 reader.follow(_starts(reader, followed, task.follow))
                 followed = planned
-            if followed and time.monotonic() - last_check > self._config.lag_interval:
+            if followed and time.monotonic() - last_check > self._config.lag_interval_s:
                 asked_at, last_check = boottime(), time.monotonic()
-                self._loop.run(self._note_generation, self._log.generation(self._config.claim_timeout))
-                ends = self._log.end_offsets(sorted(followed), self._config.claim_timeout)
+                self._loop.run(self._note_generation, self._log.generation(self._config.claim_timeout_s))
+                ends = self._log.end_offsets(sorted(followed), self._config.claim_timeout_s)
                 self._loop.run(self._note_ends, ends, {p: reader.position(p) for p in followed}, asked_at)
             task = self._loop.run(self._replay, self._poll(reader, followed))
 
     def _poll(self, reader: LogReader, followed: Mapping[int, int]) -> Sequence[LogRecord]:
         if followed:
-            return reader.poll(self._config.standby_records, self._config.standby_poll)
-        self._stopping.wait(self._config.standby_poll)
+            return reader.poll(self._config.standby_records, self._config.standby_poll_s)
+        self._stopping.wait(self._config.standby_poll_s)
         return ()
 
     def _pause_after(self, error: Exception) -> None:
@@ -281,16 +283,16 @@ class StandbyReplica:
         shards, generation, as_of = dict(shard_group.shards), shard_group.log_id, boottime()
         loaded = False
         try:
-            found = self._log.generation(self._config.claim_timeout)
+            found = self._log.generation(self._config.claim_timeout_s)
             if found not in ("", generation):
                 shards, generation = {partition: self._new_shard(partition) for partition in shards}, found
-            ends = self._log.end_offsets(sorted(shards), self._config.claim_timeout)
+            ends = self._log.end_offsets(sorted(shards), self._config.claim_timeout_s)
             for partition in truncated_partitions(shards.values(), ends):
                 shards[partition] = self._new_shard(partition)
-            load = self.loader = ShardLoader(self._log, shards, self._stopping.is_set)
-            load.plan(ends, self._config.claim_timeout)
+            load = self.load = ShardLoader(self._log, shards, self._stopping.is_set)
+            load.plan(ends, self._config.claim_timeout_s)
             read = with_load_permit(load, self._load_permits, self._stopping)
-            check_same_log(self._log, generation, self._config.claim_timeout)
+            check_same_log(self._log, generation, self._config.claim_timeout_s)
             loaded = read
             if self._config.own_process:
                 after_load()

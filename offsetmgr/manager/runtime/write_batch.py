@@ -15,9 +15,9 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.manager.log.base import AppendRejected
 from offsetmgr.manager.results import CoordinatorResult
 from offsetmgr.manager.shard import Shard
-from offsetmgr.records.base import Record
+from offsetmgr.records.base import EncodedRecord
 
-Records: TypeAlias = dict[int, list[Record]]
+Records: TypeAlias = dict[int, list[EncodedRecord]]
 """Records by partition of the log."""
 
 

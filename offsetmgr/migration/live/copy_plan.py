@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change
 
-Offsets = Mapping[TopicPartition, Offset]
+OffsetsByPartition = Mapping[TopicPartition, Offset]
 
 
-def partitions_ahead(used: Offsets, other: Offsets) -> dict[TopicPartition, tuple[int | None, int]]:
+def partitions_ahead(
+    used: OffsetsByPartition, other: OffsetsByPartition
+) -> dict[TopicPartition, tuple[int | None, int]]:
     """Returns the partitions in which the unused store is ahead, each with both offsets: first the one in use (None if
     there is no commit), then the larger one."""
     found: dict[TopicPartition, tuple[int | None, int]] = {}
@@ -30,7 +32,7 @@ def partitions_ahead(used: Offsets, other: Offsets) -> dict[TopicPartition, tupl
     return found
 
 
-def catch_up_changes(remaining: Offsets, other: Offsets) -> dict[TopicPartition, Change]:
+def catch_up_changes(remaining: OffsetsByPartition, other: OffsetsByPartition) -> dict[TopicPartition, Change]:
     """Returns the writes that raise the remaining store's offsets to those of the other store, each conditional on the
     current value."""
     changes: dict[TopicPartition, Change] = {}

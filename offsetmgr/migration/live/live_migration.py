@@ -135,9 +135,9 @@ class LiveMigration:
         _ = self.crossing
         seen = self._read_state()
         followers = tuple(self._nodes.followers())
-        ahead, copies, refused = self._differences(seen.storage.mode, to)
+        ahead, copies, rejected = self._differences(seen.storage.mode, to)
         return SwitchSnapshot(
-            seen, self._nodes.switcher(), followers, self._non_participants(followers), ahead, copies, refused
+            seen, self._nodes.switcher(), followers, self._non_participants(followers), ahead, copies, rejected
         )
 
     def check(self, snapshot: SwitchSnapshot, to: CommitMode) -> None:
@@ -221,13 +221,13 @@ class LiveMigration:
             return partitions_ahead(single_offsets, other_offsets), {}, {}
         copies = catch_up_changes(single_offsets, other_offsets)
         self.crossing.load_topics({tp.topic for tp in copies})
-        refused = {tp: why for tp in copies if (why := self._recreated(tp, other_offsets[tp])) is not None}
+        rejected = {tp: why for tp in copies if (why := self._recreated(tp, other_offsets[tp])) is not None}
         translated = {
             tp: change._replace(after=self.crossing.adapt(change.after))
             for tp, change in copies.items()
-            if change.after is not None and tp not in refused
+            if change.after is not None and tp not in rejected
         }
-        return {}, translated, refused
+        return {}, translated, rejected
 
     def _recreated(self, tp: TopicPartition, offset: Offset) -> RecreatedTopic | None:
         return self.crossing.recreation_error(tp, offset) if isinstance(offset, Committed) else None

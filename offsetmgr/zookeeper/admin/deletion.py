@@ -19,13 +19,13 @@ INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 
 class DeletionStep(NamedTuple):
     """The deletion of one topic. ``waits_for`` describes what the controller has to wait for; it is empty if the
-    controller need not wait. ``refused`` is the reason why the topic cannot be deleted, or None."""
+    controller need not wait. ``rejected`` is the reason why the topic cannot be deleted, or None."""
 
     topic: str
     partitions: int | None = None
     replicas: int | None = None
     waits_for: str = ""
-    refused: OffsetMgrError | None = None
+    rejected: OffsetMgrError | None = None
 
 
 def plan_deletion(state: AdminState, topics: Iterable[str], *, enabled: bool | None) -> list[DeletionStep]:
@@ -47,16 +47,16 @@ def _step(state: AdminState, name: str) -> DeletionStep:
     try:
         topic = state.topic(name)
     except OffsetMgrError as error:
-        return DeletionStep(name, refused=error)
+        return DeletionStep(name, rejected=error)
     replicas = sum(len(partition.replicas) for partition in topic.partitions.values())
-    refused: OffsetMgrError | None = None
+    rejected: OffsetMgrError | None = None
     if name in INTERNAL:
-        refused = ControllerRequestRefused(f"topic {name}", "brokers do not work without it")
+        rejected = ControllerRequestRefused(f"topic {name}", "brokers do not work without it")
     elif name in state.deletions:
-        refused = ControllerRequestRefused(
+        rejected = ControllerRequestRefused(
             f"topic {name}", f"its deletion is under way: {paths.DELETE_TOPICS}/{name} exists"
         )
-    return DeletionStep(name, len(topic.partitions), replicas, _waits_for(state, topic), refused)
+    return DeletionStep(name, len(topic.partitions), replicas, _waits_for(state, topic), rejected)
 
 
 def _waits_for(state: AdminState, topic: AdminTopicState) -> str:

@@ -24,11 +24,11 @@ class ElectionStep(NamedTuple):
     leader: int | None
     preferred: int | None
     needed: bool = False
-    refused: OffsetMgrError | None = None
+    rejected: OffsetMgrError | None = None
 
 
 def plan_election(state: AdminState, partitions: Iterable[TopicPartition]) -> list[ElectionStep]:
-    """Returns a step for each partition, sorted by partition. A step's ``refused`` is the reason why the controller
+    """Returns a step for each partition, sorted by partition. A step's ``rejected`` is the reason why the controller
     would not elect the preferred leader, or None.
 
     Raises `ControllerRequestRefused` if there is no controller, or if another election is running.
@@ -48,7 +48,7 @@ def _step(state: AdminState, tp: TopicPartition) -> ElectionStep:
     try:
         found = state.partition(tp)
     except OffsetMgrError as error:
-        return ElectionStep(tp, None, None, refused=error)
+        return ElectionStep(tp, None, None, rejected=error)
     if found.leader == found.preferred:
         return ElectionStep(tp, found.leader, found.preferred)
     return ElectionStep(tp, found.leader, found.preferred, True, _obstacle(state, tp, found))

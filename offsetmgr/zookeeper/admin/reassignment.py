@@ -18,7 +18,7 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, RequestProgress, checked_size, numbers
 from offsetmgr.zookeeper.nodes import paths
 
-Assignment = Mapping[TopicPartition, tuple[int, ...]]
+ReplicaAssignment = Mapping[TopicPartition, tuple[int, ...]]
 """Partition -> broker ids of its replicas, the preferred leader first."""
 
 
@@ -41,7 +41,7 @@ class ReassignmentStep(NamedTuple):
     partition: TopicPartition
     before: tuple[int, ...]
     after: tuple[int, ...]
-    refused: OffsetMgrError | None = None
+    rejected: OffsetMgrError | None = None
 
     @property
     def changes(self) -> bool:
@@ -74,13 +74,13 @@ def decode_reassignment(what: str, data: bytes) -> dict[TopicPartition, tuple[in
     listed = document.get("partitions")
     if not isinstance(listed, list):
         raise MalformedData(what, "has no list 'partitions'", _FORM)
-    wanted: dict[TopicPartition, tuple[int, ...]] = {}
+    assignment: dict[TopicPartition, tuple[int, ...]] = {}
     for number, entry in enumerate(listed, 1):
         tp, replicas = _entry(f"{what}, partition entry {number}", entry)
-        if tp in wanted:
+        if tp in assignment:
             raise MalformedData(what, f"contains partition {tp} twice")
-        wanted[tp] = replicas
-    return wanted
+        assignment[tp] = replicas
+    return assignment
 
 
 _FORM = 'as in {"version":1,"partitions":[{"topic":"orders","partition":0,"replicas":[1,2]}]}'
@@ -100,7 +100,7 @@ def _entry(what: str, entry: Any) -> tuple[TopicPartition, tuple[int, ...]]:
     return TopicPartition(topic, partition), tuple(replicas)
 
 
-def encode_reassignment(assignment: Assignment) -> bytes:
+def encode_reassignment(assignment: ReplicaAssignment) -> bytes:
     """Encodes the data of the request's node, in the format of ``kafka-reassign-partitions``. Raises `UsageError` if
     the data is too large."""
     listed = [{"topic": tp.topic, "partition": tp.partition, "replicas": list(r)} for tp, r in assignment.items()]
@@ -109,14 +109,14 @@ def encode_reassignment(assignment: Assignment) -> bytes:
 
 
 def plan_reassignment(
-    state: AdminState, wanted: Assignment, *, allow_replication_change: bool = False
+    state: AdminState, assignment: ReplicaAssignment, *, allow_replication_change: bool = False
 ) -> list[ReassignmentStep]:
     """Returns a step for each partition, sorted by partition. ``allow_replication_change`` allows a change of the
     number of replicas.
 
-    A step's ``refused`` is the reason why its partition cannot be reassigned, or None. Raises
+    A step's ``rejected`` is the reason why its partition cannot be reassigned, or None. Raises
     `ControllerRequestRefused` if there is no controller or another reassignment is running, and `UsageError` if
-    ``wanted`` is empty.
+    ``assignment`` is empty.
     """
     what = "reassignment"
     state.require_controller(what)
@@ -127,9 +127,9 @@ def plan_reassignment(
             f"wait until it is done, or cancel it: {cancel_command()}, "
             "where FILE is the request's file or its before-image",
         )
-    if not wanted:
+    if not assignment:
         raise UsageError(what, "no partition is named")
-    return [_step(state, tp, replicas, allow_replication_change) for tp, replicas in sorted(wanted.items())]
+    return [_step(state, tp, replicas, allow_replication_change) for tp, replicas in sorted(assignment.items())]
 
 
 def _step(
@@ -175,7 +175,7 @@ def _obstacle(
     return None
 
 
-def progress_of(state: AdminState, requested: Assignment) -> RequestProgress:
+def progress_of(state: AdminState, requested: ReplicaAssignment) -> RequestProgress:
     """Returns the progress of a reassignment. When the controller has finished, the reassignment of the partitions that
     are still open has failed."""
     unfinished = state.reassignment or frozenset()

@@ -14,7 +14,7 @@ from offsetmgr.core.errors import Conflict, OffsetMgrError
 from offsetmgr.zookeeper.admin.state import AdminState, RequestProgress
 from offsetmgr.zookeeper.client.jute import ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import CheckVersion, Create, Operation, OperationState
+from offsetmgr.zookeeper.client.transactions import CheckVersion, Create, OperationState, TransactionOperation
 from offsetmgr.zookeeper.nodes import paths
 
 
@@ -32,7 +32,7 @@ def submit(
     case. Also raises the transaction's own error. If the connection was lost, this error states that the outcome is
     unknown.
     """
-    operations: list[Operation] = [
+    operations: list[TransactionOperation] = [
         CheckVersion(paths.topic(name), state.topic(name).version) for name in sorted(set(topics))
     ]
     operations += [CheckVersion(paths.broker(broker), state.brokers[broker]) for broker in sorted(set(brokers))]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from offsetmgr.zookeeper.client import jute
-from offsetmgr.zookeeper.client.jute import Expected, NodeData, Op
+from offsetmgr.zookeeper.client.jute import ExpectedContent, NodeData, Op
 
 RawResponse: TypeAlias = tuple[bytes, int]
 """A response's buffer, and the offset where its body begins."""
@@ -103,7 +103,7 @@ class BulkVerify(BulkRead[tuple[RawResponse, list[NodeData | int] | None]]):
     contains the decoded nodes.
     """
 
-    def __init__(self, operations: list[bytes], count: int, expected: Expected | None) -> None:
+    def __init__(self, operations: list[bytes], count: int, expected: ExpectedContent | None) -> None:
         super().__init__(operations, count)
         self._expected = expected
 

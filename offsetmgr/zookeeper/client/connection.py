@@ -134,8 +134,8 @@ def _report_sasl_failure(authenticate: Callable[..., None]) -> Callable[..., Non
     def authenticate_or_fail(*arguments: Any) -> None:
         try:
             authenticate(*arguments)
-        except SessionClosedRequireSaslError as refused:
-            raise AuthFailedError("SASL") from refused
+        except SessionClosedRequireSaslError as rejected:
+            raise AuthFailedError("SASL") from rejected
 
     return authenticate_or_fail
 

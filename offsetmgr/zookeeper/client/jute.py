@@ -55,7 +55,7 @@ class NodeData(NamedTuple):
     """The id of the session that owns an ephemeral node; 0 for a persistent node."""
 
 
-Expected: TypeAlias = tuple[Sequence[bytes], Sequence[int], Sequence[int]]
+ExpectedContent: TypeAlias = tuple[Sequence[bytes], Sequence[int], Sequence[int]]
 """Expected content of several nodes: their data, modification times (ms since 1970) and data versions."""
 
 
@@ -360,7 +360,7 @@ def multi_children_zxids(buffer: bytes, offset: int, count: int) -> list[int | N
     return found
 
 
-def matches_expected(buffer: bytes, offset: int, expected: Expected) -> bool:
+def matches_expected(buffer: bytes, offset: int, expected: ExpectedContent) -> bool:
     """Whether the response to a multi-read of getData operations contains exactly the expected content of all nodes."""
     data, times, versions = expected
     lengths = list(map(len, data))

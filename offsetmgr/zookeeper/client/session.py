@@ -37,9 +37,9 @@ from offsetmgr.zookeeper.client.transactions import (
     CheckVersion,
     Create,
     Delete,
-    Operation,
     OperationState,
     SetData,
+    TransactionOperation,
     TransactionRequest,
     TransactionResult,
     encode_operation,
@@ -80,11 +80,11 @@ class ZookeeperSession(SessionReads):
 
     # --- writes -----------------------------------------------------------------------------------
 
-    def transaction(self, operations: Sequence[Operation]) -> TransactionResult:
+    def transaction(self, operations: Sequence[TransactionOperation]) -> TransactionResult:
         """Sends the operations as one transaction, which the server carries out entirely or not at all."""
         return self.transactions([operations])[0]
 
-    def transactions(self, batches: Sequence[Sequence[Operation]]) -> list[TransactionResult]:
+    def transactions(self, batches: Sequence[Sequence[TransactionOperation]]) -> list[TransactionResult]:
         """Sends several transactions in order, with several in flight, and returns the result of each.
 
         Raises only if nothing was sent. If the connection is lost later, the affected results contain the error. The
@@ -93,12 +93,14 @@ class ZookeeperSession(SessionReads):
         """
         self._connection.ready(time.monotonic() + self._timeout_s)
         acls = self._acls(batches)
-        acl_failures = {n: refused for n, ops in enumerate(batches) if (refused := _acl_failure(ops, acls)) is not None}
+        acl_failures = {
+            n: rejected for n, ops in enumerate(batches) if (rejected := _acl_failure(ops, acls)) is not None
+        }
         rest = iter(self._send_transactions([ops for n, ops in enumerate(batches) if n not in acl_failures], acls))
         return [acl_failures[n] if n in acl_failures else next(rest) for n in range(len(batches))]
 
     def _send_transactions(
-        self, batches: Sequence[Sequence[Operation]], acls: Mapping[str, bytes | OffsetMgrError]
+        self, batches: Sequence[Sequence[TransactionOperation]], acls: Mapping[str, bytes | OffsetMgrError]
     ) -> list[TransactionResult]:
         sent = [
             TransactionRequest([encode_operation(op, self.chroot, _acl_of(op, acls)) for op in operations])
@@ -123,7 +125,7 @@ class ZookeeperSession(SessionReads):
             for outcome, request in zip(outcomes, sent, strict=True)
         ]
 
-    def _acls(self, batches: Sequence[Sequence[Operation]]) -> Mapping[str, bytes | OffsetMgrError]:
+    def _acls(self, batches: Sequence[Sequence[TransactionOperation]]) -> Mapping[str, bytes | OffsetMgrError]:
         """Returns for each path to be created its encoded ACL, or the error that prevents computing it.
 
         Returns an empty mapping if the configured ACL is ``open``.
@@ -169,7 +171,11 @@ class ZookeeperSession(SessionReads):
                 return index, value, exception
 
     def _result(
-        self, operations: Sequence[Operation], request: TransactionRequest, value: Any, exception: Exception | None
+        self,
+        operations: Sequence[TransactionOperation],
+        request: TransactionRequest,
+        value: Any,
+        exception: Exception | None,
     ) -> TransactionResult:
         if isinstance(exception, CONNECTION_LOST):
             return _no_response_result(request, self._connection.connection_lost_error())
@@ -346,13 +352,13 @@ def _no_response_result(request: TransactionRequest, error: OffsetMgrError) -> T
     return TransactionResult(OperationState.NOT_SENT if request.cancel() else OperationState.UNKNOWN, error=error)
 
 
-def _acl_of(operation: Operation, acls: Mapping[str, bytes | OffsetMgrError]) -> bytes:
+def _acl_of(operation: TransactionOperation, acls: Mapping[str, bytes | OffsetMgrError]) -> bytes:
     acl = acls.get(operation.path, _OPEN)
     return acl if isinstance(acl, bytes) else _OPEN  # if the ACL is an error, the transaction is never sent
 
 
 def _acl_failure(
-    operations: Sequence[Operation], acls: Mapping[str, bytes | OffsetMgrError]
+    operations: Sequence[TransactionOperation], acls: Mapping[str, bytes | OffsetMgrError]
 ) -> TransactionResult | None:
     """Returns the failure of a transaction that creates a node whose ACL could not be computed; returns None for other
     transactions."""

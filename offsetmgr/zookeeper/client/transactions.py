@@ -69,7 +69,7 @@ class CheckVersion(NamedTuple):
     version: int
 
 
-Operation: TypeAlias = Create | SetData | Delete | CheckVersion
+TransactionOperation: TypeAlias = Create | SetData | Delete | CheckVersion
 
 
 class OperationState(Enum):
@@ -98,13 +98,13 @@ class TransactionResult:
     error: OffsetMgrError | None = None
 
 
-def max_encoded_size(operation: Operation) -> int:
+def max_encoded_size(operation: TransactionOperation) -> int:
     """An upper limit for the encoded size of an operation, in bytes."""
     data = operation.data if isinstance(operation, Create | SetData) else b""
     return len(operation.path.encode()) + len(data) + _OVERHEAD
 
 
-def encode_operation(operation: Operation, chroot: str, acl: bytes = _OPEN) -> bytes:
+def encode_operation(operation: TransactionOperation, chroot: str, acl: bytes = _OPEN) -> bytes:
     """Encodes one operation for a transaction's body; ``acl`` is the encoded ACL for a `Create`."""
     path = chroot + operation.path
     match operation:

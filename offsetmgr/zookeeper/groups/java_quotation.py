@@ -22,10 +22,10 @@ def strip_quotation(pattern: str) -> tuple[str, list[bool]]:
         elif inside and pair == "\\E":
             inside, at = False, at + 2
         else:
-            taken = pair if pair[0] == "\\" and not inside else pair[0]
-            text += taken
-            quoted += [inside] * len(taken)
-            at += len(taken)
+            literal = pair if pair[0] == "\\" and not inside else pair[0]
+            text += literal
+            quoted += [inside] * len(literal)
+            at += len(literal)
     return text, quoted
 
 

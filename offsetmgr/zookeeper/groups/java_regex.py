@@ -83,18 +83,18 @@ class _Translator:
         return found
 
     def _read_until(self, end: str, what: str) -> str:
-        taken = ""
+        text = ""
         while not self._accept(end):
             if self._at >= len(self._text):
                 self._invalid(f"{what} is not closed")
-            taken += self._next()
-        return taken
+            text += self._next()
+        return text
 
     def _read_while(self, allowed: str, max_length: int) -> str:
-        taken = ""
-        while len(taken) < max_length and self._peek() and self._peek() in allowed:
-            taken += self._next()
-        return taken
+        text = ""
+        while len(text) < max_length and self._peek() and self._peek() in allowed:
+            text += self._next()
+        return text
 
     # --- the grammar
 

@@ -24,8 +24,8 @@ from offsetmgr.zookeeper.client.transactions import (
     MAX_OPERATIONS_PER_TRANSACTION,
     Create,
     Delete,
-    Operation,
     OperationState,
+    TransactionOperation,
     TransactionResult,
 )
 from offsetmgr.zookeeper.groups.assignors import ThreadId
@@ -79,10 +79,10 @@ class PartitionClaims:
                 self.in_doubt -= partitions.keys()
                 return ClaimResult(claimed, held_by_others)
             self._ensure_parents(free)
-            operations: list[Operation] = []
+            operations: list[TransactionOperation] = []
             for tp in free:
-                if (ours := found[tp]) is not None:  # the node names another thread, or was changed by hand
-                    operations.append(Delete(self.path(tp), ours.version))
+                if (own_node := found[tp]) is not None:  # it names another thread, or was overwritten by hand
+                    operations.append(Delete(self.path(tp), own_node.version))
                 operations.append(Create(self.path(tp), str(partitions[tp]).encode(), ephemeral=True))
             self.in_doubt |= set(free)
             self._send(operations)
@@ -98,11 +98,13 @@ class PartitionClaims:
         if left & self.in_doubt:
             self._session.sync()  # after the sync, no request from a lost connection can take effect
         for _ in range(_MAX_TRIES):
-            ours = {tp: node for tp, node in self._read(left).items() if node is not None and self._is_ours(node)}
-            self.in_doubt -= left - ours.keys()
-            if not ours:
+            owned_nodes = {
+                tp: node for tp, node in self._read(left).items() if node is not None and self._is_ours(node)
+            }
+            self.in_doubt -= left - owned_nodes.keys()
+            if not owned_nodes:
                 return
-            self._send([Delete(self.path(tp), node.version) for tp, node in ours.items()])
+            self._send([Delete(self.path(tp), node.version) for tp, node in owned_nodes.items()])
         raise Conflict(
             f"partitions of group {self._group}",
             "their owner nodes keep changing",
@@ -137,7 +139,7 @@ class PartitionClaims:
         root = paths.owners(self._group)
         ensure_nodes(self._session, [root, *(paths.owners_of_topic(self._group, topic) for topic in topics)])
 
-    def _send(self, operations: list[Operation]) -> None:
+    def _send(self, operations: list[TransactionOperation]) -> None:
         """Sends transactions. Some of them may be rejected or have an unknown outcome, so the caller must read the
         nodes again afterwards."""
         batches = [

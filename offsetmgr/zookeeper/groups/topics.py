@@ -91,16 +91,16 @@ def _topics(session: ZookeeperSession, names: list[str]) -> Iterator[Topic]:
 def _states(
     session: ZookeeperSession, names: list[str], assignments: list[NodeEntry[TopicAssignment]]
 ) -> dict[str, dict[int, NodeEntry[PartitionState]]]:
-    wanted = [
+    paths_to_read = [
         (name, partition)
         for name, assignment in zip(names, assignments, strict=True)
         if assignment.value is not None
         for partition in assignment.value.replicas
     ]
-    places = [paths.partition_state(name, partition) for name, partition in wanted]
+    places = [paths.partition_state(name, partition) for name, partition in paths_to_read]
     found = read_entries(session, [(path, partial(parse_partition_state, path)) for path in places])
     states: dict[str, dict[int, NodeEntry[PartitionState]]] = {}
-    for (name, partition), state in zip(wanted, found, strict=True):
+    for (name, partition), state in zip(paths_to_read, found, strict=True):
         if state.node is not None or state.error is not None:
             states.setdefault(name, {})[partition] = state
     return states
@@ -109,17 +109,17 @@ def _states(
 def _counts(
     session: ZookeeperSession, names: list[str], below: list[list[str] | OffsetMgrError | None]
 ) -> dict[str, dict[int, NodeEntry[int]]]:
-    wanted = [
+    topics_to_read = [
         (name, int(child))
         for name, children in zip(names, below, strict=True)
         if isinstance(children, list)
         for child in sorted(children)
         if _NUMBER.fullmatch(child)
     ]
-    places = [f"{paths.topic(name)}/{broker}" for name, broker in wanted]
+    places = [f"{paths.topic(name)}/{broker}" for name, broker in topics_to_read]
     found = read_entries(session, [(path, partial(_count, path)) for path in places])
     counts: dict[str, dict[int, NodeEntry[int]]] = {}
-    for (name, broker), count in zip(wanted, found, strict=True):
+    for (name, broker), count in zip(topics_to_read, found, strict=True):
         if count.node is not None or count.error is not None:
             counts.setdefault(name, {})[broker] = _bounded(count, broker)
     return counts

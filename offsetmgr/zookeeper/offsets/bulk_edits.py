@@ -27,14 +27,14 @@ from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult
 from offsetmgr.zookeeper.client import jute
 from offsetmgr.zookeeper.client.bulk_requests import MAX_PATHS_PER_REQUEST, BulkChildren, BulkVerify, RawResponse
-from offsetmgr.zookeeper.client.jute import Expected, NodeData, Op
+from offsetmgr.zookeeper.client.jute import ExpectedContent, NodeData, Op
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import (
     MAX_OPERATIONS_PER_TRANSACTION,
     BulkWrite,
-    Operation,
     OperationState,
     SetData,
+    TransactionOperation,
     TransactionResult,
 )
 from offsetmgr.zookeeper.nodes.offset_data import SAFE_DIGITS
@@ -191,7 +191,7 @@ class _Expectation(NamedTuple):
     times: tuple[int, ...]
     versions: tuple[int, ...]
 
-    def nodes(self) -> Expected:
+    def nodes(self) -> ExpectedContent:
         return list(map(b"%d".__mod__, self.offsets)), self.times, self.versions
 
 
@@ -359,7 +359,7 @@ class _BulkBatch:
     def _as_transaction(self, chunk: _Chunk) -> Transaction:
         """Converts a chunk that was sent to a `Transaction`, so that `EditBatch` can record its outcome."""
         chroot = len(self._session.chroot)
-        operations: list[Operation] = []
+        operations: list[TransactionOperation] = []
         writes: list[NodeWrite | None] = []
         nodes, as_of = chunk.nodes(), None
         for (index, partition, change, path), node, before in zip(chunk.rows, nodes, chunk.before, strict=True):

@@ -36,8 +36,8 @@ _MAX_PATH_BYTES: Final = 1000
 
 _MAX_CACHED_NODES: Final = 100_000
 
-Offsets: TypeAlias = dict[TopicPartition, Committed]
-GroupOffsets: TypeAlias = tuple[str, Offsets | None]
+CommittedOffsets: TypeAlias = dict[TopicPartition, Committed]
+NamedCommits: TypeAlias = tuple[str, CommittedOffsets | None]
 """A group and all its offsets; None instead of the offsets if the group is not regular."""
 
 
@@ -53,13 +53,13 @@ class BulkScan:
         self._directories: dict[tuple[bytes, bytes], _TopicDirectory | None] = {}
         self._cached_nodes = 0
 
-    def scan(self, groups: Iterable[str]) -> Iterator[list[GroupOffsets]]:
+    def scan(self, groups: Iterable[str]) -> Iterator[list[NamedCommits]]:
         """Yields the results of one batch of groups at a time, in the order of ``groups``.
 
         Raises if the session fails. Does not check whether the chroot exists.
         """
         remaining = iter(groups)
-        running: deque[Iterator[list[GroupOffsets] | None]] = deque()
+        running: deque[Iterator[list[NamedCommits] | None]] = deque()
         while True:
             if batch := list(islice(remaining, GROUPS_AT_ONCE)):
                 running.append(self._batch(batch))
@@ -74,7 +74,7 @@ class BulkScan:
                 running.popleft()
                 yield found
 
-    def _batch(self, names: list[str]) -> Iterator[list[GroupOffsets] | None]:
+    def _batch(self, names: list[str]) -> Iterator[list[NamedCommits] | None]:
         """Yields None after each round of requests has been sent, and finally the result."""
         groups = [self._group(name) for name in names]
         readable = [group for group in groups if group.offsets is not None]
@@ -176,7 +176,7 @@ class _GroupScan:
 
     name: str
     root: bytes
-    offsets: Offsets | None
+    offsets: CommittedOffsets | None
 
 
 class _TopicDirectory:
@@ -230,7 +230,7 @@ def _add_offsets(chunks: list[_ReadChunk], responses: list[list[NodeData | int]]
         offsets.update(zip(chunk.partitions, map(new, repeat(Committed), values), strict=True))
 
 
-def _add_offsets_singly(chunk: _ReadChunk, found: list[NodeData | int], offsets: Offsets) -> None:
+def _add_offsets_singly(chunk: _ReadChunk, found: list[NodeData | int], offsets: CommittedOffsets) -> None:
     for partition, node in zip(chunk.partitions, found, strict=True):
         if isinstance(node, NodeData) and node.data.isdigit() and len(node.data) <= SAFE_DIGITS:
             offsets[partition] = Committed(int(node.data), "", None, node.mtime_ms, node.version)

@@ -28,9 +28,9 @@ from offsetmgr.zookeeper.client.transactions import (
     MAX_OPERATIONS_PER_TRANSACTION,
     Create,
     Delete,
-    Operation,
     OperationState,
     SetData,
+    TransactionOperation,
     TransactionResult,
     max_encoded_size,
 )
@@ -64,7 +64,7 @@ class NodeWrite:
     def __str__(self) -> str:
         return f"offset of group {self.group}, {self.partition}"
 
-    def operation(self) -> Operation:
+    def operation(self) -> TransactionOperation:
         if self.data is None:
             return Delete(self.path, self.node.version if self.node else 0)
         return SetData(self.path, self.data, self.node.version) if self.node else Create(self.path, self.data)
@@ -87,7 +87,7 @@ class NodeWrite:
 class Transaction:
     """The writes of one ZooKeeper transaction."""
 
-    operations: list[Operation]
+    operations: list[TransactionOperation]
     writes: list[NodeWrite | None]
     """The write of each operation; None for the creation of a parent."""
 

@@ -19,13 +19,13 @@ def existing_topic_directories(
 
     Omits names that cannot exist in ZooKeeper. Raises the error of a directory that cannot be read.
     """
-    wanted: dict[str, None] = {}
+    directories: dict[str, None] = {}
     for group, topic in topics:
         with contextlib.suppress(UsageError):  # `Layout.path` reports the error for the partition
             if (directory := layout.topic_directory(group, topic)) is not None:
-                wanted[directory] = None
+                directories[directory] = None
     found: set[str] = set()
-    for directory, node in zip(wanted, session.get_many(list(wanted)), strict=True):
+    for directory, node in zip(directories, session.get_many(list(directories)), strict=True):
         if isinstance(node, OffsetMgrError):
             raise node
         if node is not None:

@@ -48,17 +48,17 @@ def topic_grows(snapshot: GroupSnapshot, topic: str, count: int, broker: int | N
     if held and not snapshot.of_kafka_0_7 and broker is not None:
         raise UsageError(f"topic {topic}", "its partitions do not belong to a broker", "as in TOPIC=COUNT")
     try:
-        wanted = [n if broker is None else BrokerPartition(broker, n) for n in range(count)]
+        required = [n if broker is None else BrokerPartition(broker, n) for n in range(count)]
     except ValueError as error:
         raise UsageError(f"topic {topic}", str(error)) from error
     here = [one for one in held if broker is None or (isinstance(one, BrokerPartition) and one.broker == broker)]
-    if gone := sorted(set(here) - set(wanted)):
+    if gone := sorted(set(here) - set(required)):
         raise UsageError(
             f"topic {topic}",
             f"has {len(here)} partitions{'' if broker is None else f' on broker {broker}'}, and partitions cannot be "
             f"removed from a topic (with {count} partitions, it would lose partition {gone[0]})",
         )
-    held |= {one: () if broker is None else (broker,) for one in wanted if one not in held}
+    held |= {one: () if broker is None else (broker,) for one in required if one not in held}
     return replace(snapshot, topics={**snapshot.topics, topic: held})
 
 

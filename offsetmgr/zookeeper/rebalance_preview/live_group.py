@@ -30,16 +30,16 @@ def read_group(session: ZookeeperSession, group: str, extra_topics: Iterable[str
     live = {one.member_id: _subscription(one) for one in members(session, group)}
     owned = owners(session, group)
     existing = topic_names(session)
-    wanted = {*extra_topics, *(one.topic for one in owned)}
+    consumed = {*extra_topics, *(one.topic for one in owned)}
     for subscription in live.values():
         try:
-            wanted.update({} if subscription is None else subscription.topics(existing, exclude_internal=False))
-        except (InvalidPattern, UnsupportedOperation):  # the assignment reports the error unless the member leaves
-            wanted.update(existing)
+            consumed.update({} if subscription is None else subscription.topics(existing, exclude_internal=False))
+        except (InvalidPattern, UnsupportedOperation):  # the assignment reports it, unless that member leaves
+            consumed.update(existing)
     return GroupSnapshot(
         group,
         live,
-        {one.name: _brokers_of(one) for one in topics(session, sorted(wanted.intersection(existing)))},
+        {one.name: _brokers_of(one) for one in topics(session, sorted(consumed.intersection(existing)))},
         {
             partition: None if one.member_id is None or one.thread is None else ThreadId(one.member_id, one.thread)
             for partition, one in owned.items()

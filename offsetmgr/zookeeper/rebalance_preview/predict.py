@@ -100,11 +100,11 @@ def _caveats(snapshot: GroupSnapshot, strategy: str, *, internal: bool) -> tuple
                 f"topics {' and '.join(tied_topics)} have partitions with equal hashes: members may swap them"
             )
     if strategy == RoundRobinAssignor.name:
-        caveats += _refused_by_older_members(streams, snapshot.partitions)
+        caveats += _rejected_by_older_members(streams, snapshot.partitions)
     return tuple(caveats)
 
 
-def _refused_by_older_members(streams: dict[str, dict[str, int]], partitions: dict[str, list[int]]) -> list[str]:
+def _rejected_by_older_members(streams: dict[str, dict[str, int]], partitions: dict[str, list[int]]) -> list[str]:
     try:
         EqualRoundRobinAssignor().assign(streams, partitions)
     except UnequalSubscriptions as unequal:

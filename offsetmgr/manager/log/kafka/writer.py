@@ -32,7 +32,7 @@ from offsetmgr.manager.log.base import AppendRejected, Fenced, LogClosed, Outcom
 from offsetmgr.manager.log.kafka.known_log_ends import KnownLogEnds
 from offsetmgr.manager.log.kafka.linger import AdaptiveLinger
 from offsetmgr.manager.log.kafka.settings import SILENT
-from offsetmgr.records.base import Record
+from offsetmgr.records.base import EncodedRecord
 
 _FIRST_CLAIM_ATTEMPT_S: Final = 0.05
 _CLIENT_RETRY_PAUSE_S: Final = 0.5
@@ -73,11 +73,11 @@ class KafkaShardGroupWriter:
         self._last_append_ended_at = 0.0
         self._terminal_error: OffsetMgrError | None = None
 
-    def claim(self, timeout: float) -> None:
+    def claim(self, timeout_s: float) -> None:
         """Works as `ShardGroupWriter.claim`. Raises `TimedOut`, `Fenced`, `AppendRejected` (too few replicas) and
         errors of the broker. After an error the writer cannot be used any more."""
         self._check_usable()
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout_s
         try:
             self._fence_others(deadline)
             self._confirm_ends(deadline)
@@ -85,14 +85,14 @@ class KafkaShardGroupWriter:
             self._fail(error)
         self._claimed = True
 
-    def append(self, batches: Mapping[int, Sequence[Record]], timeout: float) -> Mapping[int, int]:
+    def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float) -> Mapping[int, int]:
         """See `ShardGroupWriter.append`."""
         self._check_usable()
         if not self._claimed:
             raise ValueError("append before claim")
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout_s
         started_at = time.monotonic()
-        offsets = self._send(batches, deadline, min(timeout * _ABORT_SHARE, _MAX_ABORT_S))
+        offsets = self._send(batches, deadline, min(timeout_s * _ABORT_SHARE, _MAX_ABORT_S))
         self._linger.on_confirmed(time.monotonic() - started_at)
         self._commit(deadline)
         self._last_append_ended_at = time.monotonic()
@@ -167,7 +167,7 @@ class KafkaShardGroupWriter:
             raise self._claim_failure(_error_in(raised)) from None
         self._known_ends.raise_to(offsets)
 
-    def _send(self, batches: Mapping[int, Sequence[Record]], deadline: float, reserve: float) -> dict[int, int]:
+    def _send(self, batches: Mapping[int, Sequence[EncodedRecord]], deadline: float, reserve: float) -> dict[int, int]:
         """Begins a transaction, sends the records and waits until they are confirmed. Returns the last offset of each
         partition for which the broker reported one. ``reserve`` is the time (seconds) before the deadline that is
         reserved for an abort."""
@@ -186,7 +186,7 @@ class KafkaShardGroupWriter:
 
     def _produce(
         self,
-        batches: Mapping[int, Sequence[Record]],
+        batches: Mapping[int, Sequence[EncodedRecord]],
         reports: dict[int, tuple[ck.KafkaError | None, int]],
     ) -> None:
         def delivered(error: ck.KafkaError | None, message: Any) -> None:

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from offsetmgr.core.errors import MalformedData, OffsetMgrError
 from offsetmgr.core.model import ABSENT, Committed, LogRange, Offset, TopicPartition
 
-Reading: TypeAlias = Offset | OffsetMgrError
+OffsetReadResult: TypeAlias = Offset | OffsetMgrError
 """The result of one read of one partition: a commit, its absence, or the error. An error never counts as absence."""
 
 
@@ -65,8 +65,8 @@ class Observation:
     members: Mapping[str, RegisteredMember]
     owners: Mapping[TopicPartition, PartitionOwner]
     partitions: tuple[TopicPartition, ...]
-    zookeeper: Mapping[TopicPartition, Reading]
-    kafka: Mapping[TopicPartition, Reading]
+    zookeeper: Mapping[TopicPartition, OffsetReadResult]
+    kafka: Mapping[TopicPartition, OffsetReadResult]
     logs: Mapping[TopicPartition, LogRange | OffsetMgrError]
     unconsumed: tuple[TopicPartition, ...] = ()
     unreadable: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ def clock_time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, tz=UTC).strftime("%H:%M:%S.%f")[:-3]
 
 
-def reading_text(reading: Reading | None) -> str:
+def reading_text(reading: OffsetReadResult | None) -> str:
     """Returns an offset as text."""
     if isinstance(reading, Committed):
         return str(reading.offset)
@@ -146,7 +146,7 @@ def _partition_to_json(observation: Observation, tp: TopicPartition) -> dict[str
     }
 
 
-def _reading_to_json(reading: Reading | None) -> dict[str, Any]:
+def _reading_to_json(reading: OffsetReadResult | None) -> dict[str, Any]:
     if isinstance(reading, Committed):
         return {"state": "committed", "offset": reading.offset, "version": reading.version}
     if isinstance(reading, OffsetMgrError):
@@ -159,8 +159,8 @@ class _Parts:
     owners: dict[TopicPartition, PartitionOwner] = field(default_factory=dict)
     partitions: list[TopicPartition] = field(default_factory=list)
     unconsumed: list[TopicPartition] = field(default_factory=list)
-    zookeeper: dict[TopicPartition, Reading] = field(default_factory=dict)
-    kafka: dict[TopicPartition, Reading] = field(default_factory=dict)
+    zookeeper: dict[TopicPartition, OffsetReadResult] = field(default_factory=dict)
+    kafka: dict[TopicPartition, OffsetReadResult] = field(default_factory=dict)
     logs: dict[TopicPartition, LogRange | OffsetMgrError] = field(default_factory=dict)
 
 
