@@ -20,6 +20,15 @@ class RunFlags(NamedTuple):
     output: OutputFormat
 
 
+class EditFlags(NamedTuple):
+    """The options of a command that edits offsets: those of `RunFlags`, and ``--before-image``."""
+
+    execute: bool
+    yes: bool
+    before_image: str | None
+    output: OutputFormat
+
+
 def confirm(question: str, *, yes: bool) -> None:
     """Asks the user, unless ``yes``.
 

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from offsetmgr.cli.confirm import RunFlags, confirm
+from offsetmgr.cli.confirm import EditFlags, confirm
 from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_plain_csv, write_rows
 from offsetmgr.cli.stop_signals import ignore_first_signal
 from offsetmgr.config.connection import state_directory
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.errors import GroupActive, ServerError, TimedOut, Unreachable
+from offsetmgr.core.errors import GroupActive
 from offsetmgr.core.log_origin import Relation
 from offsetmgr.core.model import DELETES_OFFSETS, Committed, Weakness
-from offsetmgr.core.offset_store import EditStatus, GroupEditResult, Guard, OffsetStore
+from offsetmgr.core.offset_store import EditStatus, GroupEditResult, OffsetStore
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.version import __version__
-from offsetmgr.groups.before_images import header_for, new_path
+from offsetmgr.groups.before_images import BeforeImageFile, header_for, new_path
 from offsetmgr.groups.describe import reject_active
-from offsetmgr.groups.dual_execute import BeforeImageFile, StorePair, execute_dual
+from offsetmgr.groups.dual_execute import StorePair, execute_dual
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan
-from offsetmgr.groups.execute import execute
+from offsetmgr.groups.execute import execute, may_have_written
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 if TYPE_CHECKING:
-    from offsetmgr.cli.options import ConnectFlags
     from offsetmgr.core.errors import OffsetMgrError
     from offsetmgr.core.log_origin import OffsetTranslation
     from offsetmgr.core.model import TopicPartition
@@ -62,10 +61,21 @@ def cross_cluster_check(
     return crossing
 
 
-def _topic_ids(store: OffsetStore, proposal: EditPlan) -> Mapping[str, str]:
-    """The ids of the topics whose offsets the edit writes, if the store knows topic ids. Before-images are valid only
-    while the topics have these ids."""
-    return store.topic_ids({change.partition.topic for group in proposal for change in group.changes if change.writes})
+def image_path(given: str | None, operation: str) -> Path:
+    """Returns the path of the before-images: the value of ``--before-image``, or a new one in the state directory."""
+    return Path(given) if given else new_path(state_directory() / "before-images", operation, SystemClock().now_ms())
+
+
+def image_file(
+    path: Path, store: OffsetStore, plan: Iterable[GroupEditPlan], label: str = "before-images"
+) -> BeforeImageFile:
+    """Returns the file for the before-images of a plan; its path is printed, after ``label``, once it is durable.
+
+    The header has the ids of the topics that the plan writes, because before-images are valid only for these.
+    """
+    topics = {change.partition.topic for group in plan for change in group.changes if change.writes}
+    header = header_for(store, f"offsetmgr {__version__}", store.topic_ids(topics))
+    return BeforeImageFile(path, header, lambda path: note(f"{label}: {path}"))
 
 
 class Edit:
@@ -74,20 +84,18 @@ class Edit:
     def __init__(
         self,
         operation: str,
-        connect: ConnectFlags,
         store: OffsetStore,
         directory: DescribeGroups,
-        flags: RunFlags,
-        image: str | None,
+        flags: EditFlags,
         *,
+        followup_options: str = "",
         print_undo: bool = True,
         as_csv: bool = False,
     ) -> None:
         self.operation = operation
         self.store = store
         self.directory = directory
-        self.execute, self.yes, self.output = flags
-        self.image = Path(image) if image else None
+        self.execute, self.yes, self.image, self.output = flags
         self.confirmed = False
         """Whether the user (or --yes) has agreed to this edit."""
         self.as_csv = as_csv
@@ -96,12 +104,12 @@ class Edit:
         """Whether the command lines that undo the edit are printed at its end; ``undo`` contains them in any case."""
         self.undo: list[str] = []
         """Command lines that undo the changes; empty if nothing was changed."""
-        self.followup_options = connect.followup_options
+        self.followup_options = followup_options
         self._weaknesses: tuple[Weakness, ...] = ()
         self.failed: set[str] = set()
         """Groups with a rejected or failed partition."""
 
-    def run(self, groups: Iterable[GroupEditPlan], *, guard: Guard = Guard.LOCK) -> int:
+    def run(self, groups: Iterable[GroupEditPlan]) -> int:
         """Shows the plan, asks the user, writes and reports. Returns 1 if a change was rejected or failed, else 0."""
         try:
             proposal = EditPlan.of(reject_active(self.directory, progress(groups, "reading")))
@@ -124,7 +132,7 @@ class Edit:
                 note(f"about to change {_size(counts.writes, counts.groups)} in {self.store.uri}")
                 confirm(f"{self.operation}: change {_size(counts.writes, counts.groups)}?", yes=self.yes)
                 self.confirmed = True
-                return self._write(proposal, guard) or (FAILED if problems else 0)
+                return self._write(proposal) or (FAILED if problems else 0)
             return FAILED if problems else 0
 
     def _note_weaknesses(self) -> None:
@@ -153,14 +161,13 @@ class Edit:
         whole = ((g.group, None, g.problem) for g in proposal if g.problem is not None)
         return _list_failures((*whole,), problems)
 
-    def _write(self, proposal: EditPlan, guard: Guard) -> int:
-        path = self.image or new_path(state_directory() / "before-images", self.operation, SystemClock().now_ms())
+    def _write(self, proposal: EditPlan) -> int:
         failures: list[tuple[str, TopicPartition | None, OffsetMgrError]] = []
         counts = dict.fromkeys(EditStatus, 0)
         not_atomic: set[str] = set()
         # partitions with an outcome other than "written", by group; a group that is missing here has no result
         other_outcomes: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]] = {}
-        undo, results = self._execute(proposal, path, guard)
+        undo, results = self._execute(proposal)
         try:
             for result in progress(results, self.operation, proposal.counts.groups):
                 rest = {tp: outcome for tp, outcome in result.outcomes.items() if outcome[0] is not EditStatus.WRITTEN}
@@ -192,7 +199,7 @@ class Edit:
             if counts[EditStatus.UNCHANGED]:
                 done += f", {counts[EditStatus.UNCHANGED]:,} unchanged"
             note(f"{done}, {len(failures):,} failed" if failures else done)
-            if counts[EditStatus.WRITTEN] or any(_in_doubt(error) for _, _, error in failures):
+            if counts[EditStatus.WRITTEN] or any(may_have_written(type(error).__name__) for *_, error in failures):
                 self.undo = undo
             self._note_late_deletions(proposal, other_outcomes)
             for line in self.undo if self.print_undo else ():
@@ -217,39 +224,24 @@ class Edit:
                 " offsets or until the group is deleted; a consumer that starts before that begins at these offsets"
             )
 
-    def _execute(self, proposal: EditPlan, path: Path, guard: Guard) -> tuple[list[str], Iterator[GroupEditResult]]:
+    def _execute(self, proposal: EditPlan) -> tuple[list[str], Iterator[GroupEditResult]]:
         """Starts the edit. Returns the command lines that undo the edit, and an iterator of the results.
 
         If the store is a pair, each of its two stores gets its own file of before-images.
         """
-        tool = f"offsetmgr {__version__}"
+        path = image_path(self.image, self.operation)
         store = self.store
         if not isinstance(store, StorePair):
-            header = header_for(store, tool, _topic_ids(store, proposal))
-            results = execute(store, proposal, path, header, guard=guard, on_images=self._note_images)
-            return [self._undo(path, store.uri)], results
-        inner = (store.primary, store.secondary)
-        paths = [path.with_stem(f"{path.stem}.{which}") for which in ("primary", "secondary")]
+            return [self._undo(path, store.uri)], execute(store, [proposal], image_file(path, store, proposal))
         first, second = (
-            BeforeImageFile(at, header_for(one, tool, _topic_ids(one, proposal)))
-            for at, one in zip(paths, inner, strict=True)
+            image_file(path.with_stem(f"{path.stem}.{which}"), one, proposal)
+            for which, one in (("primary", store.primary), ("secondary", store.secondary))
         )
-        both = execute_dual(store, proposal, (first, second), guard=guard, on_images=self._note_images)
-        return [self._undo(at, one.uri) for at, one in zip(paths, inner, strict=True)], both
-
-    @staticmethod
-    def _note_images(path: Path) -> None:
-        note(f"before-images: {path}")
+        undo = [self._undo(first.path, store.primary.uri), self._undo(second.path, store.secondary.uri)]
+        return undo, execute_dual(store, proposal, (first, second))
 
     def _undo(self, path: Path, uri: str) -> str:
         return f"offsetmgr offsets import {quote(str(path))} --store {quote(uri)}{self.followup_options} --execute"
-
-
-def _in_doubt(error: OffsetMgrError) -> bool:
-    """Whether the store may have applied a write that failed with this error."""
-    from offsetmgr.core.errors import OffsetMgrError
-
-    return isinstance(error, (TimedOut, Unreachable, ServerError)) or type(error) is OffsetMgrError
 
 
 def _size(writes: int, groups: int) -> str:

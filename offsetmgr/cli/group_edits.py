@@ -6,19 +6,15 @@ from typing import Annotated
 
 import typer
 
-from offsetmgr.cli.confirm import RunFlags, confirm
+from offsetmgr.cli.confirm import EditFlags, confirm
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.options import (
     AllGroups,
     AllowRewind,
-    BeforeImage,
     ConnectFlags,
-    Execute,
-    FormatOption,
     GroupsOption,
     TopicsOption,
     TranslateOption,
-    Yes,
     connected,
     require_groups,
 )
@@ -38,31 +34,22 @@ def delete(
     connect: ConnectFlags,
     group: GroupsOption = None,
     all_groups: AllGroups = False,
-    execute: Execute = False,
-    yes: Yes = False,
-    before_image: BeforeImage = None,
-    output: FormatOption = OutputFormat.TABLE,
+    *,
+    flags: EditFlags,
 ) -> None:
     """Delete groups with all their committed offsets. Groups with members are refused."""
-    from offsetmgr.cli.edit_command import Edit, exit_edit
+    from offsetmgr.cli.edit_command import exit_edit
     from offsetmgr.groups.edits import plan_delete
     from offsetmgr.groups.selection import ALL_TOPICS, choose_groups
 
     names = require_groups(group, all_groups)
     store = connect.store()
     chosen = choose_groups(store, names, all_groups=all_groups)
-    edit = Edit(
-        "groups delete",
-        connect,
-        store,
-        connect.directory_for_edit(),
-        RunFlags(execute, yes, output),
-        before_image,
-    )
+    edit = connect.edit("groups delete", flags, store)
     code = edit.run(plan_delete(store, chosen, ALL_TOPICS))
-    if execute:
+    if flags.execute:
         if not edit.confirmed:
-            confirm(f"groups delete: remove {count_of(len(chosen), 'group')} without offsets?", yes=yes)
+            confirm(f"groups delete: remove {count_of(len(chosen), 'group')} without offsets?", yes=flags.yes)
         code = _remove(connect, [name for name in chosen if name not in edit.failed], empty=not edit.confirmed) or code
     exit_edit(code)
 
@@ -99,13 +86,11 @@ def copy(
     ] = None,
     translate: TranslateOption = None,
     allow_rewind: AllowRewind = False,
-    execute: Execute = False,
-    yes: Yes = False,
-    before_image: BeforeImage = None,
-    output: FormatOption = OutputFormat.TABLE,
+    *,
+    flags: EditFlags,
 ) -> None:
     """Copy a group's committed offsets to another group."""
-    from offsetmgr.cli.edit_command import Edit, cross_cluster_check, exit_edit
+    from offsetmgr.cli.edit_command import cross_cluster_check, exit_edit
     from offsetmgr.groups.copy import plan_copy
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.groups.topic_matches import require_topics
@@ -115,14 +100,7 @@ def copy(
     store = connect.store()
     into = connect.store(to) if to else store
     crossing = cross_cluster_check("groups copy", store, into, translate)
-    edit = Edit(
-        "groups copy",
-        connect,
-        into,
-        connect.directory_for_edit(to),
-        RunFlags(execute, yes, output),
-        before_image,
-    )
+    edit = connect.edit("groups copy", flags, into, connect.directory_for_edit(to))
     topics = TopicSelection.parse(topic or []).within(store.capabilities.partitions)
     proposals = plan_copy(store, source, into, target, topics, allow_rewind=allow_rewind, crossing=crossing)
     exit_edit(edit.run(require_topics(proposals, topics, store.uri)))
@@ -134,13 +112,11 @@ def rename(
     connect: ConnectFlags,
     source: ExistingGroup,
     target: NewName,
-    execute: Execute = False,
-    yes: Yes = False,
-    before_image: BeforeImage = None,
-    output: FormatOption = OutputFormat.TABLE,
+    *,
+    flags: EditFlags,
 ) -> None:
     """Rename a group: copy, verify by a fresh read, then delete the old one. Groups with members are refused."""
-    from offsetmgr.cli.edit_command import Edit, cross_cluster_check, exit_edit
+    from offsetmgr.cli.edit_command import cross_cluster_check, exit_edit
     from offsetmgr.groups.copy import plan_copy, verify_copy
     from offsetmgr.groups.describe import require_idle
     from offsetmgr.groups.edits import plan_delete
@@ -152,30 +128,14 @@ def rename(
     require_idle(directory, [source, target], "renaming")
     if store.fetch(target):
         raise Conflict(f"group {target!r}", "exists already and has committed offsets", "choose another name")
-    first = Edit(
-        "groups rename",
-        connect,
-        store,
-        connect.directory_for_edit(),
-        RunFlags(execute, yes, output),
-        before_image,
-        print_undo=False,
-    )
-    image = f"{before_image}.deleted" if before_image else None
-    # the user has agreed to the whole rename
-    second = Edit(
-        "groups rename delete",
-        connect,
-        store,
-        connect.directory_for_edit(),
-        RunFlags(True, True, OutputFormat.TABLE),
-        image,
-        print_undo=False,
-    )
+    first = connect.edit("groups rename", flags, store, directory, print_undo=False)
+    image = f"{flags.before_image}.deleted" if flags.before_image else None
+    agreed = EditFlags(True, True, image, OutputFormat.TABLE)  # the user has agreed to the whole rename
+    second = connect.edit("groups rename delete", agreed, store, directory, print_undo=False)
     try:
         crossing = cross_cluster_check("groups rename", store, store, None)
         code = first.run(plan_copy(store, source, store, target, ALL_TOPICS, crossing=crossing))
-        if execute and not code:
+        if flags.execute and not code:
             verify_copy(store, source, store, target)
             note(f"verified: group {target!r} has all offsets of {source!r}")
             require_idle(directory, [source], "deletion")
@@ -184,5 +144,5 @@ def rename(
         for at, line in enumerate([*second.undo, *first.undo], 1):
             note(f"undo {at}: {line}")
     exit_edit(code)
-    if not execute:
+    if not flags.execute:
         note(f"then: verify the copy, and delete group {source!r}")

@@ -9,22 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from offsetmgr.cli.confirm import RunFlags
+from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.errors import FAILED, report_and_exit_code
 from offsetmgr.cli.options import (
     AllowRewind,
-    BeforeImage,
     ConnectFlags,
-    Execute,
-    FormatOption,
     GroupsOption,
     Overwrite,
     TopicsOption,
     TranslateOption,
-    Yes,
     connected,
 )
-from offsetmgr.cli.render import Column, Meter, OutputFormat, note, write_rows
+from offsetmgr.cli.render import Column, Meter, note, write_rows
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
 
@@ -119,10 +115,8 @@ def offsets(
     overwrite: Overwrite = False,
     translate: TranslateOption = None,
     allow_rewind: AllowRewind = False,
-    execute: Execute = False,
-    yes: Yes = False,
-    before_image: BeforeImage = None,
-    output: FormatOption = OutputFormat.TABLE,
+    *,
+    flags: EditFlags,
 ) -> None:
     """Save the latest committed offsets of each group from the disks of a lost cluster, without a broker.
 
@@ -146,9 +140,9 @@ def offsets(
     edits = {
         "--translate": translate is not None,
         "--allow-rewind": allow_rewind,
-        "--execute": execute,
-        "--yes": yes,
-        "--before-image": before_image is not None,
+        "--execute": flags.execute,
+        "--yes": flags.yes,
+        "--before-image": flags.before_image is not None,
     }
     _reject_inapplicable(target, {"--overwrite": overwrite}, edits)
     if retention_minutes is not None and expired_at is None:
@@ -164,18 +158,17 @@ def offsets(
     saved = _SavedOffsets(sources, group or [], TopicSelection.parse(topic or []), processes or processors(), expiry)
     failed = 0
     if target is None:
-        write_rows(_ROWS, saved.rows(), output)
+        write_rows(_ROWS, saved.rows(), flags.output)
     elif target.kind == "file":
         _write_file(target, saved, overwrite=overwrite)
     else:
-        from offsetmgr.cli.edit_command import Edit, cross_cluster_check
+        from offsetmgr.cli.edit_command import cross_cluster_check
         from offsetmgr.groups.disk_layout import DiskLogs
         from offsetmgr.groups.edits import plan_import
 
         store = connect.store(to)
         crossing = cross_cluster_check("log offsets", DiskLogs(sources), store, translate)
-        flags = RunFlags(execute, yes, output)
-        edit = Edit("log offsets", connect, store, connect.directory(to), flags, before_image)
+        edit = connect.edit("log offsets", flags, store, connect.directory(to))
         proposals = plan_import(store, saved.offsets(errors=False), allow_rewind=allow_rewind, crossing=crossing)
         failed = edit.run(proposals)
     if saved.finish(target) or failed:
@@ -303,12 +296,10 @@ class _SavedOffsets:
         """Reports selections without a match; returns the exit code."""
         from offsetmgr.core.errors import GroupNotFound
         from offsetmgr.groups.disk_layout import CONSUMER_OFFSETS
-        from offsetmgr.groups.selection import literal_of
+        from offsetmgr.groups.selection import GroupSelection
 
-        for name in self._names:
-            literal = literal_of(name)
-            if literal is not None and literal not in self._seen:
-                self.error(GroupNotFound(f"group {literal!r}", f"has no committed offsets in {self._where}"))
+        for name in sorted(GroupSelection.parse(self._names).names - self._seen):
+            self.error(GroupNotFound(f"group {name!r}", f"has no committed offsets in {self._where}"))
         count = len(self.sources.partitions)
         if (
             target is not None

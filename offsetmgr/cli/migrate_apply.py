@@ -18,7 +18,7 @@ from offsetmgr.cli.options import (
     Yes,
     connected,
 )
-from offsetmgr.cli.plan_execution import exit_if_interrupted, open_plan, plan_executor, print_next_step
+from offsetmgr.cli.plan_execution import exit_if_interrupted, open_plan, plan_writer, print_next_step
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import PlanError
@@ -69,8 +69,8 @@ def apply_command(
         note(f"an earlier run completed {counted(len(state.apply.done), 'group')}; this one continues")
     if plan.summary.writes:
         confirm(f"write {counted(plan.summary.writes, 'offset')} to {plan.header.target.uri}?", yes=yes)
-    with plan_executor(plan, "apply", target, wait_empty) as (executor, state):
-        report = apply(plan, state, executor, lambda: logs)
+    with plan_writer(plan, "apply", target, wait_empty) as (writer, state):
+        report = apply(plan, state, writer, lambda: logs)
     migrate_output.show_report(report, "written")
     print_next_step(report, f"next: offsetmgr migrate verify {plan_path}")
     if plan.summary.refused or plan.summary.failed_groups:
@@ -88,8 +88,8 @@ def apply_command(
 def _refresh(sides: SourceAndTarget, plan: PlanFile) -> None:
     from offsetmgr.migration.refresh import renew_retention
 
-    with sides.legacy_members() as members, plan_executor(plan, "refresh", sides.target) as (executor, state):
-        report = renew_retention(plan, state, sides.target, executor.journal, members, executor.stop, executor.waiting)
+    with sides.legacy_members() as members, plan_writer(plan, "refresh", sides.target) as (writer, state):
+        report = renew_retention(plan, state, sides.target, writer.journal, members, writer.stop, writer.waiting)
     migrate_output.show_refresh(report, plan.header, SystemClock().now_ms())
     if report.interrupted:
         raise Interrupted("the journal records the renewed groups; run the same command again to renew all")

@@ -18,7 +18,7 @@ from offsetmgr.cli.options import (
     Yes,
     connected,
 )
-from offsetmgr.cli.plan_execution import exit_if_interrupted, open_plan, plan_executor
+from offsetmgr.cli.plan_execution import exit_if_interrupted, open_plan, plan_writer
 from offsetmgr.cli.render import note
 
 app = typer.Typer()
@@ -66,8 +66,8 @@ def finalize_command(
         plan, delete_source, EvidenceThresholds(accept_idle=accept_idle), ObservationWindow(window)
     )
     accept = (Status.REFUSED,) if accept_refused else ()
-    with plan_executor(plan, "delete", verifier.source) as (executor, state):
-        done = finalize(verifier, state, executor.journal, gate, executor if delete_source else None, accept)
+    with plan_writer(plan, "delete", verifier.source) as (writer, state):
+        done = finalize(verifier, state, writer.journal, gate, writer if delete_source else None, accept)
     if state.finalized_at is not None:
         note(f"finalized already, on {migrate_output.moment(state.finalized_at)}")
     else:

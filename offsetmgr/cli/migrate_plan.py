@@ -27,6 +27,7 @@ from offsetmgr.cli.options import (
 from offsetmgr.cli.render import OutputFormat, note, progress, write_rows
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import GroupNotFound, UsageError
+from offsetmgr.groups.selection import is_pattern
 from offsetmgr.groups.topic_matches import TopicMatches
 from offsetmgr.migration.partition_map import read_map
 from offsetmgr.migration.plan import Action, AheadPolicy, PlanOptions
@@ -109,7 +110,7 @@ def plan_command(
     )
     sides = SourceAndTarget(connect, from_, to, from_command_config, to_command_config)
     options.selection.within(sides.source.capabilities.partitions, sides.target.capabilities.partitions)
-    if any(any(c in pattern for c in "*?[") for pattern in groups):
+    if any(map(is_pattern, groups)):
         options = options.literal_first(sides.source.groups())
     if draft_partition_map is not None:
         _draft_map(sides, options, draft_partition_map)

@@ -19,7 +19,7 @@ from offsetmgr.cli.options import (
     connected,
     file_to_write,
 )
-from offsetmgr.cli.plan_execution import exit_if_interrupted, open_plan, plan_executor, print_next_step
+from offsetmgr.cli.plan_execution import exit_if_interrupted, open_plan, plan_writer, print_next_step
 from offsetmgr.cli.render import note, progress
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import JournalError, UsageError
@@ -89,9 +89,9 @@ def rollback_command(
         )
         note("partitions whose offset has changed since are " + ("overwritten (--force)" if force else "refused"))
         confirm(f"roll back {counted(len(state.apply.intents), 'group')}?", yes=yes)
-    with plan_executor(plan, "undo", target, wait_empty) as (executor, state):
+    with plan_writer(plan, "undo", target, wait_empty) as (writer, state):
         try:
-            report = rollback(plan, state, executor, force=force)
+            report = rollback(plan, state, writer, force=force)
         except JournalError:  # the journal records no writes; the comparison with the target shows whether that is true
             _compare_others(plan, state, target)
             raise

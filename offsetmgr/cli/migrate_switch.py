@@ -5,9 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Mapping
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -27,16 +25,16 @@ from offsetmgr.cli.options import (
 )
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.stop_signals import stop_on_signal
-from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import Conflict, UsageError
 from offsetmgr.core.log_origin import Relation
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.core.log_origin import OffsetTranslation
-    from offsetmgr.core.model import TopicPartition
-    from offsetmgr.core.offset_store import Change, OffsetStore
-    from offsetmgr.migration.live.live_migration import LiveMigration, SaveBeforeImages
+    from offsetmgr.core.offset_store import OffsetStore
+    from offsetmgr.groups.before_images import BeforeImageFile
+    from offsetmgr.groups.edit_plan import GroupEditPlan
+    from offsetmgr.migration.live.live_migration import ImagesOf, LiveMigration
     from offsetmgr.migration.live.switch_evidence import SwitchEvidence, SwitchSnapshot
     from offsetmgr.stores.switched.nodes import FollowerState
 
@@ -130,7 +128,7 @@ def switch_command(
                 translate or _translate(connect),
             ),
             who=f"{getpass.getuser()} on {socket.gethostname()} (process {os.getpid()})",
-            record=_recorder(group, before_image),
+            images_of=_image_files(group, before_image),
             on_step=lambda step: note(f"{group}: {STEP_TEXT[step]}"),
             on_wait=_waiting_notes(),
         )
@@ -213,25 +211,15 @@ def _declare(switch: LiveMigration, group: str, mode: Any, *, execute: bool, yes
     note(f"group {group}: declared mode {mode.value}; no offsets were copied")
 
 
-def _recorder(group: str, path: str | None) -> SaveBeforeImages:
-    """A function that writes the before-images of copies to a file, as the editing commands do."""
-    from offsetmgr.config.connection import state_directory
-    from offsetmgr.groups.before_images import header_for, new_path, write_images
-    from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange
+def _image_files(group: str, path: str | None) -> ImagesOf:
+    """A function that returns the file for the before-images of copies, as for the editing commands."""
+    from offsetmgr.cli.edit_command import image_file, image_path
 
-    def record(store: OffsetStore, changes: Mapping[TopicPartition, Change]) -> None:
-        now_ms = SystemClock().now_ms()
-        file = Path(path) if path else new_path(state_directory() / "before-images", "migrate switch", now_ms)
-        proposed = tuple(
-            PlannedChange(tp, change.expected, change.after)
-            for tp, change in sorted(changes.items())
-            if change.expected is not None
-        )
-        with EditPlan.of([GroupEditPlan(group, proposed)]) as proposal:
-            write_images(file, proposal, header_for(store))
-        note(f"{group}: copies {count_of(len(proposed), 'offset')} into {store.uri}; before-images: {file}")
+    def images_of(store: OffsetStore, plan: GroupEditPlan) -> BeforeImageFile:
+        label = f"{group}: copies {count_of(len(plan.changes), 'offset')} into {store.uri}; before-images"
+        return image_file(image_path(path, "migrate switch"), store, [plan], label)
 
-    return record
+    return images_of
 
 
 def _waiting_notes() -> Any:

@@ -7,24 +7,19 @@ from typing import Annotated, Final
 
 import typer
 
-from offsetmgr.cli.confirm import RunFlags
+from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.options import (
     AllGroups,
     AllTopics,
-    BeforeImage,
     ConnectFlags,
-    Execute,
-    FormatOption,
     GroupsOption,
     OneGroup,
     TopicsOption,
     TranslateOption,
     UnterminatedOption,
-    Yes,
     connected,
     require_groups,
 )
-from offsetmgr.cli.render import OutputFormat
 from offsetmgr.core.errors import GroupNotFound, UsageError
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 
@@ -67,13 +62,11 @@ def set_offsets(
     ],
     metadata: Annotated[str, typer.Option("--metadata", help="Metadata to commit with the offset.")] = "",
     new_group: NewGroup = False,
-    execute: Execute = False,
-    yes: Yes = False,
-    before_image: BeforeImage = None,
-    output: FormatOption = OutputFormat.TABLE,
+    *,
+    flags: EditFlags,
 ) -> None:
     """Commit an offset without checking the log (offsets reset checks it)."""
-    from offsetmgr.cli.edit_command import Edit, exit_edit
+    from offsetmgr.cli.edit_command import exit_edit
     from offsetmgr.groups.reset import plan_set
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.groups.topic_matches import require_topics
@@ -89,14 +82,7 @@ def set_offsets(
             )
         return {tp: OffsetAndMetadata(to_offset, metadata) for tp in chosen}
 
-    edit = Edit(
-        "offsets set",
-        connect,
-        store,
-        connect.directory_for_edit(),
-        RunFlags(execute, yes, output),
-        before_image,
-    )
+    edit = connect.edit("offsets set", flags, store)
     proposal = plan_set(store, group, new_offsets, create=new_group)
     exit_edit(edit.run(require_topics([proposal], topics, store.uri)))
 
@@ -146,16 +132,14 @@ def reset(
         bool, typer.Option("--export", help="Print the new offsets alone, as CSV that --from-file reads back.")
     ] = False,
     new_group: NewGroup = False,
-    execute: Execute = False,
-    yes: Yes = False,
-    before_image: BeforeImage = None,
-    output: FormatOption = OutputFormat.TABLE,
+    *,
+    flags: EditFlags,
 ) -> None:
     """Move groups to another position in their logs, by the scenarios of kafka-consumer-groups.
 
     Exactly one of --to-earliest ... --from-file. Offsets outside the log are clamped to it, with a note.
     """
-    from offsetmgr.cli.edit_command import Edit, cross_cluster_check, exit_edit
+    from offsetmgr.cli.edit_command import cross_cluster_check, exit_edit
     from offsetmgr.cli.scenario import ScenarioOptions, scenario_of
     from offsetmgr.groups.reset import ToOffsets, plan_reset
     from offsetmgr.groups.selection import TopicSelection, choose_groups
@@ -186,15 +170,7 @@ def reset(
     chosen = choose_groups(store, names, all_groups=all_groups)
     if isinstance(scenario, ToOffsets) and (all_groups or not group):
         chosen = sorted(scenario.offsets)
-    edit = Edit(
-        "offsets reset",
-        connect,
-        store,
-        connect.directory_for_edit(),
-        RunFlags(execute, yes, output),
-        before_image,
-        as_csv=export_csv,
-    )
+    edit = connect.edit("offsets reset", flags, store, as_csv=export_csv)
     proposals = plan_reset(store, cluster, chosen, topics, scenario, create=new_group)
     exit_edit(edit.run(require_topics(proposals, topics, store.uri)))
 
@@ -207,13 +183,11 @@ def delete(
     all_groups: AllGroups = False,
     topic: TopicsOption = None,
     all_topics: AllTopics = False,
-    execute: Execute = False,
-    yes: Yes = False,
-    before_image: BeforeImage = None,
-    output: FormatOption = OutputFormat.TABLE,
+    *,
+    flags: EditFlags,
 ) -> None:
     """Delete committed offsets."""
-    from offsetmgr.cli.edit_command import Edit, exit_edit
+    from offsetmgr.cli.edit_command import exit_edit
     from offsetmgr.groups.edits import plan_delete
     from offsetmgr.groups.selection import TopicSelection, choose_groups
     from offsetmgr.groups.topic_matches import require_topics
@@ -226,12 +200,5 @@ def delete(
     store = connect.store()
     topics.within(store.capabilities.partitions)
     chosen = choose_groups(store, names, all_groups=all_groups)
-    edit = Edit(
-        "offsets delete",
-        connect,
-        store,
-        connect.directory_for_edit(),
-        RunFlags(execute, yes, output),
-        before_image,
-    )
+    edit = connect.edit("offsets delete", flags, store)
     exit_edit(edit.run(require_topics(plan_delete(store, chosen, topics), topics, store.uri)))

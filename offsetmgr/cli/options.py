@@ -3,7 +3,7 @@
 The options have the names of Kafka's own tools.
 
 A command that connects to servers has a parameter ``connect: ConnectFlags``. `connected` replaces it with the
-connection options.
+connection options, and a parameter ``flags: EditFlags`` with the options of editing commands.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from offsetmgr.cli.render import OutputFormat
+from offsetmgr.cli.confirm import EditFlags
+from offsetmgr.cli.render import OutputFormat, offsets_topic_progress
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection, SettingsLayer, resolve, with_properties
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
 
 if TYPE_CHECKING:
+    from offsetmgr.cli.edit_command import Edit
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.describe import DescribeGroups
     from offsetmgr.kafka.cluster.base import Cluster
@@ -145,23 +147,6 @@ TranslateOption = Annotated[
 AllowRewind = Annotated[bool, typer.Option("--allow-rewind", help="Allow offsets to go backwards.")]
 
 
-def _offsets_topic_progress() -> Callable[[int, int], None]:
-    """A callback that shows the progress of reading a broker's offsets topic, and clears the line at the end."""
-    from offsetmgr.cli.render import Meter
-
-    meter: Meter | None = None
-
-    def show(read: int, records: int) -> None:
-        nonlocal meter
-        meter = meter or Meter("reading __consumer_offsets")
-        meter.show(read, records)
-        if read >= records:
-            meter.clear()
-            meter = None
-
-    return show
-
-
 class ConnectFlags:
     """The connection options of one command line. Opens stores and clusters, and closes them at the end."""
 
@@ -210,7 +195,7 @@ class ConnectFlags:
             from offsetmgr.stores.kafka import KafkaStore
 
             if isinstance(store, KafkaStore):
-                store.on_read = _offsets_topic_progress()
+                store.on_read = offsets_topic_progress()
         return store
 
     def connection(self, command_config: str | None) -> ConnectionConfig:
@@ -331,6 +316,21 @@ class ConnectFlags:
             return directory
         return with_registered_members(directory, self.cluster_at(bootstrap, connection), self._session(known))
 
+    def edit(
+        self,
+        operation: str,
+        flags: EditFlags,
+        store: OffsetStore,
+        directory: DescribeGroups | None = None,
+        **shown: bool,
+    ) -> Edit:
+        """An edit of ``store``, whose members ``directory`` describes (default: `directory_for_edit`). ``shown`` are
+        options of `Edit`."""
+        from offsetmgr.cli.edit_command import Edit
+
+        directory = directory or self.directory_for_edit()
+        return Edit(operation, store, directory, flags, followup_options=self.followup_options, **shown)
+
     def _session(self, connect: str) -> ZookeeperSession:
         """The session of a store with this connect string, or a new one."""
         if (session := self._sessions.get(connect)) is None:
@@ -342,7 +342,8 @@ class ConnectFlags:
 
 
 def connected(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a command: replaces its ``connect`` parameter with the connection options."""
+    """Wraps a command: replaces its ``connect`` parameter with the connection options, and ``flags`` with those of
+    editing commands."""
     options: dict[str, Any] = {
         "bootstrap_server": BootstrapServer,
         "zookeeper": Zookeeper,
@@ -352,11 +353,24 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
         "timeout": Timeout,
     }
     signature = inspect.signature(command, eval_str=True)
-    own = [p for name, p in signature.parameters.items() if name != "connect"]
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        for name, annotation in options.items()
+
+    def parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+    edit_options = [
+        parameter("execute", Execute, False),
+        parameter("yes", Yes, False),
+        parameter("before_image", BeforeImage),
+        parameter("output", FormatOption, OutputFormat.TABLE),
     ]
+    edits = "flags" in signature.parameters
+    own = [
+        option
+        for name, given in signature.parameters.items()
+        if name != "connect"
+        for option in (edit_options if name == "flags" else [given.replace(kind=inspect.Parameter.KEYWORD_ONLY)])
+    ]
+    added = [parameter(name, annotation) for name, annotation in options.items()]
 
     @functools.wraps(command)
     def run(**values: Any) -> Any:
@@ -368,13 +382,14 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
             command_config=flag_values["command_config"],
             timeout_ms=flag_values["timeout"],
         )
+        if edits:
+            values["flags"] = EditFlags(**{option.name: values.pop(option.name) for option in edit_options})
         with ConnectFlags(settings, flag_values["context"]) as connect:
             return command(connect=connect, **values)
 
-    keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
     shown: Any = run
-    shown.__signature__ = signature.replace(parameters=[*keyword_only, *added])
-    shown.__annotations__ = {p.name: p.annotation for p in [*keyword_only, *added]}
+    shown.__signature__ = signature.replace(parameters=[*own, *added])
+    shown.__annotations__ = {p.name: p.annotation for p in [*own, *added]}
     del shown.__wrapped__
     return run
 

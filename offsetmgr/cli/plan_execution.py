@@ -14,7 +14,7 @@ from offsetmgr.cli.render import note
 from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.migration.journal import Journal, journal_path
-from offsetmgr.migration.journaled_writer import Executor, Report
+from offsetmgr.migration.journaled_writer import JournaledWriter, Report
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.progress import MigrationState
 
@@ -41,9 +41,9 @@ def open_plan(path: Path) -> tuple[PlanFile, MigrationState]:
 
 
 @contextmanager
-def plan_executor(
+def plan_writer(
     plan: PlanFile, name: str, store: OffsetStore, wait_empty: float = 0.0
-) -> Iterator[tuple[Executor, MigrationState]]:
+) -> Iterator[tuple[JournaledWriter, MigrationState]]:
     """Holds the journal open, turns Ctrl-C into a clean stop, and prints progress on stderr.
 
     The state is read again after the journal is locked, because another process may have executed the plan during a
@@ -56,4 +56,4 @@ def plan_executor(
         migrate_output.MigrateProgress(f"{name}: groups", plan.summary.groups) as shown,
     ):
         state = MigrationState.read(journal_path(plan.path), plan.sha256)
-        yield Executor(name, store, journal, clock, stop, shown.count, wait_empty, LockWait()), state
+        yield JournaledWriter(name, store, journal, clock, stop, shown.count, wait_empty, LockWait()), state

@@ -295,6 +295,21 @@ class Meter:
             self._drawn = False
 
 
+def offsets_topic_progress() -> Callable[[int, int], None]:
+    """A callback that shows the progress of reading a broker's offsets topic, and clears the line at the end."""
+    meter: Meter | None = None
+
+    def show(read: int, records: int) -> None:
+        nonlocal meter
+        meter = meter or Meter("reading __consumer_offsets")
+        meter.show(read, records)
+        if read >= records:
+            meter.clear()
+            meter = None
+
+    return show
+
+
 def _progress_line(what: str, done: int, total: int | None, seconds: float) -> str:
     rate = f"{done / seconds:,.0f}/s"
     if not total:

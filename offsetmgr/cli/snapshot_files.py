@@ -12,24 +12,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offsetmgr.cli.confirm import RunFlags
+from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.options import (
     AllGroups,
     AllowRewind,
-    BeforeImage,
     ConnectFlags,
-    Execute,
-    FormatOption,
     GroupsOption,
     Overwrite,
     TopicsOption,
     TranslateOption,
     UnterminatedOption,
-    Yes,
     connected,
     require_groups,
 )
-from offsetmgr.cli.render import OutputFormat, note, progress
+from offsetmgr.cli.render import note, progress
 from offsetmgr.core.errors import GroupNotFound
 from offsetmgr.core.plurals import count_of
 
@@ -139,17 +135,15 @@ def import_offsets(
     accept_unterminated: UnterminatedOption = False,
     translate: TranslateOption = None,
     allow_rewind: AllowRewind = False,
-    execute: Execute = False,
-    yes: Yes = False,
-    before_image: BeforeImage = None,
-    output: FormatOption = OutputFormat.TABLE,
+    *,
+    flags: EditFlags,
 ) -> None:
     """Load the offsets of a snapshot file into a store.
 
     A file of before-images undoes its edit: overwritten offsets are restored, created ones are deleted, and offsets
     that have moved since are rejected unless --allow-rewind. --group names the group for files that do not contain it.
     """
-    from offsetmgr.cli.edit_command import Edit, cross_cluster_check, exit_edit
+    from offsetmgr.cli.edit_command import cross_cluster_check, exit_edit
     from offsetmgr.groups.before_images import holds_images, load_images
     from offsetmgr.groups.edits import plan_import, plan_undo
     from offsetmgr.groups.export import open_file, seekable
@@ -166,14 +160,7 @@ def import_offsets(
         if holds_images(path):
             with closing(open_file(path, "avro")) as images_file:
                 crossing = cross_cluster_check("offsets import", images_file, store, translate)
-            edit = Edit(
-                "offsets import undo",
-                connect,
-                store,
-                connect.directory_for_edit(),
-                RunFlags(execute, yes, output),
-                before_image,
-            )
+            edit = connect.edit("offsets import undo", flags, store)
             selected = set(matching_groups(group or [], (one.group for one in load_images(path))))
             images = (one for one in load_images(path) if one.group in selected)
             note(f"{file} holds before-images: undoing that edit")
@@ -192,14 +179,7 @@ def import_offsets(
             if not chosen:
                 why = f"holds no group {', '.join(group)}" if group else "holds no groups"
                 raise GroupNotFound(f"file {file}", why)
-            edit = Edit(
-                "offsets import",
-                connect,
-                store,
-                connect.directory_for_edit(),
-                RunFlags(execute, yes, output),
-                before_image,
-            )
+            edit = connect.edit("offsets import", flags, store)
             entries = snapshot.read(set(chosen))
             crossing = cross_cluster_check("offsets import", snapshot, store, translate)
             proposals = plan_import(store, entries, topics, allow_rewind=allow_rewind, crossing=crossing)

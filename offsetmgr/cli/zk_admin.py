@@ -164,6 +164,7 @@ def reassign(
     The command first checks that brokers are alive, partitions exist, no broker occurs twice, the number of replicas
     stays the same, and no reassignment is under way. One failed check rejects the whole request.
     """
+    from offsetmgr.cli.edit_command import image_path
     from offsetmgr.zookeeper.admin.admin_reader import read_state
     from offsetmgr.zookeeper.admin.reassignment import (
         cancel_command,
@@ -184,7 +185,7 @@ def reassign(
         for s in plan_reassignment(state, assignment, allow_replication_change=allow_replication_change)
     }
     request = ControllerRequest("zk reassign", REASSIGNMENT, _reassignment_rows(steps), all_or_nothing=True)
-    image = _image_path(before_image)
+    image = before_image or image_path(None, "zk reassign").with_suffix(".json")
     other_counts = any(len(s.before) != len(s.after) for s in steps.values())
     undo = (
         f"offsetmgr zk reassign --reassignment-json-file {quote(str(image))} --zookeeper {quote(session.connect)}"
@@ -232,15 +233,6 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise FileFailure(f"file {path}", error.strerror or str(error)) from error
-
-
-def _image_path(path: Path | None) -> Path:
-    from offsetmgr.config.connection import state_directory
-    from offsetmgr.core.clock import SystemClock
-    from offsetmgr.groups.before_images import new_path
-
-    directory = state_directory() / "before-images"
-    return path or new_path(directory, "zk reassign", SystemClock().now_ms()).with_suffix(".json")
 
 
 def _write_before_image(path: Path, data: bytes) -> None:

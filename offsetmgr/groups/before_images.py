@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from offsetmgr.core.errors import OffsetMgrError, UsageError
-from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.groups.edit_plan import EditPlan, PlannedChange
+from offsetmgr.core.offset_store import GroupEditResult, OffsetStore
+from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
 from offsetmgr.snapshots.base import SnapshotHeader
-from offsetmgr.snapshots.group_images import GroupImages, is_images, read_images
-from offsetmgr.snapshots.group_images import write_images as write_stream
+from offsetmgr.snapshots.group_images import GroupImages, is_images, read_images, write_images
 from offsetmgr.stores.cross_cluster_check import with_origin
 
 
@@ -37,34 +37,55 @@ def header_for(
     return with_origin(header, store.log_origin(), topic_ids or {})
 
 
-def write_images(path: Path, plan: EditPlan, header: SnapshotHeader) -> None:
-    """Writes the values before and after each change of ``plan``. When the function returns, the file is durable.
+@dataclass(frozen=True, slots=True)
+class BeforeImageFile:
+    """A new file with the before-images of a whole plan; the sink of an edit that the file can undo (see `EditSink`).
 
-    Raises `UsageError` if ``path`` exists, and `OffsetMgrError` if the file cannot be written.
+    Calls ``on_durable`` once the file is durable, before any change.
     """
 
-    def groups() -> Iterator[tuple[str, list[PlannedChange]]]:
-        for group in plan:
-            rows = [change for change in group.changes if change[5] and change[4] is None]  # writes, and no problem
-            if rows and group.problem is None:
-                yield group.group, rows
+    path: Path
+    header: SnapshotHeader
+    on_durable: Callable[[Path], None] = lambda _path: None
 
-    if path.exists():
-        raise UsageError(f"before-image {path}", "exists already", "name another file with --before-image")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("xb") as stream:
-            write_stream(stream, header, groups())
-            stream.flush()
-            os.fsync(stream.fileno())
-        directory = os.open(path.parent, os.O_RDONLY)
+    def intend(self, batch: Iterable[GroupEditPlan]) -> None:
+        """Writes the values before and after each change of a plan. When the function returns, the file and its
+        directory entry are durable.
+
+        Raises `UsageError` if the file exists, and `OffsetMgrError` if it cannot be written.
+        """
+
+        def groups() -> Iterator[tuple[str, list[PlannedChange]]]:
+            for group in batch:
+                rows = [change for change in group.changes if change[5] and change[4] is None]  # writes, and no problem
+                if rows and group.problem is None:
+                    yield group.group, rows
+
+        path = self.path
+        if path.exists():
+            raise UsageError(f"before-image {path}", "exists already", "name another file with --before-image")
         try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-    except OSError as error:
-        why = f"cannot be written: {error.strerror}; nothing was changed"
-        raise OffsetMgrError(f"before-image {path}", why, "name another file with --before-image") from error
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as stream:
+                write_images(stream, self.header, groups())
+                stream.flush()
+                os.fsync(stream.fileno())
+            directory = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        except OSError as error:
+            why = f"cannot be written: {error.strerror}; nothing was changed"
+            raise OffsetMgrError(f"before-image {path}", why, "name another file with --before-image") from error
+        self.on_durable(path)
+
+    def record(self, planned: GroupEditPlan, result: GroupEditResult | None) -> GroupEditResult | None:  # noqa: ARG002
+        """Returns ``result``: the undo compares the store with the planned values, so the file needs no outcomes."""
+        return result
+
+    def close(self) -> None:
+        """Does nothing, because the file is complete before the first edit."""
 
 
 def holds_images(path: Path) -> bool:

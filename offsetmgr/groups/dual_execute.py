@@ -10,10 +10,9 @@ commit: Kafka first"). Every write is conditional on the value in its before-ima
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
-from pathlib import Path
-from typing import Final, NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from offsetmgr.core.errors import Conflict, OffsetMgrError
 from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
@@ -23,17 +22,13 @@ from offsetmgr.core.offset_store import (
     GroupEdit,
     GroupEditResult,
     GroupOffsets,
-    Guard,
     OffsetStore,
     same_value,
 )
-from offsetmgr.groups.before_images import write_images
+from offsetmgr.groups.before_images import BeforeImageFile
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange
 from offsetmgr.groups.selection import scan_in_order
-from offsetmgr.snapshots.base import SnapshotHeader
-
-GROUPS_AT_ONCE: Final = 200
-"""The number of groups in a batch. A batch is written to the primary store, and then to the secondary."""
+from offsetmgr.stores.dual_calls import GROUPS_IN_FLIGHT, edit_store
 
 
 @runtime_checkable
@@ -47,42 +42,26 @@ class StorePair(Protocol):
     def secondary(self) -> OffsetStore: ...
 
 
-class BeforeImageFile(NamedTuple):
-    """The path of the before-image file of one of the two stores, and the header to write to that file."""
-
-    path: Path
-    header: SnapshotHeader
-
-
 def execute_dual(
-    store: StorePair,
-    plan: EditPlan,
-    images: tuple[BeforeImageFile, BeforeImageFile],
-    *,
-    guard: Guard = Guard.LOCK,
-    on_images: Callable[[Path], None] | None = None,
+    store: StorePair, plan: EditPlan, images: tuple[BeforeImageFile, BeforeImageFile]
 ) -> Iterator[GroupEditResult]:
     """Executes a plan like `execute`, with one file of before-images for the primary store and one for the secondary.
 
     If only the write to the secondary store fails, the partition's status is FAILED, and its error says whether the
     primary was written.
     """
-    names = [p.group for p in plan if p.edit(guard) is not None]
+    names = [p.group for p in plan if p.edit() is not None]
     with EditPlan() as first, EditPlan() as second:
         both = zip(scan_in_order(store.primary, names), scan_in_order(store.secondary, names), strict=True)
-        for group_plan, (in_primary, in_secondary) in zip(
-            (p for p in plan if p.edit(guard) is not None), both, strict=True
-        ):
+        for group_plan, (in_primary, in_secondary) in zip((p for p in plan if p.edit() is not None), both, strict=True):
             changed = _changed_since_plan(group_plan, in_primary, in_secondary)
             first.add(_plan_for_store(group_plan, in_primary, changed, store.primary))
             second.add(_plan_for_store(group_plan, in_secondary, changed, store.secondary))
         for image, store_plan in zip(images, (first, second), strict=True):
-            write_images(image.path, store_plan, image.header)
-            if on_images is not None:
-                on_images(image.path)
+            image.intend(store_plan)
         pairs = zip(first, second, strict=True)
-        while batch := list(islice(pairs, GROUPS_AT_ONCE)):
-            yield from _execute_batch(store, batch, guard)
+        while batch := list(islice(pairs, GROUPS_IN_FLIGHT)):
+            yield from _execute_batch(store, batch)
 
 
 def _changed_since_plan(
@@ -120,36 +99,20 @@ def _plan_for_store(
     return GroupEditPlan(plan.group, tuple(for_store(c) for c in plan.changes if c.writes and c.problem is None))
 
 
-def _execute_batch(
-    store: StorePair, batch: list[tuple[GroupEditPlan, GroupEditPlan]], guard: Guard
-) -> Iterator[GroupEditResult]:
-    done = _edit(store.primary, [edit for first, _ in batch if (edit := first.edit(guard)) is not None])
+def _execute_batch(store: StorePair, batch: list[tuple[GroupEditPlan, GroupEditPlan]]) -> Iterator[GroupEditResult]:
+    done = edit_store(store.primary, [edit for first, _ in batch if (edit := first.edit()) is not None])
     secondary_edits: list[GroupEdit] = []
     for _, second in batch:
-        edit = second.edit(guard)
+        edit = second.edit()
         if edit is None:
             continue
         failed = done[second.group].failures if second.group in done else {}
         accepted = {tp: change for tp, change in edit.changes.items() if tp not in failed}
         if accepted:
-            secondary_edits.append(GroupEdit(second.group, accepted, guard))
-    secondary_done = _edit(store.secondary, secondary_edits)
+            secondary_edits.append(GroupEdit(second.group, accepted))
+    secondary_done = edit_store(store.secondary, secondary_edits)
     for first, _ in batch:
         yield _combined(first, done.get(first.group), secondary_done.get(first.group))
-
-
-def _edit(store: OffsetStore, edits: list[GroupEdit]) -> dict[str, GroupEditResult]:
-    """Edits a store and returns one result for each group. If the whole store fails, every group that has no result yet
-    gets the store's error as its result."""
-    done: dict[str, GroupEditResult] = {}
-    try:
-        for result in store.edit(edits) if edits else ():
-            done[result.group] = result
-    except OffsetMgrError as error:
-        failed = ChangeOutcome(EditStatus.FAILED, None, error)
-        for edit in edits:
-            done.setdefault(edit.group, GroupEditResult(edit.group, dict.fromkeys(edit.changes, failed), atomic=False))
-    return done
 
 
 def _combined(plan: GroupEditPlan, first: GroupEditResult | None, second: GroupEditResult | None) -> GroupEditResult:

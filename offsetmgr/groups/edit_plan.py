@@ -15,7 +15,7 @@ from typing import IO, Final, NamedTuple, Self
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Capabilities, Change, GroupEdit, Guard, same_value
+from offsetmgr.core.offset_store import Capabilities, Change, GroupEdit, same_value
 
 MAX_CHANGES_IN_MEMORY: Final = 60_000
 """The number of changes that a plan keeps in memory before it moves them to a temporary file; about 40 MB."""
@@ -54,7 +54,7 @@ class GroupEditPlan:
     problem: OffsetMgrError | None = None
     as_of: int | None = None
 
-    def edit(self, guard: Guard = Guard.LOCK) -> GroupEdit | None:
+    def edit(self) -> GroupEdit | None:
         """Returns the edit, with each change conditional on its before-image; None if there is nothing to write.
 
         Every change allows a rewind, because the plan has already decided about rewinds with the same before-image.
@@ -67,7 +67,7 @@ class GroupEditPlan:
         }
         if not changes or self.problem is not None:
             return None
-        return GroupEdit(self.group, changes, guard, as_of=self.as_of)
+        return GroupEdit(self.group, changes, as_of=self.as_of)
 
 
 @dataclass(slots=True)
@@ -166,3 +166,8 @@ def plan_change(
     if after is not None and after.offset < before.offset:
         note = f"{note}; rewinds" if note else "rewinds"
     return PlannedChange(partition, before, after, note)
+
+
+def holds_offset(found: Offset, offset: int | None) -> bool:
+    """Returns whether a partition holds this offset (None: no commit)."""
+    return found.offset == offset if isinstance(found, Committed) else offset is None

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, RewindRefused
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
-from offsetmgr.groups.edit_plan import BY_PARTITION, GroupEditPlan, PlannedChange, plan_change
+from offsetmgr.groups.edit_plan import BY_PARTITION, GroupEditPlan, PlannedChange, holds_offset, plan_change
 from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
 from offsetmgr.snapshots.group_images import GroupImages
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
@@ -175,7 +175,7 @@ def plan_undo(
                     changes.append(PlannedChange(tp, current, back, problem=rejected, writes=False))
                     continue
             change = plan_change(tp, current, back, store.capabilities, note="deletes" if back is None else "")
-            if change.writes and not force and not _is_result_of_edit(current, written_offset):
+            if change.writes and not force and not holds_offset(current, written_offset):
                 change = change._replace(problem=_moved_on(found.group, tp, current, written_offset), writes=False)
             changes.append(change)
         yield GroupEditPlan(found.group, tuple(sorted(changes, key=BY_PARTITION)), as_of=found.as_of)
@@ -193,12 +193,6 @@ def _plan_imported(
         )
         return PlannedChange(tp, before, after, problem=rejected, writes=False)
     return plan_change(tp, before, after, store.capabilities)
-
-
-def _is_result_of_edit(current: Offset, written_offset: int | None) -> bool:
-    """Returns whether ``current`` is still the result of an edit: the written offset, or no offset if
-    ``written_offset`` is None."""
-    return current.offset == written_offset if isinstance(current, Committed) else written_offset is None
 
 
 def _moved_on(group: str, tp: TopicPartition, current: Offset, written_offset: int | None) -> Conflict:

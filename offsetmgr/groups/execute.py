@@ -1,43 +1,126 @@
-"""Executes a plan: makes the before-images durable, then writes the changes conditionally.
+"""The executor of planned edits, for everyday edits and for migrations.
 
-Ordering contract: the file of before-images is complete and fsynced, together with its directory entry, before the
-store receives the first edit.
+    sink.intend(batch) -> store.edit(...) -> sink.record(outcome)
+
+Ordering contract: the store receives an edit only after the sink has made its before-image durable, and each change is
+conditional on that before-image. The outcome is recorded after the write. The sink is a file of before-images
+(`offsetmgr.groups.before_images`) or the journal of a migration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Final, Protocol, TypeVar
 
-from offsetmgr.core.offset_store import GroupEdit, GroupEditResult, Guard, OffsetStore
-from offsetmgr.groups.before_images import write_images
-from offsetmgr.groups.edit_plan import EditPlan
-from offsetmgr.snapshots.base import SnapshotHeader
+from offsetmgr.core.errors import (
+    AuthenticationFailed,
+    Conflict,
+    CorruptData,
+    GroupActive,
+    GroupNotFound,
+    NotAuthorized,
+    OffsetMetadataTooLarge,
+    OffsetOutOfRange,
+    RecreatedTopic,
+    RewindRefused,
+    UnknownTopicOrPartition,
+    UnsupportedOperation,
+    UsageError,
+)
+from offsetmgr.core.offset_store import GroupEdit, GroupEditResult, OffsetStore
+
+_REFUSALS: Final = (
+    GroupActive,
+    Conflict,
+    RewindRefused,
+    UnknownTopicOrPartition,
+    OffsetOutOfRange,
+    OffsetMetadataTooLarge,
+    RecreatedTopic,
+    CorruptData,
+    UsageError,
+    NotAuthorized,
+    AuthenticationFailed,
+    GroupNotFound,
+    UnsupportedOperation,
+)
+"""The errors after which nothing was written."""
+_REFUSAL_NAMES: Final = frozenset(kind.__name__ for error in _REFUSALS for kind in (error, *error.__subclasses__()))
+
+
+def may_have_written(error: str) -> bool:
+    """Returns whether the store may have made a change that failed with an error of this class. The class is given by
+    its name, because journals contain names."""
+    return error not in _REFUSAL_NAMES
+
+
+class PlannedEdit(Protocol):
+    """The planned edit of one group."""
+
+    def edit(self) -> GroupEdit | None:
+        """Returns the edit, with each change conditional on its before-image; None if there is nothing to write."""
+        ...
+
+
+Planned = TypeVar("Planned", bound=PlannedEdit)
+_Planned_contra = TypeVar("_Planned_contra", bound=PlannedEdit, contravariant=True)
+Outcome = TypeVar("Outcome")
+_Outcome_co = TypeVar("_Outcome_co", covariant=True)
+
+
+class EditSink(Protocol[_Planned_contra, _Outcome_co]):
+    """Keeps the before-images and the outcomes of edits. Its methods are called in several threads, because a store
+    may consume its edits in a thread of its own."""
+
+    def intend(self, batch: Iterable[_Planned_contra]) -> None:
+        """Makes the before-images of a batch durable. Raises `OffsetMgrError` if it cannot; then the store receives no
+        edit of this batch."""
+        ...
+
+    def record(self, planned: _Planned_contra, result: GroupEditResult | None) -> _Outcome_co | None:
+        """Records the outcome of one group (None: there was nothing to write) and returns what `execute` yields for it;
+        None if it yields nothing. A later `intend` or `close` makes the record durable."""
+        ...
+
+    def close(self) -> None:
+        """Makes the recorded outcomes durable. Called once, after the last edit or an error."""
+        ...
 
 
 def execute(
-    store: OffsetStore,
-    plan: EditPlan,
-    images: Path,
-    header: SnapshotHeader,
-    *,
-    guard: Guard = Guard.LOCK,
-    on_images: Callable[[Path], None] | None = None,
-) -> Iterator[GroupEditResult]:
-    """Writes the before-images to ``images`` (which must not exist), then edits the store; yields one result for each
-    group, in any order.
+    store: OffsetStore, batches: Iterable[Iterable[Planned]], sink: EditSink[Planned, Outcome]
+) -> Iterator[Outcome]:
+    """Executes planned edits of different groups; yields the outcomes that the sink returns, in the order of the store.
 
-    Calls ``on_images`` once the file is durable, before any change. A change that fails raises no error; its outcome is
-    part of the group's result. Raises `OffsetMgrError` if the before-images cannot be written (nothing is changed
-    then), or if the whole store is unreachable.
+    All before-images of a batch are made durable together. The first batch is durable before the store is called; later
+    ones while the store has earlier edits in flight. A batch is iterated twice, and memory grows only with the groups
+    in flight. A failed change is a part of its group's outcome. Raises the errors of ``sink``, and those of the store
+    if it is unreachable as a whole.
     """
-    write_images(images, plan, header)
-    if on_images is not None:
-        on_images(images)
+    in_flight: dict[str, Planned] = {}
+    without_edit: deque[Outcome] = deque()
 
     def edits() -> Iterator[GroupEdit]:
-        for group in plan:
-            if (edit := group.edit(guard)) is not None:
-                yield edit
+        for batch in batches:
+            sink.intend(batch)
+            for planned in batch:
+                if (edit := planned.edit()) is not None:
+                    in_flight[edit.group] = planned
+                    yield edit
+                elif (outcome := sink.record(planned, None)) is not None:
+                    without_edit.append(outcome)
 
-    yield from store.edit(edits())
+    waiting = edits()
+    try:
+        first = next(waiting, None)
+        for result in store.edit(chain((first,), waiting)) if first is not None else ():
+            outcome = sink.record(in_flight.pop(result.group), result)
+            if outcome is not None:
+                yield outcome
+            while without_edit:
+                yield without_edit.popleft()
+        yield from without_edit
+    finally:
+        sink.close()

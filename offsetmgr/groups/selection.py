@@ -33,6 +33,33 @@ def literal_of(pattern: str) -> str | None:
     return name if glob.escape(name) == pattern else None
 
 
+def literal_pattern(name: str) -> str:
+    """Returns a glob that matches only this name."""
+    return glob.escape(name)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSelection:
+    """Groups that are selected by ``names`` and ``globs``. Names are looked up in a set, because a reverse plan names
+    all of its groups."""
+
+    names: frozenset[str]
+    globs: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, patterns: Iterable[str], existing: Container[str] = ()) -> GroupSelection:
+        """Returns the selection of these names and globs. A pattern that equals an ``existing`` group selects only that
+        group."""
+        literals = {pattern: literal_of(pattern) for pattern in literal_first(patterns, existing)}
+        return cls(
+            frozenset(name for name in literals.values() if name is not None),
+            tuple(pattern for pattern, name in literals.items() if name is None),
+        )
+
+    def matches(self, group: str) -> bool:
+        return group in self.names or any(fnmatchcase(group, pattern) for pattern in self.globs)
+
+
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
     """One ``--topic`` value: a topic name or glob, and the selected partitions (None means all).
@@ -217,11 +244,9 @@ def choose_groups(store: OffsetStore, names: Iterable[str], *, all_groups: bool 
     known = set(store.groups())
     if all_groups:
         return sorted(known)
-    chosen: set[str] = set()
-    for pattern in literal_first(names, known):
-        if (name := literal_of(pattern)) is not None:
-            chosen.add(name)
-            continue
+    selection = GroupSelection.parse(names, known)
+    chosen = set(selection.names)
+    for pattern in selection.globs:
         matching = {group for group in known if fnmatchcase(group, pattern)}
         if not matching:
             raise GroupNotFound(f"group {pattern!r}", f"no group in {store.uri} matches this pattern")
@@ -232,21 +257,21 @@ def choose_groups(store: OffsetStore, names: Iterable[str], *, all_groups: bool 
 def named_groups(names: Iterable[str], chosen: Iterable[str]) -> set[str]:
     """Returns the groups of ``chosen`` that were selected by name and not by a glob."""
     names = list(names)
-    return {*names, *(name for p in names if (name := literal_of(p)) is not None)}.intersection(chosen)
+    return {*names, *GroupSelection.parse(names).names}.intersection(chosen)
 
 
 def literal_first(patterns: Iterable[str], existing: Container[str]) -> list[str]:
     """Returns the patterns. Each pattern that equals the name of an existing group is escaped, so that it matches only
     that group."""
-    return [glob.escape(pattern) if pattern in existing else pattern for pattern in patterns]
+    return [literal_pattern(pattern) if pattern in existing else pattern for pattern in patterns]
 
 
 def matching_groups(patterns: Iterable[str], existing: Iterable[str]) -> list[str]:
     """Returns the ``existing`` groups that match a pattern, in unchanged order; all of them if there is no pattern. A
     pattern that equals an existing group matches only that group."""
-    known = list(existing)
-    globs = literal_first(patterns, set(known))
-    return [group for group in known if not globs or any(fnmatchcase(group, pattern) for pattern in globs)]
+    known, given = list(existing), list(patterns)
+    selection = GroupSelection.parse(given, set(known))
+    return [group for group in known if not given or selection.matches(group)]
 
 
 def require_known(store: OffsetStore, empty: Iterable[str], hint: str = KNOWN_GROUPS) -> None:

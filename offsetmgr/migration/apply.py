@@ -12,7 +12,7 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.cluster.base import Logs
 from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched
-from offsetmgr.migration.journaled_writer import Executor, GroupWrite, Report
+from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report
 from offsetmgr.migration.log_range_cache import LogRangeCache
 from offsetmgr.migration.plan import GroupPlan, PlanStep, StoreEndpoint
 from offsetmgr.migration.plan_file import PlanFile
@@ -36,18 +36,18 @@ def check_endpoint(side: str, planned: StoreEndpoint, store: OffsetStore) -> Non
 
 
 def apply(
-    plan: PlanFile, state: MigrationState, executor: Executor, open_logs: Callable[[], Logs | None] = lambda: None
+    plan: PlanFile, state: MigrationState, writer: JournaledWriter, open_logs: Callable[[], Logs | None] = lambda: None
 ) -> Report:
     """Applies a plan, or resumes an earlier run.
 
-    ``executor.store`` is the target. Groups that could not be planned and steps that the plan refuses are not written;
+    ``writer.store`` is the target. Groups that could not be planned and steps that the plan refuses are not written;
     the report counts only the steps to write. ``open_logs`` returns the cluster against which the plan was checked: an
     offset that is now outside its log (because of retention, or because the topic was recreated) is rejected too.
 
     Raises `PlanError` if the target or the cluster is not that of the plan, `JournalError` if the plan was rolled back
     or finalized, and any error from reading the cluster.
     """
-    check_endpoint("target", plan.header.target, executor.store)
+    check_endpoint("target", plan.header.target, writer.store)
     if state.undo.may_have_written:
         raise JournalError(f"plan {plan.path}", "it was rolled back", "make a new plan")
     if state.finalized_at is not None:
@@ -62,10 +62,10 @@ def apply(
             elif task := _task(group, state):
                 yield task
 
-    recreated = _recreated(plan, executor.store)
+    recreated = _recreated(plan, writer.store)
     logs = open_logs() if plan.header.cluster_id is not None else None
     todo = _without_recreated(tasks(), recreated) if recreated else tasks()
-    report = executor.run(todo if logs is None else _within_log_ranges(todo, _same_cluster(plan, logs)))
+    report = writer.run(todo if logs is None else _within_log_ranges(todo, _same_cluster(plan, logs)))
     report.skipped = skipped
     return report
 

@@ -18,7 +18,7 @@ from offsetmgr.core.offset_store import Guard
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched
 from offsetmgr.migration.journal import Journal
-from offsetmgr.migration.journaled_writer import Executor, GroupWrite, Report
+from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report
 from offsetmgr.migration.plan import Action, GroupPlan, PlanStep
 from offsetmgr.migration.progress import MigrationState
 from offsetmgr.migration.verify import MigrationVerifier, PartitionResult, Status, VerifyEvidence
@@ -119,10 +119,10 @@ def finalize(
     state: MigrationState,
     journal: Journal,
     gate: FinalizeGate,
-    remover: Executor | None = None,
+    remover: JournaledWriter | None = None,
     accept: Collection[Status] = (),
 ) -> FinalizeReport:
-    """Finalizes a plan. With ``remover`` (an executor over the source store) it also deletes the source's offsets.
+    """Finalizes a plan. With ``remover`` (a writer of the source store) it also deletes the source's offsets.
 
     The source's offsets of a group are deleted right after the gate of the group was checked again, and only for
     partitions in which the target is not behind. If a run was interrupted during the deletion, the next run continues

@@ -1,9 +1,8 @@
-"""Executes conditional writes under the journal: the loop that apply, rollback and finalize share.
+"""Writes under the journal, for apply, rollback and finalize: the tasks, their outcomes, the journal as the sink of the
+executor, and the retries of groups that are active or locked.
 
-    fsync the intent -> pass the edit to the store -> append the outcome
-
-The store receives the edits as a lazy stream, so that it can keep many groups in flight. The intents of a batch share
-one fsync. Memory grows with the groups in flight.
+`offsetmgr.groups.execute` has the order of the steps. The intents of a batch share one fsync with the outcomes that
+came before them.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import Conflict, GroupActive, OffsetMgrError
-from offsetmgr.core.model import ABSENT, Absent, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import (
     Change,
     ChangeOutcome,
@@ -24,6 +23,8 @@ from offsetmgr.core.offset_store import (
     Guard,
     OffsetStore,
 )
+from offsetmgr.groups.edit_plan import holds_offset
+from offsetmgr.groups.execute import execute
 from offsetmgr.groups.leftover_locks import POLL_S, OnWait
 from offsetmgr.migration.group_batches import batched
 from offsetmgr.migration.journal import EncodedJson, Journal, JournalRecord
@@ -49,16 +50,22 @@ class GroupWrite:
     steps: tuple[PlanStep, ...]
     guard: Guard
     in_doubt: frozenset[TopicPartition] = frozenset()
-    allow_rewind: bool = False
     keep_newer: bool = False
     """Whether a partition counts as done if it is already beyond the offset to copy."""
     terms: tuple[str, str] = ("the offset when the plan was made", "the planned offset")
     """The names that messages use for ``target`` and ``after``."""
-    force: bool = False
-    """Whether to overwrite any current value. Set only on the user's explicit request."""
     rejected: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
     """Partitions that will not be written, each with the reason. They remain in ``steps``, so that the first intent
     contains the correct before-images of all partitions."""
+
+    def edit(self) -> GroupEdit | None:
+        """Returns the edit, with each change conditional on its before-image; None if all partitions are rejected."""
+        changes = {
+            step.tp: Change(step.after, before_image(step.target), step.action is Action.REWIND)
+            for step in self.steps
+            if step.tp not in self.rejected
+        }
+        return GroupEdit(self.target_group, changes, self.guard) if changes else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +129,7 @@ class Report:
 
 
 @dataclass(slots=True)
-class Executor:
+class JournaledWriter:
     """Executes tasks against one store under one journal.
 
     ``name`` is the prefix of the journal's records (``apply``, ``undo``, ``delete``). ``stop`` is called before each
@@ -185,46 +192,44 @@ class Executor:
         self.progress(outcome)
 
     def _execute(self, tasks: Iterable[GroupWrite]) -> Iterator[tuple[GroupOutcome, GroupWrite]]:
-        in_flight: dict[str, GroupWrite] = {}
-        rejected: list[tuple[GroupOutcome, GroupWrite]] = []
-        pending: list[JournalRecord] = []
-        pending_lock = threading.Lock()
+        return execute(self.store, self._batches(tasks), JournalSink(self.name, self.journal))
 
-        def edits() -> Iterator[GroupEdit]:
-            for batch in batched(tasks, BATCH_GROUPS):
-                if self.stop():
-                    self._stopped_early = True
-                    return
-                with pending_lock:
-                    records, pending[:] = list(pending), []
-                records += [self._intent(task) for task in batch]
-                self.journal.append(records)
-                for task in batch:
-                    if len(task.rejected) == len(task.steps):
-                        with pending_lock:
-                            rejected.append((_all_rejected(task), task))
-                        continue
-                    in_flight[task.target_group] = task
-                    yield _edit(task)
+    def _batches(self, tasks: Iterable[GroupWrite]) -> Iterator[list[GroupWrite]]:
+        for batch in batched(tasks, BATCH_GROUPS):
+            if self.stop():
+                self._stopped_early = True
+                return
+            yield batch
 
-        def rejected_groups() -> Iterator[tuple[GroupOutcome, GroupWrite]]:
-            with pending_lock:
-                done, rejected[:] = list(rejected), []
-                pending.extend(self._outcome(outcome) for outcome, _ in done)
-            yield from done
 
-        try:
-            for result in self.store.edit(edits()):
-                task = in_flight.pop(result.group)
-                outcome = outcome_of(task, result)
-                with pending_lock:
-                    pending.append(self._outcome(outcome))
-                yield outcome, task
-                if rejected:
-                    yield from rejected_groups()
-            yield from rejected_groups()
-        finally:
-            self.journal.append(pending)
+@dataclass(slots=True)
+class JournalSink:
+    """The journal as an `EditSink`: intents are durable at once, outcomes with the next intents or at the end.
+
+    ``name`` is the prefix of the records.
+    """
+
+    name: str
+    journal: Journal
+    _outcomes: list[JournalRecord] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def intend(self, batch: Iterable[GroupWrite]) -> None:
+        """Appends the outcomes so far and the intents of a batch. Raises `JournalError`."""
+        with self._lock:
+            records, self._outcomes = self._outcomes, []
+        self.journal.append([*records, *map(self._intent, batch)])
+
+    def record(self, planned: GroupWrite, result: GroupEditResult | None) -> tuple[GroupOutcome, GroupWrite]:
+        """Returns the outcome of a task, with the task."""
+        outcome = outcome_of(planned, result)
+        with self._lock:
+            self._outcomes.append(self._outcome(outcome))
+        return outcome, planned
+
+    def close(self) -> None:
+        """Appends the last outcomes. Raises `JournalError`."""
+        self.journal.append(self._outcomes)
 
     def _intent(self, task: GroupWrite) -> JournalRecord:
         return {
@@ -251,33 +256,16 @@ class Executor:
         return record
 
 
-def _edit(task: GroupWrite) -> GroupEdit:
-    rewind = Action.REWIND
-    changes = {
-        step.tp: Change(
-            step.after,
-            None if task.force else before_image(step.target),
-            task.allow_rewind or step.action is rewind,
-        )
-        for step in task.steps
-        if step.tp not in task.rejected
-    }
-    return GroupEdit(task.target_group, changes, task.guard)
-
-
-def _all_rejected(task: GroupWrite) -> GroupOutcome:
-    """Returns the outcome of a group whose partitions are all refused, so that it is not passed to the store."""
-    return GroupOutcome(task.group, task.target_group, (), {}, dict(task.rejected))
-
-
 def before_image(value: OffsetAndMetadata | None) -> Offset:
     """Returns a before-image of the journal as the condition of a write."""
     return ABSENT if value is None else Committed(value.offset, value.metadata, value.leader_epoch)
 
 
-def outcome_of(task: GroupWrite, result: GroupEditResult) -> GroupOutcome:
-    """Returns the outcome of a task from the store's result. An earlier run may already have written some of the
-    partitions."""
+def outcome_of(task: GroupWrite, result: GroupEditResult | None) -> GroupOutcome:
+    """Returns the outcome of a task from the store's result (None: all partitions were rejected). An earlier run may
+    already have written some of the partitions."""
+    if result is None:
+        return GroupOutcome(task.group, task.target_group, (), {}, task.rejected)
     written: list[TopicPartition] = []
     unchanged: dict[TopicPartition, str] = {}
     failed: dict[TopicPartition, OffsetMgrError] = dict(task.rejected)
@@ -288,16 +276,20 @@ def outcome_of(task: GroupWrite, result: GroupEditResult) -> GroupOutcome:
         if outcome.status is EditStatus.WRITTEN:
             written.append(step.tp)
             continue
-        found = _found(outcome)
-        if outcome.status is EditStatus.UNCHANGED or (found is not None and _holds(found, step.after)):
+        found, after = _found(outcome), None if step.after is None else step.after.offset
+        if outcome.status is EditStatus.UNCHANGED or (found is not None and holds_offset(found, after)):
             if step.tp in task.in_doubt:
                 written.append(step.tp)  # inferred: the interrupted run wrote it and could not record that
             else:
                 unchanged[step.tp] = "already held the value to write"
-        elif task.keep_newer and step.action is Action.COPY and step.after is not None and _beyond(found, step.after):
-            unchanged[step.tp] = (
-                f"has advanced to {found.offset} since the plan" if isinstance(found, Committed) else ""
-            )
+        elif (
+            task.keep_newer
+            and step.action is Action.COPY
+            and after is not None
+            and isinstance(found, Committed)
+            and found.offset > after
+        ):
+            unchanged[step.tp] = f"has advanced to {found.offset} since the plan"
         else:
             assert outcome.error is not None
             failed[step.tp] = outcome.error if found is None else _conflict(step, found, task.terms)
@@ -324,13 +316,3 @@ def _conflict(step: PlanStep, found: Offset, terms: tuple[str, str]) -> Conflict
 
 def _text(value: Offset) -> str:
     return str(value.offset) if isinstance(value, Committed) else "no offset"
-
-
-def _holds(found: Offset, after: OffsetAndMetadata | None) -> bool:
-    if after is None:
-        return isinstance(found, Absent)
-    return isinstance(found, Committed) and found.offset == after.offset
-
-
-def _beyond(found: Offset | None, after: OffsetAndMetadata) -> bool:
-    return isinstance(found, Committed) and found.offset > after.offset

@@ -6,18 +6,16 @@ target still holds the offset that it held when the plan was made.
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation, OriginComparison
 from offsetmgr.core.model import Absent, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Guard
-from offsetmgr.groups.selection import TopicSelection, literal_of
+from offsetmgr.groups.selection import GroupSelection, TopicSelection, literal_first
 from offsetmgr.migration.partition_map import MapOrigin
 
 PLAN_VERSION: Final = 3
@@ -120,37 +118,28 @@ class PlanOptions:
     rename: Mapping[str, str] = field(default_factory=dict)
     onto_existing: bool = False
     """Whether a renamed group may be merged with a group that the target already has."""
-    _names: frozenset[str] = field(init=False, repr=False, compare=False)
-    _globs: tuple[str, ...] = field(init=False, repr=False, compare=False)
     selection: TopicSelection = field(init=False, repr=False, compare=False)
     """The parsed ``topics``. Invalid text raises `UsageError` when the options are created."""
+    group_selection: GroupSelection = field(init=False, repr=False, compare=False)
+    """The parsed ``groups``."""
 
     def __post_init__(self) -> None:
-        # A reverse plan names all of its groups, so names are looked up in a set and only globs are matched one by one.
-        literals = {pattern: literal_of(pattern) for pattern in self.groups}
-        object.__setattr__(self, "_names", frozenset(name for name in literals.values() if name is not None))
-        object.__setattr__(self, "_globs", tuple(pattern for pattern, name in literals.items() if name is None))
+        object.__setattr__(self, "group_selection", GroupSelection.parse(self.groups))
         object.__setattr__(self, "selection", TopicSelection.parse(self.topics))
 
     def literal_first(self, existing: Iterable[str]) -> PlanOptions:
         """Returns the options. In them, each pattern that equals the name of an existing group is escaped, so that it
         matches only that group."""
-        names = set(self.groups).intersection(existing)
-        return replace(self, groups=tuple(literal_pattern(p) if p in names else p for p in self.groups))
+        return replace(self, groups=tuple(literal_first(self.groups, set(existing))))
 
     def selects_group(self, group: str) -> bool:
-        return not self.groups or group in self._names or any(fnmatchcase(group, pattern) for pattern in self._globs)
+        return not self.groups or self.group_selection.matches(group)
 
     def selects(self, tp: TopicPartition) -> bool:
         return self.selection.matches(tp)
 
     def target_group(self, group: str) -> str:
         return self.rename.get(group, group)
-
-
-def literal_pattern(name: str) -> str:
-    """Returns a glob that matches only this name."""
-    return glob.escape(name)
 
 
 def check_renames(rename: Mapping[str, str], groups: Iterable[str]) -> None:

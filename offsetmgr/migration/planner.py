@@ -29,7 +29,6 @@ from offsetmgr.core.offset_store import (
     PartitionKinds,
     PartitionScanStore,
 )
-from offsetmgr.groups.selection import literal_of
 from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.migration.byte_position_translation import Translator
 from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched, prefetch
@@ -167,10 +166,8 @@ class Planner:
         """
         groups = sorted(group for group in self.source.groups() if self.options.selects_group(group))
         known = set(groups)
-        for pattern in self.options.groups:
-            name = literal_of(pattern)
-            if name is not None and name not in known:
-                raise GroupNotFound(f"group {name}", f"not found in {self.source.uri}", "see: offsetmgr groups list")
+        if missing := sorted(self.options.group_selection.names - known):
+            raise GroupNotFound(f"group {missing[0]}", f"not found in {self.source.uri}", "see: offsetmgr groups list")
         if self.options.groups and not groups:
             raise GroupNotFound(
                 f"no group matches {', '.join(self.options.groups)}",

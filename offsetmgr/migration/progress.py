@@ -9,32 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from offsetmgr.core.errors import JournalError
 from offsetmgr.core.model import BrokerPartition, TopicPartition
+from offsetmgr.groups.execute import may_have_written
 from offsetmgr.migration.journal import JournalRecord, check_opening, read_journal, record_at
 from offsetmgr.migration.plan import PlanStep
 from offsetmgr.migration.plan_codec import decode_step
-
-NOT_WRITTEN_ERRORS: Final = frozenset(
-    {
-        "GroupActive",
-        "Conflict",
-        "RewindRefused",
-        "UnknownTopicOrPartition",
-        "OffsetOutOfRange",
-        "OffsetMetadataTooLarge",
-        "RecreatedTopic",
-        "CorruptData",
-        "UsageError",
-        "NotAuthorized",
-        "AuthenticationFailed",
-        "GroupNotFound",
-        "UnsupportedOperation",
-    }
-)
-"""Names of errors after which nothing was written. After any other error the outcome is unknown."""
 
 
 def decode_steps(encoded: Mapping[str, list[dict[str, Any]]]) -> list[PlanStep]:
@@ -94,7 +76,7 @@ class GroupProgress:
         self._pending.discard(group)
         failed = record.get("failed", ())
         self._has_written = (
-            self._has_written or bool(record.get("written")) or any(f[2] not in NOT_WRITTEN_ERRORS for f in failed)
+            self._has_written or bool(record.get("written")) or any(may_have_written(f[2]) for f in failed)
         )
         if failed:
             self.done.discard(group)
@@ -179,7 +161,7 @@ class MigrationState:
             in_doubt |= {
                 TopicPartition(f[0], BrokerPartition.from_json(f[1]))
                 for f in record.get("failed", ())
-                if f[2] not in NOT_WRITTEN_ERRORS
+                if may_have_written(f[2])
             }
         if group in work.unknown:
             in_doubt |= {step.tp for step in self.intended(work, group)}

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from offsetmgr.core.model import Committed, TopicPartition
+from offsetmgr.groups.selection import literal_pattern
 from offsetmgr.migration.plan import (
     Action,
     AheadPolicy,
@@ -19,7 +20,6 @@ from offsetmgr.migration.plan import (
     PlanOptions,
     PlanStep,
     check_renames,
-    literal_pattern,
 )
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.planner import Planner

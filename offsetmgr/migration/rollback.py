@@ -1,13 +1,14 @@
 """Rolls a plan back: restores the before-images and deletes the offsets that apply created.
 
 A partition is changed only if it still holds the offset that apply wrote. If it holds another offset, another client
-has committed since, and the partition is refused unless ``force``. After the cutover, the before-images would rewind
-the groups; use a reverse plan instead.
+has committed since, and the partition is rejected unless ``force``; then the journal gets the offset that the rollback
+overwrites. After the cutover, the before-images would rewind the groups; use a reverse plan instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from offsetmgr.core.errors import GateRefused, JournalError, OffsetMgrError
@@ -15,19 +16,19 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.migration.apply import check_endpoint
 from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched
-from offsetmgr.migration.journaled_writer import Executor, GroupWrite, Report
+from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report
 from offsetmgr.migration.plan import Action, GroupPlan, PlanStep
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.progress import MigrationState
 
 
-def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force: bool = False) -> Report:
+def rollback(plan: PlanFile, state: MigrationState, writer: JournaledWriter, *, force: bool = False) -> Report:
     """Undoes the writes that the journal records, or resumes an earlier rollback.
 
     ``force`` restores before-images even if the offset has changed since. Raises `JournalError` if nothing was applied,
     `GateRefused` after the plan was finalized (use a reverse plan then), `PlanError` for another cluster.
     """
-    check_endpoint("target", plan.header.target, executor.store)
+    check_endpoint("target", plan.header.target, writer.store)
     if not state.apply.intents:
         raise JournalError(f"plan {plan.path}", "nothing was applied, so there is nothing to roll back")
     if state.finalized_at is not None:
@@ -43,16 +44,16 @@ def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force
         for group in plan.groups():
             if group.group in state.undo.done:
                 skipped += 1
-            elif task := _task(group, state, force):
+            elif task := _task(group, state):
                 yield task
 
-    report = executor.run(tasks())
+    report = writer.run(_with_current_offsets(tasks(), writer.store) if force else tasks())
     report.skipped = skipped
     if not (report.groups or skipped or report.interrupted):
         raise JournalError(
             f"plan {plan.path}",
             "according to its journal, apply wrote nothing, so nothing was rolled back",
-            f"the journal is {executor.journal.path}: check that it is the journal of the run that applied the plan",
+            f"the journal is {writer.journal.path}: check that it is the journal of the run that applied the plan",
         )
     return report
 
@@ -103,7 +104,25 @@ def differences(plan: PlanFile, state: MigrationState, target: OffsetStore) -> I
                     yield RollbackDifference(group.target_group, step.tp, before, now, error)
 
 
-def _task(group: GroupPlan, state: MigrationState, force: bool) -> GroupWrite | None:
+def _with_current_offsets(tasks: Iterator[GroupWrite], store: OffsetStore) -> Iterator[GroupWrite]:
+    """Yields the tasks with the store's current offsets as before-images, so that the journal has every offset that a
+    forced rollback overwrites. Unreadable partitions are rejected."""
+    for batch in batched(tasks, READ_BATCH_GROUPS):
+        found = {one.group: one for one in store.scan([task.target_group for task in batch])}
+        for task in batch:
+            current = found[task.target_group]
+            steps = tuple(
+                step._replace(target=None if (now := current.offsets.get(step.tp)) is None else now.value())
+                for step in task.steps
+            )
+            errors = {step.tp: current.error or current.errors.get(step.tp) for step in steps}
+            rejected = {tp: error for tp, error in errors.items() if error is not None}
+            yield replace(
+                task, steps=steps, rejected=rejected, terms=("the offset read just before", "the before-image")
+            )
+
+
+def _task(group: GroupPlan, state: MigrationState) -> GroupWrite | None:
     """Returns the undo of a group: only the partitions that apply has written, or may have written."""
     applied = state.partitions(state.apply, group.group)
     to_undo = applied.written | applied.in_doubt
@@ -120,4 +139,4 @@ def _task(group: GroupPlan, state: MigrationState, force: bool) -> GroupWrite | 
     if not steps:
         return None
     terms = ("the offset that apply wrote", "the before-image")
-    return GroupWrite(group.group, group.target_group, steps, group.guard, in_doubt, True, terms=terms, force=force)
+    return GroupWrite(group.group, group.target_group, steps, group.guard, in_doubt, terms=terms)

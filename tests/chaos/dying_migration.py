@@ -18,7 +18,7 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.migration import journaled_writer
 from offsetmgr.migration.apply import apply
 from offsetmgr.migration.journal import Journal, JournalRecord, journal_path
-from offsetmgr.migration.journaled_writer import Executor
+from offsetmgr.migration.journaled_writer import JournaledWriter
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.progress import MigrationState
 from offsetmgr.migration.rollback import rollback
@@ -62,8 +62,8 @@ def main(command: str, path: Path, step: int, moment: str) -> None:
         open_store(plan.header.target.uri, ConnectionConfig()) as target,
         DyingJournal(journal_path(path), plan_sha256=plan.sha256, clock=SystemClock()) as opened,
     ):
-        executor = Executor(command, target, opened, SystemClock())
-        report = apply(plan, state, executor) if command == "apply" else rollback(plan, state, executor)
+        writer = JournaledWriter(command, target, opened, SystemClock())
+        report = apply(plan, state, writer) if command == "apply" else rollback(plan, state, writer)
     assert report.ok, report.failed
 
 

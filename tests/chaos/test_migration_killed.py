@@ -17,7 +17,7 @@ from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.migration.apply import apply
 from offsetmgr.migration.journal import Journal, journal_path
-from offsetmgr.migration.journaled_writer import Executor, Report
+from offsetmgr.migration.journaled_writer import JournaledWriter, Report
 from offsetmgr.migration.plan import PlanOptions
 from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
@@ -71,8 +71,8 @@ class World:
     def run(self, command: str, plan: PlanFile) -> Report:
         state = MigrationState.read(journal_path(plan.path), plan.sha256)
         with Journal(journal_path(plan.path), plan_sha256=plan.sha256, clock=SystemClock()) as journal:
-            executor = Executor(command, self.target, journal, SystemClock())
-            return apply(plan, state, executor) if command == "apply" else rollback(plan, state, executor)
+            writer = JournaledWriter(command, self.target, journal, SystemClock())
+            return apply(plan, state, writer) if command == "apply" else rollback(plan, state, writer)
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ import json
 import os
 import sys
 
+from kept_images import KeptImages
+
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.migration.live.live_migration import LiveMigration, SwitchSides
@@ -37,7 +39,7 @@ def main(zookeeper: str, bootstrap: str, group: str, to: str, session_ms: int, a
             group,
             SwitchSides(first, second, cluster),
             who="a test's process",
-            record=lambda _store, _changes: reached("recorded"),
+            images_of=lambda *_: KeptImages(lambda _: reached("recorded")),
             on_step=reached,
         )
         reached("begun")

@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, Producer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
 
+from kept_images import KeptImages
 from members import PythonMember
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -25,7 +26,7 @@ from offsetmgr.consumer import ConsumerSettings, StreamMessage, ZookeeperConsume
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import Conflict, GateRefused, GroupNotFound, SwitchInProgress, TimedOut
 from offsetmgr.core.model import Absent, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.groups.edit_plan import GroupEditPlan
 from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.migration.live.live_migration import STEPS, LiveMigration, SwitchSides
 from offsetmgr.migration.live.switch_evidence import SwitchEvidence
@@ -81,11 +82,11 @@ class World:
         session = ZookeeperSession(self.broker.zookeeper, session_timeout_ms=20_000)
         self._made.append(session)
 
-        def record(_store: OffsetStore, copies: Any) -> None:
-            self.recorded.append({tp: getattr(c.expected, "offset", None) for tp, c in copies.items()})
+        def intended(plan: GroupEditPlan) -> None:
+            self.recorded.append({c.partition: getattr(c.before, "offset", None) for c in plan.changes})
 
         translate = changes.pop("translate", None)
-        arguments = {"who": "the test", "record": record, **changes}
+        arguments = {"who": "the test", "images_of": lambda *_: KeptImages(intended), **changes}
         sides = SwitchSides(self.zookeeper, self.kafka, self.cluster, translate)
         return LiveMigration(session, self.group, sides, **arguments)
 

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import pytest
 from confluent_kafka import Producer
+from kept_images import KeptImages
 
 from offsetmgr.consumer import ConsumerSettings, ZookeeperConsumer
 from offsetmgr.core.commit_mode import CommitMode
@@ -76,13 +77,14 @@ def test_a_running_job_and_a_running_consumer_are_switched_with_nothing_lost_rep
             KafkaCluster(kafka.bootstrap) as cluster,
             ZookeeperSession(kafka.zookeeper, session_timeout_ms=20_000) as own,
         ):
-            nothing = lambda _store, _changes: None  # noqa: E731
-            done = LiveMigration(own, group, SwitchSides(one, two, cluster), who="the test", record=nothing)
+            sides = SwitchSides(one, two, cluster)
+            done = LiveMigration(own, group, sides, who="the test", images_of=lambda *_: KeptImages())
             return len(done.execute(to, wait_s=20).members)
 
     with ZookeeperSession(kafka.zookeeper, session_timeout_ms=20_000) as own:
         for group in (job_group, old_group):
-            LiveMigration(own, group, SwitchSides(store, store, None), who="the test", record=lambda *_: None).declare(
+            sides = SwitchSides(store, store, None)
+            LiveMigration(own, group, sides, who="the test", images_of=lambda *_: KeptImages()).declare(
                 CommitMode.ZOOKEEPER
             )
     settings = ConsumerSettings(auto_offset_reset="smallest", auto_commit_interval_ms=100, release_delay_ms=0)

@@ -16,7 +16,7 @@ from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.migration import journaled_writer
 from offsetmgr.migration.apply import apply
 from offsetmgr.migration.journal import Journal, JournalError, JournalRecord, journal_path
-from offsetmgr.migration.journaled_writer import Executor, Report
+from offsetmgr.migration.journaled_writer import JournaledWriter, Report
 from offsetmgr.migration.plan import AheadPolicy, PlanOptions
 from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
@@ -161,8 +161,8 @@ class MigrationModel(RuleBasedStateMachine):
         journal.left, journal.after = kill, after
         try:
             with journal:
-                executor = Executor(command, self.target, journal, SystemClock())
-                return apply(self.plan, state, executor) if command == "apply" else rollback(self.plan, state, executor)
+                writer = JournaledWriter(command, self.target, journal, SystemClock())
+                return apply(self.plan, state, writer) if command == "apply" else rollback(self.plan, state, writer)
         except Killed:
             return None
 

@@ -12,7 +12,7 @@ from offsetmgr.core.model import Committed, LogRange, TopicPartition
 from offsetmgr.kafka.cluster.base import Cluster, Logs
 from offsetmgr.migration.apply import apply
 from offsetmgr.migration.journal import Journal, journal_path
-from offsetmgr.migration.journaled_writer import Executor, Report
+from offsetmgr.migration.journaled_writer import JournaledWriter, Report
 from offsetmgr.migration.plan import PlanOptions
 from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
@@ -48,12 +48,12 @@ class Migration:
     def apply(self, journal: type[Journal] = Journal, *, logs: Logs | None = None) -> Report:
         plan, state = PlanFile(self.path), self.state()
         with journal(journal_path(self.path), plan_sha256=plan.sha256, clock=SystemClock()) as opened:
-            return apply(plan, state, Executor("apply", self.target, opened, SystemClock()), lambda: logs)
+            return apply(plan, state, JournaledWriter("apply", self.target, opened, SystemClock()), lambda: logs)
 
     def rollback(self, journal: type[Journal] = Journal, *, force: bool = False) -> Report:
         plan, state = PlanFile(self.path), self.state()
         with journal(journal_path(self.path), plan_sha256=plan.sha256, clock=SystemClock()) as opened:
-            return rollback(plan, state, Executor("undo", self.target, opened, SystemClock()), force=force)
+            return rollback(plan, state, JournaledWriter("undo", self.target, opened, SystemClock()), force=force)
 
     def verify(self) -> dict[str, Status]:
         verifier = MigrationVerifier(PlanFile(self.path), self.source, self.target)

@@ -24,7 +24,7 @@ from offsetmgr.core.errors import (
 from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, PartitionKinds
 from offsetmgr.groups import edit_plan as proposals
-from offsetmgr.groups.before_images import header_for, holds_images, load_images, new_path
+from offsetmgr.groups.before_images import BeforeImageFile, header_for, holds_images, load_images, new_path
 from offsetmgr.groups.copy import plan_copy, verify_copy
 from offsetmgr.groups.diff import diff
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange
@@ -74,7 +74,7 @@ def store(tmp_path: Path) -> Iterator[SnapshotStore]:
 def carry(store: SnapshotStore, groups: Iterable[GroupEditPlan], image: Path) -> int:
     """Carries proposals out, and gives the number of failures."""
     with EditPlan.of(groups) as proposal:
-        results = list(execute(store, proposal, image, header_for(store)))
+        results = list(execute(store, [proposal], BeforeImageFile(image, header_for(store))))
     return sum(len(r.failures) for r in results)
 
 

@@ -18,7 +18,7 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Guard
 from offsetmgr.migration.journal import Journal
-from offsetmgr.migration.journaled_writer import BATCH_GROUPS, Executor, GroupWrite, Report
+from offsetmgr.migration.journaled_writer import BATCH_GROUPS, GroupWrite, JournaledWriter, Report
 from offsetmgr.migration.plan import Action, PlanStep
 from offsetmgr.migration.progress import MigrationState
 from offsetmgr.stores.snapshot import SnapshotStore
@@ -108,7 +108,7 @@ def run_apply(directory: Path, groups: int, stop_after: int) -> Report:
     step = PlanStep(ORDERS, Action.COPY, None, None, OffsetAndMetadata(5))
     tasks = [GroupWrite(f"g{n}", f"g{n}", (step,), Guard.LOCK) for n in range(groups)]
     with Journal(directory / "journal", plan_sha256="0" * 64, clock=SystemClock()) as journal:
-        return Executor(
+        return JournaledWriter(
             "apply", MemoryStore(), journal, SystemClock(), lambda: len(written) >= stop_after, written.append
         ).run(tasks)
 
@@ -156,7 +156,7 @@ def test_a_command_that_was_stopped_before_its_end_exits_with_130(
     if command == "rollback":
         assert run(["migrate", "apply", str(plan), "--yes"]) == 0
     with monkeypatch.context() as patch:
-        interrupted_before(patch, plan_execution, "Executor")
+        interrupted_before(patch, plan_execution, "JournaledWriter")
         assert run(["migrate", command, str(plan), "--yes"]) == 130
     said = capsys.readouterr().err.splitlines()
     assert said[-1] == ("interrupted: started writes are finished and recorded; run the same command again to continue")

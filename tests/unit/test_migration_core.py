@@ -19,6 +19,7 @@ from offsetmgr.core.errors import (
     JournalError,
     OffsetOutOfRange,
     PlanError,
+    TopicNotAuthorized,
     UsageError,
 )
 from offsetmgr.core.model import ABSENT, Committed, LogRange, OffsetAndMetadata, TopicPartition
@@ -245,6 +246,22 @@ def test_rollback_refuses_what_was_used_since_unless_forced(migration):
     assert migration.held() == {"g": {ORDERS[0]: 11, ORDERS[1]: 2}}
     assert migration.rollback(force=True).ok
     assert migration.held() == {"g": {ORDERS[0]: 1, ORDERS[1]: 2}}
+    intents = [r for _, r in read_journal(journal_path(migration.path)) if r["kind"] == "undo-intent"]
+    assert [(step["target"], step["after"]) for step in intents[-1]["topics"]["orders"]] == [(11, 1)]
+
+
+def test_a_forced_rollback_does_not_overwrite_what_it_cannot_read(migration):
+    commit(migration.source, "g", 10, 20)
+    commit(migration.target, "g", 1, 2)
+    migration.plan()
+    migration.apply()
+    migration.target.broken = {("g", ORDERS[0]): CorruptData("node", "junk")}
+    report = migration.rollback(force=True)
+    migration.target.broken.clear()
+    assert list(report.failed["g"].failed) == [ORDERS[0]]
+    assert migration.held() == {"g": {ORDERS[0]: 10, ORDERS[1]: 2}}
+    assert migration.rollback().ok
+    assert migration.held() == {"g": {ORDERS[0]: 1, ORDERS[1]: 2}}
 
 
 def test_a_group_that_was_refused_is_not_ours_to_roll_back(migration):
@@ -334,6 +351,18 @@ def test_what_another_client_wrote_is_not_rolled_back_even_where_it_is_what_we_w
     commit(migration.target, "g", 10)
     report = migration.apply()
     assert (report.written, report.unchanged) == (1, 1)
+    assert migration.rollback().ok
+    assert migration.held() == {"g": {ORDERS[0]: 10}}
+
+
+def test_what_was_refused_for_the_topic_is_no_write_of_ours_even_if_another_client_writes_the_same(migration):
+    commit(migration.source, "g", 10, 20)
+    migration.plan()
+    migration.target.broken = {("g", ORDERS[0]): TopicNotAuthorized("t", "no")}
+    assert not migration.apply().ok
+    migration.target.broken.clear()
+    commit(migration.target, "g", 10)
+    assert migration.apply().ok
     assert migration.rollback().ok
     assert migration.held() == {"g": {ORDERS[0]: 10}}
 

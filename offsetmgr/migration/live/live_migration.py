@@ -17,7 +17,7 @@ is complete.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -26,8 +26,10 @@ from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.commit_mode import SAFE_CHANGES, CommitMode, CommitModeChange
 from offsetmgr.core.errors import Conflict, GateRefused, GroupNotFound, OffsetMgrError, RecreatedTopic, TimedOut
 from offsetmgr.core.log_origin import OffsetTranslation
-from offsetmgr.core.model import Committed, Offset, TopicPartition
-from offsetmgr.core.offset_store import Change, GroupEdit, Guard, OffsetStore
+from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEditResult, OffsetStore
+from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
+from offsetmgr.groups.execute import EditSink, execute
 from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.migration.live.copy_plan import catch_up_changes, partitions_ahead
 from offsetmgr.migration.live.switch_evidence import FollowerAck, SwitchEvidence, SwitchSnapshot
@@ -44,8 +46,8 @@ _POLL_S: Final = 1.0
 """Seconds between checks of members, if no watch reports a change."""
 _SHOWN: Final = 3
 
-SaveBeforeImages = Callable[[OffsetStore, Mapping[TopicPartition, Change]], None]
-"""Makes the before-images of the changes to a store durable."""
+ImagesOf = Callable[[OffsetStore, GroupEditPlan], EditSink[GroupEditPlan, GroupEditResult]]
+"""Returns the sink that keeps the before-images of a plan for a store."""
 
 
 class SwitchSides(NamedTuple):
@@ -76,7 +78,7 @@ class LiveMigration:
         sides: SwitchSides,
         *,
         who: str,
-        record: SaveBeforeImages,
+        images_of: ImagesOf,
         on_step: Callable[[str], None] = lambda _: None,
         on_wait: Callable[[list[FollowerState]], None] = lambda _: None,
         clock: Clock | None = None,
@@ -88,7 +90,7 @@ class LiveMigration:
         self._stores = {CommitMode.ZOOKEEPER: sides.zookeeper, CommitMode.KAFKA: sides.kafka}
         self._cluster = sides.cluster
         self._who = who
-        self._record = record
+        self._images_of = images_of
         self._on_step = on_step
         self._on_wait = on_wait
         self._stop: Callable[[], bool] = lambda: False
@@ -333,11 +335,12 @@ class LiveMigration:
         copies = dict(snapshot.copies)
         if copies:
             remaining_store = self._stores[to]
-            self._record(remaining_store, copies)
+            changes = (PlannedChange(tp, c.expected or ABSENT, c.after) for tp, c in sorted(copies.items()))
+            plan = GroupEditPlan(self.group, tuple(changes))
             # No member commits now, so the group lock disturbs no member. It also rejects a copy that arrives late.
-            (result,) = remaining_store.edit([GroupEdit(self.group, copies, Guard.LOCK)])
-            for error in result.failures.values():
-                raise error
+            for result in execute(remaining_store, [[plan]], self._images_of(remaining_store, plan)):
+                for error in result.failures.values():
+                    raise error
         self._on_step("copied")
         ahead, left, _ = self._differences(mode, to)
         if ahead or left:
