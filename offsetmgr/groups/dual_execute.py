@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from offsetmgr.core.errors import Conflict, OffsetMgrError
+from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
 from offsetmgr.core.offset_store import (
     ChangeOutcome,
@@ -25,7 +26,6 @@ from offsetmgr.core.offset_store import (
     GroupOffsets,
     Guard,
     OffsetStore,
-    same_value,
 )
 from offsetmgr.groups.before_images import write_images
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange

@@ -26,6 +26,7 @@ from urllib.parse import quote
 
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import Conflict, OffsetMgrError, OtherCluster, PartialFailure, RewindRefused
+from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.log_origin import LogOrigin, OffsetTranslation
 from offsetmgr.core.model import ABSENT, Offset, TopicPartition, Weakness
 from offsetmgr.core.offset_store import (
@@ -39,11 +40,10 @@ from offsetmgr.core.offset_store import (
     OffsetStore,
     StoreBase,
     StoreIdentity,
-    same_value,
 )
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 from offsetmgr.stores.dual_calls import GROUPS_IN_FLIGHT, edit_batches, edit_store, fetch_group, read_batch, scan_store
-from offsetmgr.stores.dual_policy import DualDecision, PendingChange, combined, merged, outcome_of, rejection
+from offsetmgr.stores.dual_policy import DualDecision, PendingChange, combined, dual_rejection, merged, outcome_of
 
 _HINT: Final = (
     "name two stores of one cluster; if the topics of both clusters are equal copies (same records at the same "
@@ -290,7 +290,7 @@ class DualStore(StoreBase):
         for tp, change in edit.changes.items():
             in_primary, in_secondary = outcome_of(first, tp), outcome_of(second, tp)
             pending = self._pending_change(edit.group, tp)
-            outcome = rejection(f"group {edit.group}, {tp}", change, in_primary, in_secondary, pending)
+            outcome = dual_rejection(edit.group, tp, change, in_primary, in_secondary, pending)
             if outcome is not None:
                 decision.failed[tp] = outcome
                 continue

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.evaluation import rejection
 from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult, GroupOffsets
 
@@ -50,8 +51,9 @@ class DualDecision:
     secondary: dict[TopicPartition, PendingChange]
 
 
-def rejection(
-    where: str,
+def dual_rejection(
+    group: str,
+    tp: TopicPartition,
     change: Change,
     first: Offset | OffsetMgrError,
     second: Offset | OffsetMgrError,
@@ -68,17 +70,10 @@ def rejection(
         # The primary's own check suffices: it rejects a change that lowers its offset.
         return ChangeOutcome(EditStatus.FAILED, None, second) if change.expected is not None else None
     current = larger(first, second)
-    if change.expected is not None and _offset(change.expected) != _offset(current):
-        why = f"holds {_as_text(current)} where {_as_text(change.expected)} was expected"
-        return ChangeOutcome(EditStatus.FAILED, current, Conflict(where, why, "read it again", actual=current))
     # A pending rewind or deletion is not in the secondary yet, so only the primary's offset counts for later commits.
     floor = first if pending is not None and pending.may_lower and change.expected is None else current
-    if change.after is not None and isinstance(floor, Committed) and change.after.offset < floor.offset:
-        if change.allow_rewind:
-            return None
-        why = f"{change.after.offset} is below the committed {floor.offset}"
-        return ChangeOutcome(EditStatus.FAILED, current, RewindRefused(where, why, "allow rewinds if meant"))
-    return None
+    error = rejection(group, tp, change, floor)
+    return None if error is None else ChangeOutcome(EditStatus.FAILED, current, error)
 
 
 def combined(
@@ -138,11 +133,3 @@ def larger(first: Offset, second: Offset) -> Offset:
     if isinstance(first, Absent) or (isinstance(second, Committed) and second.offset > first.offset):
         first = second
     return first if isinstance(first, Absent) else first._replace(version=None)
-
-
-def _offset(found: Offset) -> int | None:
-    return found.offset if isinstance(found, Committed) else None
-
-
-def _as_text(found: Offset) -> str:
-    return str(found.offset) if isinstance(found, Committed) else "no commit"

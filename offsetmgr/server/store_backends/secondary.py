@@ -22,8 +22,9 @@ from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused, UsageError
+from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.model import Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, same_value
+from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit
 from offsetmgr.server.store_backends.store_calls import Outcomes, edit_groups
 from offsetmgr.server.store_backends.store_executor import MAX_CHANGES_PER_STREAM, StoreExecutor
 
