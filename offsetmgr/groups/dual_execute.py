@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
-from offsetmgr.core.errors import Conflict, OffsetMgrError
+from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.evaluation import same_value
-from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
+from offsetmgr.core.model import ABSENT, Offset, TopicPartition
 from offsetmgr.core.offset_store import (
+    Change,
     ChangeOutcome,
     EditStatus,
     GroupEdit,
@@ -31,9 +32,8 @@ from offsetmgr.groups.before_images import write_images
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange
 from offsetmgr.groups.selection import scan_in_order
 from offsetmgr.snapshots.base import SnapshotHeader
-
-GROUPS_AT_ONCE: Final = 200
-"""The number of groups that are written to the primary store before they are written to the secondary."""
+from offsetmgr.stores.dual_calls import GROUPS_IN_FLIGHT, edit_store
+from offsetmgr.stores.dual_policy import accepted_by_primary, dual_rejection, outcome_of
 
 
 @runtime_checkable
@@ -80,7 +80,7 @@ def execute_dual(
             if on_images is not None:
                 on_images(image.path)
         pairs = zip(first, second, strict=True)
-        while batch := list(islice(pairs, GROUPS_AT_ONCE)):
+        while batch := list(islice(pairs, GROUPS_IN_FLIGHT)):
             yield from _execute_batch(store, batch, guard)
 
 
@@ -92,16 +92,12 @@ def _changed_since_plan(
     found: dict[TopicPartition, OffsetMgrError] = {}
     for change in plan.changes:
         tp = change.partition
-        error = in_primary.error or in_secondary.error or in_primary.errors.get(tp) or in_secondary.errors.get(tp)
-        if error is None:
-            committed = (in_primary.offsets.get(tp), in_secondary.offsets.get(tp))
-            now = max((c.offset for c in committed if c is not None), default=None)
-            if now != (change.before.offset if isinstance(change.before, Committed) else None):
-                error = Conflict(
-                    f"group {plan.group}, {tp}", f"was changed by another client since the plan: now {now}"
-                )
-        if error is not None:
-            found[tp] = error
+        unchanged = Change(change.after, change.before, allow_rewind=True)
+        outcome = dual_rejection(
+            plan.group, tp, unchanged, outcome_of(in_primary, tp), outcome_of(in_secondary, tp), None
+        )
+        if outcome is not None and outcome.error is not None:
+            found[tp] = outcome.error
     return found
 
 
@@ -122,33 +118,23 @@ def _plan_for_store(
 def _execute_batch(
     store: StorePair, batch: list[tuple[GroupEditPlan, GroupEditPlan]], guard: Guard
 ) -> Iterator[GroupEditResult]:
-    done = _edit(store.primary, [edit for first, _ in batch if (edit := first.edit(guard)) is not None])
+    done = edit_store(store.primary, [edit for first, _ in batch if (edit := first.edit(guard)) is not None])
     secondary_edits: list[GroupEdit] = []
     for _, second in batch:
         edit = second.edit(guard)
         if edit is None:
             continue
-        failed = done[second.group].failures if second.group in done else {}
-        accepted = {tp: change for tp, change in edit.changes.items() if tp not in failed}
+        outcomes = done[second.group].outcomes if second.group in done else {}
+        accepted = {
+            tp: change
+            for tp, change in edit.changes.items()
+            if tp not in outcomes or accepted_by_primary(change, outcomes[tp])
+        }
         if accepted:
             secondary_edits.append(GroupEdit(second.group, accepted, guard))
-    secondary_done = _edit(store.secondary, secondary_edits)
+    secondary_done = edit_store(store.secondary, secondary_edits)
     for first, _ in batch:
         yield _combined(first, done.get(first.group), secondary_done.get(first.group))
-
-
-def _edit(store: OffsetStore, edits: list[GroupEdit]) -> dict[str, GroupEditResult]:
-    """Edits a store and returns one result for each group. If the whole store fails, its error is the result of every
-    group that has none yet."""
-    done: dict[str, GroupEditResult] = {}
-    try:
-        for result in store.edit(edits) if edits else ():
-            done[result.group] = result
-    except OffsetMgrError as error:
-        failed = ChangeOutcome(EditStatus.FAILED, None, error)
-        for edit in edits:
-            done.setdefault(edit.group, GroupEditResult(edit.group, dict.fromkeys(edit.changes, failed), atomic=False))
-    return done
 
 
 def _combined(plan: GroupEditPlan, first: GroupEditResult | None, second: GroupEditResult | None) -> GroupEditResult:

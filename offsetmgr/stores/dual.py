@@ -43,7 +43,16 @@ from offsetmgr.core.offset_store import (
 )
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 from offsetmgr.stores.dual_calls import GROUPS_IN_FLIGHT, edit_batches, edit_store, fetch_group, read_batch, scan_store
-from offsetmgr.stores.dual_policy import DualDecision, PendingChange, combined, dual_rejection, merged, outcome_of
+from offsetmgr.stores.dual_policy import (
+    DualDecision,
+    PendingChange,
+    accepted_by_primary,
+    combined,
+    dual_rejection,
+    merged,
+    outcome_of,
+    without_epochs,
+)
 
 _HINT: Final = (
     "name two stores of one cluster; if the topics of both clusters are equal copies (same records at the same "
@@ -158,12 +167,8 @@ class DualStore(StoreBase):
         theirs = {} if self.cross_cluster_check().other_cluster else ask(self._secondary)
         return {**theirs, **ask(self._primary)}
 
-    def _with_valid_epochs(self, offsets: GroupOffsets) -> GroupOffsets:
-        """Returns the secondary's offsets; removes leader epochs that are not valid in the primary's logs."""
-        check = self.cross_cluster_check()
-        if check.comparison.keeps_epochs or not any(c.leader_epoch is not None for c in offsets.offsets.values()):
-            return offsets
-        return replace(offsets, offsets={tp: c._replace(leader_epoch=None) for tp, c in offsets.offsets.items()})
+    def _with_valid_epochs(self, found: GroupOffsets) -> GroupOffsets:
+        return found if self.shares_epochs else without_epochs(found)
 
     # --- reads ---------------------------------------------------------------------------------------
 
@@ -178,10 +183,7 @@ class DualStore(StoreBase):
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
         self.cross_cluster_check()
         asked = None if partitions is None else list(partitions)
-        both = merged(
-            fetch_group(self._primary, group, asked),
-            self._with_valid_epochs(fetch_group(self._secondary, group, asked)),
-        )
+        both = self.merged(fetch_group(self._primary, group, asked), fetch_group(self._secondary, group, asked))
         if both.error is not None:
             raise both.error
         failures = dict(both.errors)
@@ -201,7 +203,11 @@ class DualStore(StoreBase):
             unique = list(dict.fromkeys(batch))
             first, second = scan_store(self._primary, unique), scan_store(self._secondary, unique)
             for group in batch:
-                yield merged(first[group], self._with_valid_epochs(second[group]))
+                yield self.merged(first[group], second[group])
+
+    def merged(self, first: GroupOffsets, second: GroupOffsets) -> GroupOffsets:
+        """Returns what `scan` yields for a group, given the results of the primary and of the secondary."""
+        return merged(first, self._with_valid_epochs(second))
 
     def _comparison_error(self) -> OffsetMgrError | None:
         """Returns the error that prevents the comparison of the two clusters, or None. Raises `OtherCluster`."""
@@ -264,10 +270,10 @@ class DualStore(StoreBase):
         )
         writes: dict[str, dict[TopicPartition, PendingChange]] = {}
         for group, result in done.items():
-            accepted = [tp for tp, outcome in result.outcomes.items() if outcome.error is None]
+            changes, secondary = decisions[group].primary, decisions[group].secondary
+            accepted = [tp for tp, outcome in result.outcomes.items() if accepted_by_primary(changes[tp], outcome)]
             for tp in accepted:
                 self._remove_pending(group, tp)  # this write replaces the pending one
-            secondary = decisions[group].secondary
             writes[group] = {
                 tp: secondary[tp]
                 for tp in accepted
@@ -300,7 +306,7 @@ class DualStore(StoreBase):
             decision.secondary[tp] = PendingChange(
                 None if change.after is None else self.cross_cluster_check().adapt(change.after),
                 None if isinstance(in_secondary, OffsetMgrError) else in_secondary,
-                change.allow_rewind or (pending is not None and pending.may_lower),
+                change.allow_rewind or change.after is None or (pending is not None and pending.may_lower),
                 unread or OffsetMgrError(f"group {edit.group}, {tp}", "not written to the secondary yet"),
             )
         return decision

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
 from offsetmgr.core.evaluation import rejection
 from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult, GroupOffsets
+
+Readings: TypeAlias = Mapping[TopicPartition, Offset | OffsetMgrError]
+"""The values of partitions in one store, or the errors of their reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,23 +20,17 @@ class PendingChange:
     """A change that the primary accepted and the secondary did not accept yet.
 
     ``after`` is the value to write, None for a deletion. ``expected`` is the secondary's value at the time of the
-    decision, None if it could not be read. ``error`` is the error of the latest attempt.
+    decision, None if it could not be read. ``may_lower`` tells whether the change may lower or delete the secondary's
+    offset. ``error`` is the error of the latest attempt.
     """
 
     after: OffsetAndMetadata | None
     expected: Offset | None
-    allow_rewind: bool
+    may_lower: bool
     error: OffsetMgrError
 
-    @property
-    def may_lower(self) -> bool:
-        """Whether the change may lower or delete the secondary's offset."""
-        return self.allow_rewind or self.after is None
-
     def change(self) -> Change:
-        """Returns the change for the secondary. A change that may lower the offset is conditional on the value at the
-        time of the decision; any other change can only raise it."""
-        return Change(self.after, self.expected if self.may_lower else None, self.allow_rewind)
+        return secondary_change(self.after, self.expected, may_lower=self.may_lower)
 
     def superseded(self, primary: Offset) -> bool:
         """Returns whether another client has changed the primary since, given its current value. The change must then
@@ -40,6 +38,21 @@ class PendingChange:
         if self.after is None or isinstance(primary, Absent):
             return not (self.after is None and isinstance(primary, Absent))
         return primary.offset != self.after.offset if self.may_lower else primary.offset < self.after.offset
+
+
+def secondary_change(after: OffsetAndMetadata | None, known: Offset | None, *, may_lower: bool) -> Change:
+    """Returns the change that writes a value of the primary to the secondary.
+
+    A change that may lower or delete the offset is conditional on ``known``, the secondary's last known value (None:
+    unknown), so that it does not undo a commit of another client. Any other change can only raise the offset.
+    """
+    return Change(after, known if may_lower else None, may_lower)
+
+
+def accepted_by_primary(change: Change, outcome: ChangeOutcome) -> bool:
+    """Returns whether a change may be written to the secondary, given its outcome in the primary. The secondary
+    receives only changes that the primary accepted; a deletion counts as accepted if the primary has no such group."""
+    return outcome.error is None or (change.after is None and isinstance(outcome.error, GroupNotFound))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +119,13 @@ def combined(
     )
 
 
+def without_epochs(found: GroupOffsets) -> GroupOffsets:
+    """Returns a group's offsets without leader epochs, for a store whose logs are those of another cluster."""
+    if not any(committed.leader_epoch is not None for committed in found.offsets.values()):
+        return found
+    return replace(found, offsets={tp: c._replace(leader_epoch=None) for tp, c in found.offsets.items()})
+
+
 def merged(first: GroupOffsets, second: GroupOffsets) -> GroupOffsets:
     """Combines the offsets of both stores: the larger offset of each partition, or the error if either store could not
     read the partition (data rule "absent is not zero")."""
@@ -119,6 +139,34 @@ def merged(first: GroupOffsets, second: GroupOffsets) -> GroupOffsets:
         and isinstance(found := larger(first.offsets.get(tp, ABSENT), second.offsets.get(tp, ABSENT)), Committed)
     }
     return GroupOffsets(first.group, offsets, errors)
+
+
+def partitions_ahead(used: Readings, other: Readings) -> dict[TopicPartition, tuple[int | None, int]]:
+    """Returns the partitions in which ``other`` is ahead of ``used``, so that a fetch from both would return its
+    offset. The values are the offset in use (None: no commit, or unreadable) and the larger offset."""
+    found: dict[TopicPartition, tuple[int | None, int]] = {}
+    for tp in sorted(other):
+        in_use, unused = used.get(tp), other[tp]
+        if not isinstance(unused, Committed):
+            continue
+        if not isinstance(in_use, Committed):
+            found[tp] = (None, unused.offset)
+        elif unused.offset > in_use.offset:
+            found[tp] = (in_use.offset, unused.offset)
+    return found
+
+
+def catch_up_changes(
+    behind: Mapping[TopicPartition, Offset], ahead: Mapping[TopicPartition, Offset]
+) -> dict[TopicPartition, Change]:
+    """Returns the writes that raise the first store to the larger offsets, each conditional on its current value."""
+    changes: dict[TopicPartition, Change] = {}
+    for tp in partitions_ahead(behind, ahead):
+        larger = ahead[tp]
+        assert isinstance(larger, Committed)
+        value = OffsetAndMetadata(larger.offset, larger.metadata, larger.leader_epoch)
+        changes[tp] = Change(value, expected=behind.get(tp, ABSENT))
+    return changes
 
 
 def outcome_of(found: GroupOffsets, tp: TopicPartition) -> Offset | OffsetMgrError:
