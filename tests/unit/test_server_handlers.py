@@ -290,18 +290,6 @@ def test_an_error_of_the_group_is_that_of_each_partition(client: WireClient, bac
     assert commit_errors(client.commit("moved", {("t", 0): 1, ("t", 1): 2})) == {("t", 0): 16, ("t", 1): 16}
 
 
-def test_negative_partitions_and_offsets_are_refused_alone(client: WireClient, backend: MemoryBackend) -> None:
-    answer = client.commit("new", {("t", 0): 1, ("t", -1): 2, ("t", 2): -1, ("u", 0): -5})
-
-    assert commit_errors(answer) == {("t", 0): 0, ("t", -1): 3, ("t", 2): 42, ("u", 0): 42}
-    assert backend.offsets["new"] == {"t": {0: (1, -1, "")}}
-
-
-def test_negative_partitions_with_an_error_of_the_group(client: WireClient, backend: MemoryBackend) -> None:
-    backend.errors["moved"] = 16
-    assert commit_errors(client.commit("moved", {("t", 0): 1, ("t", -1): 2})) == {("t", 0): 16, ("t", -1): 3}
-
-
 def test_a_commit_of_nothing_does_nothing(client: WireClient, backend: MemoryBackend) -> None:
     assert client.commit("g", {})["topics"] == []
     message = {**commit_message("g", {}), "topics": [{"name": "t", "partitions": []}]}

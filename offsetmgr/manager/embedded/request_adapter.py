@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import Conflict, CorruptData, NotCoordinator, OffsetMgrError, PartialFailure
+from offsetmgr.core.errors import Conflict, CorruptData, NotCoordinator, OffsetMgrError, PartialFailure, UsageError
 from offsetmgr.core.evaluation import rejection
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change
@@ -34,8 +34,13 @@ class RequestAdapter:
     async def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, allow_rewind: bool
     ) -> None:
-        failures: dict[TopicPartition, OffsetMgrError] = {}
-        remaining, deadline = dict(offsets), asyncio.get_running_loop().time() + self._timeout
+        failures: dict[TopicPartition, OffsetMgrError] = {
+            tp: UsageError(f"group {group}, {tp}", f"{after.offset} is not an offset")
+            for tp, after in offsets.items()
+            if after.offset < 0  # a manager would carry out -1 with a condition as a deletion
+        }
+        remaining = {tp: after for tp, after in offsets.items() if tp not in failures}
+        deadline = asyncio.get_running_loop().time() + self._timeout
         while remaining:
             expected: dict[tuple[str, int], int] = {}
             if not allow_rewind:
