@@ -7,8 +7,6 @@ import pytest
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import CorruptData, InvalidUri, OffsetMgrError, UnknownVersion
-from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change
 from offsetmgr.stores.pair_uri import inner_uris
 from offsetmgr.stores.switched.mode_listener import mode_after_abandoned_switch
 from offsetmgr.stores.switched.records import (
