@@ -22,11 +22,12 @@ class BackingCluster(Protocol):
         ...
 
     async def topics(self, names: Sequence[str] | None, ids: Sequence[uuid.UUID] = ()) -> Sequence[TopicLayout]:
-        """The topics with these names and ids, each with its error code. If ``names`` is None, all topics."""
+        """Returns the topics with these names and ids, each with its error code. If ``names`` is None, returns all
+        topics."""
         ...
 
     async def list_offsets(
-        self, asked: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
+        self, queries: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
     ) -> Mapping[str, Sequence[FoundOffset]]:
         """One result per partition, in any order."""
         ...

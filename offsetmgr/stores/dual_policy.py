@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
 from offsetmgr.core.evaluation import rejection
 from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult, GroupOffsets
 
-Readings: TypeAlias = Mapping[TopicPartition, Offset | OffsetMgrError]
-"""The values of partitions in one store, or the errors of their reads."""
-
 
 @dataclass(frozen=True, slots=True)
 class PendingChange:
-    """A change that the primary accepted and the secondary did not accept yet.
+    """A change that the primary has accepted but the secondary has not yet accepted.
 
     ``after`` is the value to write, None for a deletion. ``expected`` is the secondary's value at the time of the
     decision, None if it could not be read. ``may_lower`` tells whether the change may lower or delete the secondary's
@@ -33,8 +29,8 @@ class PendingChange:
         return secondary_change(self.after, self.expected, may_lower=self.may_lower)
 
     def superseded(self, primary: Offset) -> bool:
-        """Returns whether another client has changed the primary since, given its current value. The change must then
-        not be written any more."""
+        """Returns whether another client has changed the primary since; ``primary`` is the primary's current value. If
+        so, the change must no longer be written."""
         if self.after is None or isinstance(primary, Absent):
             return not (self.after is None and isinstance(primary, Absent))
         return primary.offset != self.after.offset if self.may_lower else primary.offset < self.after.offset
@@ -57,7 +53,8 @@ def accepted_by_primary(change: Change, outcome: ChangeOutcome) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DualDecision:
-    """The decision on the changes of one group: the outcomes of rejected ones, and the changes for each store."""
+    """The decision on the changes of one group: the outcomes of rejected changes, and the changes to write to each
+    store."""
 
     failed: dict[TopicPartition, ChangeOutcome]
     primary: dict[TopicPartition, Change]
@@ -72,7 +69,7 @@ def dual_rejection(
     second: Offset | OffsetMgrError,
     pending: PendingChange | None,
 ) -> ChangeOutcome | None:
-    """Returns the outcome of a change that must not be written at all; None if it may be written.
+    """Returns the outcome of a change that must not be written to either store; None if the change may be written.
 
     ``first`` and ``second`` are the values (or read errors) of the primary and the secondary, ``pending`` is the
     partition's pending change.
@@ -80,7 +77,7 @@ def dual_rejection(
     if isinstance(first, OffsetMgrError):
         return ChangeOutcome(EditStatus.FAILED, None, first)
     if isinstance(second, OffsetMgrError):
-        # The primary's own check suffices: it rejects a change that lowers its offset.
+        # The primary itself rejects a change that must not lower its offset, so no check is needed here.
         return ChangeOutcome(EditStatus.FAILED, None, second) if change.expected is not None else None
     current = larger(first, second)
     # A pending rewind or deletion is not in the secondary yet, so only the primary's offset counts for later commits.
@@ -101,9 +98,9 @@ def combined(
     outcomes = dict(decision.failed)
     also_written = set(written)
     for tp, outcome in {} if primary_result is None else primary_result.outcomes.items():
-        there = outcome_of(second, tp)
-        known = outcome.before is not None and not isinstance(there, OffsetMgrError)
-        before = larger(outcome.before, there) if known else None  # type: ignore[arg-type]
+        secondary_outcome = outcome_of(second, tp)
+        known = outcome.before is not None and not isinstance(secondary_outcome, OffsetMgrError)
+        before = larger(outcome.before, secondary_outcome) if known else None  # type: ignore[arg-type]
         unchanged = outcome.status is EditStatus.UNCHANGED and tp in also_written
         outcomes[tp] = ChangeOutcome(EditStatus.WRITTEN if unchanged else outcome.status, before, outcome.error)
     compared = any(change.expected is not None for change in edit.changes.values())
@@ -141,7 +138,9 @@ def merged(first: GroupOffsets, second: GroupOffsets) -> GroupOffsets:
     return GroupOffsets(first.group, offsets, errors)
 
 
-def partitions_ahead(used: Readings, other: Readings) -> dict[TopicPartition, tuple[int | None, int]]:
+def partitions_ahead(
+    used: Mapping[TopicPartition, Offset | OffsetMgrError], other: Mapping[TopicPartition, Offset | OffsetMgrError]
+) -> dict[TopicPartition, tuple[int | None, int]]:
     """Returns the partitions in which ``other`` is ahead of ``used``, so that a fetch from both would return its
     offset. The values are the offset in use (None: no commit, or unreadable) and the larger offset."""
     found: dict[TopicPartition, tuple[int | None, int]] = {}
@@ -170,14 +169,14 @@ def catch_up_changes(
 
 
 def outcome_of(found: GroupOffsets, tp: TopicPartition) -> Offset | OffsetMgrError:
-    """Returns the offset of a partition, or the error of the read."""
+    """Returns the offset of a partition, or the error with which its read failed."""
     error = found.error or found.errors.get(tp)
     return error if error is not None else found.offsets.get(tp, ABSENT)
 
 
 def larger(first: Offset, second: Offset) -> Offset:
-    """Returns the larger offset, or the first if they are equal. It has no version, because a version is valid in one
-    store only."""
+    """Returns the larger offset, or the first one if both are equal. The result has no version, because a version is
+    valid in one store only."""
     if isinstance(first, Absent) or (isinstance(second, Committed) and second.offset > first.offset):
         first = second
     return first if isinstance(first, Absent) else first._replace(version=None)

@@ -3,7 +3,7 @@
 The store does not use confluent-kafka's Admin client for offsets: release 2.16 reads past the end of a commit's
 metadata, sends one request for each group, and waits for its timeout on a cluster without an offsets topic.
 
-`kafka_edits` protects edits against concurrent writers; this module has the long-lived group locks.
+`kafka_edits` protects edits against concurrent writers; this module implements the long-lived group locks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure
 from offsetmgr.core.lockable_store import HeldLock
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition, Weakness
-from offsetmgr.core.offset_store import Capabilities, Change, ChangeOutcome, GroupEdit, StoreIdentity
+from offsetmgr.core.offset_store import Capabilities, Change, ChangeOutcome, CommitErrors, GroupEdit, StoreIdentity
 from offsetmgr.stores.kafka_protocol_store import EDIT_BATCH, EDITS_IN_FLIGHT, FIRST_BATCH, ClientThread, ProtocolStore
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class KafkaStore(ProtocolStore):
         super().__init__(bootstrap, config)
         self._identity: StoreIdentity | None = None
         self.on_read: Callable[[int, int], object] = lambda _read, _all: None
-        """Called with the number of records read and the total while the offsets topic is read, for brokers that do not
-        list groups. Set it before the first call."""
+        """A progress callback for brokers that do not list groups: while the store reads the offsets topic, it calls
+        this function with the number of records read and the total. Set it before the first call."""
 
     def _client(self, config: ConnectionConfig) -> Client:
         from offsetmgr.kafka.client.client import Client
@@ -58,15 +58,15 @@ class KafkaStore(ProtocolStore):
         topic.on_read = self.on_read
         return client
 
-    def _edits(self, client: Client, timeout: float) -> KafkaEdits:
+    def _edits(self, client: Client, timeout_s: float) -> KafkaEdits:
         from offsetmgr.stores.kafka_edits import KafkaEdits
 
-        return KafkaEdits(client, timeout)
+        return KafkaEdits(client, timeout_s)
 
     def identity(self) -> StoreIdentity:
         if self._identity is None:
             origin = self.log_origin()
-            how = "cluster id" if origin.cluster_id else "addresses of the brokers, which are older than cluster ids"
+            how = "cluster id" if origin.cluster_id else "addresses of the brokers; their release has no cluster ids"
             self._identity = StoreIdentity("kafka", origin.name, how)
         return self._identity
 
@@ -143,8 +143,8 @@ class KafkaStore(ProtocolStore):
     def refresh_locked(self, held: Iterable[HeldLock]) -> Iterator[tuple[str, OffsetMgrError | None]]:
         """See `offsetmgr.core.lockable_store.LockableStore`.
 
-        The lock's member subscribes to no topic, so the coordinator measures each offset's retention from its commit
-        (KIP-211), and a new commit restarts it.
+        The lock's member subscribes to no topic, so the coordinator measures the retention time of each offset from its
+        commit (KIP-211), and a new commit restarts that time.
         """
 
         async def refresh(one: HeldLock) -> tuple[str, OffsetMgrError | None]:
@@ -222,7 +222,7 @@ class KafkaGroupLock:
         self, changes: Mapping[TopicPartition, Change], deadline: float
     ) -> dict[TopicPartition, ChangeOutcome]:
         """Works as `edit`, for callers in the store's event loop."""
-        from offsetmgr.stores.conditional_edit import Outcomes, execute, without_epochs
+        from offsetmgr.stores.conditional_edit import execute, without_epochs
 
         if not self._member_lock.locked:
             unlocked = await self._edits().unlocked(GroupEdit(self.group, changes), deadline)
@@ -230,10 +230,10 @@ class KafkaGroupLock:
         if not self._member_lock.keeps_epochs:
             changes = without_epochs(changes)
 
-        async def write(wanted: Mapping[TopicPartition, OffsetAndMetadata]) -> Outcomes:
-            return await self._member_lock.commit(wanted, deadline)
+        async def write(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> CommitErrors:
+            return await self._member_lock.commit(offsets, deadline)
 
-        async def erase(partitions: Sequence[TopicPartition]) -> Outcomes:
+        async def erase(partitions: Sequence[TopicPartition]) -> CommitErrors:
             return await self._member_lock.delete(partitions, deadline)
 
         found = await self._member_lock.fetch(list(changes), deadline)
@@ -255,7 +255,7 @@ class KafkaGroupLock:
         self._wire.run(self._member_lock.release)
 
     def _edits(self) -> KafkaEdits:
-        """Returns the edits that need no group lock, for brokers that do not support it."""
+        """Returns the object that edits groups without the group lock, for brokers that do not support the lock."""
         from offsetmgr.stores.kafka_edits import KafkaEdits
 
         assert isinstance(self._wire.edits, KafkaEdits)

@@ -1,7 +1,7 @@
 """Edits of Kafka groups, protected by the group lock or by a comparison just before the write.
 
-Ordering contract under the group lock: join, *then* read, compare, commit with the generation, leave. The module of the
-lock is imported when an edit needs it, because most commands never do.
+Ordering contract under the group lock: join, *then* read, compare, commit with the generation, leave. The lock's module
+is imported only when an edit needs the lock, because most commands never need it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UNLOCKED: Final = "read and compared just before the write, and read again after
 COMPARED_FIELDS_WITHOUT_LOCK: Final = Capabilities(
     metadata=True, leader_epoch=False, commit_timestamp=False, conditional="none"
 )
-"""The fields of a commit that brokers without the group lock keep."""
+"""The fields of a commit that brokers without the group lock store."""
 
 _MAX_LOCK_ATTEMPTS: Final = 3
 
@@ -102,17 +102,19 @@ class KafkaEdits(ProtocolEdits):
             return await self._compare_and_write(edit, deadline, at)
         from offsetmgr.kafka.groups.group_lock import acquire_lock
 
-        # A request for all partitions is shorter. But its response omits partitions whose only commit belongs to an
-        # open transaction, and is long if few of many partitions are edited.
+        # A request for all partitions is shorter than a request that names them. But its response omits partitions
+        # whose only commit belongs to an open transaction, and is long if the group has many more partitions than the
+        # edit.
         few_of_many = len(current.offsets) > 2 * len(edit.changes)
-        asked = list(edit.changes) if few_of_many or edit.changes.keys() - current.offsets.keys() else None
+        read_partitions = list(edit.changes) if few_of_many or edit.changes.keys() - current.offsets.keys() else None
         for attempts_left in reversed(range(_MAX_LOCK_ATTEMPTS)):
             try:
                 async with acquire_lock(self._client, edit.group, deadline, at) as lock:
-                    found = await lock.fetch(asked)
+                    found = await lock.fetch(read_partitions)
                     return GroupEditResult(edit.group, await execute(edit, found, lock.commit, lock.delete))
             except LockLost:
-                # This process was stopped for longer than the lock's session. Nothing was written, so it reads again.
+                # This process was suspended for longer than the lock's session timeout. Nothing was written, so the
+                # edit starts again.
                 if not attempts_left or asyncio.get_running_loop().time() >= deadline:
                     raise
         raise AssertionError("the last attempt returns or raises")
@@ -129,12 +131,12 @@ class KafkaEdits(ProtocolEdits):
             return replace(result, how=_not_confirmed("the group", error))
         outcomes, how = dict(result.outcomes), result.how
         for tp in written:
-            wanted, found = edit.changes[tp].after, after.offsets.get(tp, ABSENT)
+            planned, found = edit.changes[tp].after, after.offsets.get(tp, ABSENT)
             if (unreadable := after.errors.get(tp)) is not None:
                 how = _not_confirmed(str(tp), unreadable)
-            elif not same_value(found, wanted, COMPARED_FIELDS_WITHOUT_LOCK):
+            elif not same_value(found, planned, COMPARED_FIELDS_WITHOUT_LOCK):
                 outcomes[tp] = ChangeOutcome(
-                    EditStatus.FAILED, outcomes[tp].before, _overwritten_error(tp, wanted, found)
+                    EditStatus.FAILED, outcomes[tp].before, _overwritten_error(tp, planned, found)
                 )
         return replace(result, outcomes=outcomes, how=how)
 
@@ -143,8 +145,8 @@ def _not_confirmed(what: str, error: OffsetMgrError) -> str:
     return f"{COMPARED}; written, but not confirmed: offsetmgr could not read {what} again: {error}"
 
 
-def _overwritten_error(tp: TopicPartition, wanted: OffsetAndMetadata | None, found: Offset) -> Conflict:
-    did = "deleted the offset" if wanted is None else f"wrote {wanted.offset}"
+def _overwritten_error(tp: TopicPartition, planned: OffsetAndMetadata | None, found: Offset) -> Conflict:
+    did = "deleted the offset" if planned is None else f"wrote {planned.offset}"
     said = "no commit" if isinstance(found, Absent) else f"offset {found.offset}"
     return Conflict(
         str(tp), f"offsetmgr {did} and then found {said}: another client commits to the group", actual=found

@@ -1,8 +1,9 @@
-"""Committed offsets from the topic ``__consumer_offsets`` itself, for brokers that cannot list them.
+"""Reads committed offsets from the topic ``__consumer_offsets`` itself, for brokers that cannot list all groups and
+their partitions.
 
 Brokers of release 0.8.2 list neither groups nor the partitions of a group; brokers of 0.9 and 0.10.0 list only groups
-with members. The offsets topic contains all of them. The first read starts at the beginning of the topic, each later
-one where the previous one ended.
+with members. The offsets topic contains all groups and partitions. The first read starts at the beginning of the topic;
+each later read continues where the previous read ended.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ from offsetmgr.segments.offsets import OffsetsReplay
 _FETCH_BYTES: Final = 1024 * 1024
 _MAX_FETCH_BYTES: Final = 64 * 1024 * 1024
 _MAX_METADATA_WAIT_S: Final = 10.0
-"""Maximum time in seconds for requests of the topic's number of partitions."""
+"""Maximum time in seconds for finding out the topic's number of partitions."""
 _MIN_METADATA_WAIT_S: Final = 1.0
-"""Minimum of that time if the caller's deadline is nearer, because at least two responses are needed."""
+"""The reader allows at least this time, even if the caller's deadline is earlier, because it needs at least two
+responses."""
 _METADATA_RETRY_S: Final = 0.25
-"""Seconds between two of these requests."""
+"""Seconds between two requests for the number of partitions."""
 
-Groups: TypeAlias = dict[str, Mapping[TopicPartition, SavedOffset | None]]
-OnRead: TypeAlias = Callable[[int, int], object]
-"""Receives the number of records read and the total."""
+SavedGroups: TypeAlias = dict[str, Mapping[TopicPartition, SavedOffset | None]]
+OnRecordsRead: TypeAlias = Callable[[int, int], object]
+"""A progress callback. It receives the number of records read and the total."""
 
 
 class KafkaOffsetsTopic:
@@ -47,14 +49,15 @@ class KafkaOffsetsTopic:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self.on_read: OnRead = lambda _read, _all: None
+        self.on_read: OnRecordsRead = lambda _read, _all: None
         """Called repeatedly during a read, for progress."""
         self._leaders = PartitionLeaders(client)
         self._folds: dict[TopicPartition, OffsetsReplay] = {}
-        self._decoded: dict[TopicPartition, tuple[int, Groups]] = {}
-        """The decoded groups of each partition, and the offset of the log up to which they were decoded."""
+        self._decoded: dict[TopicPartition, tuple[int, SavedGroups]] = {}
+        """For each partition, the decoded groups and the log offset up to which the partition was decoded."""
         self._confirmed_count: int | None = None
-        """The number of partitions on which two responses agreed; None until then."""
+        """The number of partitions on which two responses agreed; None until two responses have agreed that the topic
+        exists."""
         self._reading = asyncio.Lock()
 
     async def groups(self, deadline: float) -> list[str]:
@@ -67,10 +70,10 @@ class KafkaOffsetsTopic:
         found = await self.read(deadline, groups)
         return {group: list(found.get(group, ())) for group in groups}
 
-    async def read(self, deadline: float, groups: Sequence[str] | None = None) -> Groups:
-        """Reads the topic up to its current end and returns each group's offsets with their commit times; None stands
-        for an offset that cannot be decoded. With ``groups``, only the partitions of these groups are read; the result
-        then contains all groups of these partitions.
+    async def read(self, deadline: float, groups: Sequence[str] | None = None) -> SavedGroups:
+        """Reads the topic up to its current end and returns each group's offsets with their commit times; the value
+        None means that the offset cannot be decoded. If ``groups`` is given, reads only those partitions of the offsets
+        topic that may contain these groups; the result then contains all groups in these partitions.
 
         Raises `OffsetMgrError` if a partition cannot be read, or has a key that cannot be decoded.
         """
@@ -86,7 +89,7 @@ class KafkaOffsetsTopic:
             starts = await self._list_offsets(new, EARLIEST, limit)
             positions = {tp: starts[tp] if tp in starts else self._folds[tp].end or 0 for tp in partitions}
             await self._read_up_to({tp: at for tp, at in positions.items() if at < ends[tp]}, ends, limit)
-            everything: Groups = {}
+            everything: SavedGroups = {}
             for tp in partitions:
                 everything |= self._groups_of(tp)
             return everything
@@ -94,9 +97,9 @@ class KafkaOffsetsTopic:
     async def _partition_count(self, limit: float) -> int:
         """Returns the number of partitions of the offsets topic; 0 if the cluster has other topics, but not this one.
 
-        A broker that has just started knows no topic until the controller sends the metadata, and after a failure of
-        the controller it may know only some partitions. So a response without any topic is an error, and a new number
-        is accepted only after two responses agree on it.
+        A broker that has just started knows no topic until the controller sends the metadata. If the controller fails
+        meanwhile, the broker may know only some partitions. So a response without any topic is an error, and a new
+        number is accepted only after two responses agree on it.
         """
         until = _from_now(min(max(limit, _MIN_METADATA_WAIT_S), _MAX_METADATA_WAIT_S))
         before = self._confirmed_count
@@ -114,16 +117,17 @@ class KafkaOffsetsTopic:
         raise ServerError(OFFSETS_TOPIC, why, hint)
 
     async def _count_in_one_response(self, deadline: float) -> int | None:
-        """Returns the number of partitions of the offsets topic according to one response (0: no such topic); None if
-        the response contains no topic at all.
+        """Returns the number of partitions of the offsets topic according to one response (0 if the topic does not
+        exist); None if the response contains no topic at all.
 
-        Brokers before 0.11 create the offsets topic if a request names it, so the first request asks for all topics.
+        Brokers before 0.11 create the offsets topic if a request names it. So requests ask for all topics until the
+        topic is known to exist.
         """
         names = [OFFSETS_TOPIC] if self._confirmed_count else None
         counts = await partition_counts(self._client, names, deadline)
         return counts.get(OFFSETS_TOPIC, 0) if counts else None
 
-    def _groups_of(self, tp: TopicPartition) -> Groups:
+    def _groups_of(self, tp: TopicPartition) -> SavedGroups:
         fold = self._folds.get(tp)
         if fold is None:
             return {}
@@ -133,7 +137,7 @@ class KafkaOffsetsTopic:
             decoded = decode(fold.newest)
             if decoded.errors:
                 raise decoded.errors[0]
-            groups: Groups = {one.group: {**one.offsets, **dict.fromkeys(one.errors)} for one in decoded.groups}
+            groups: SavedGroups = {one.group: {**one.offsets, **dict.fromkeys(one.errors)} for one in decoded.groups}
             cached = self._decoded[tp] = (end, groups)
         return cached[1]
 
@@ -204,8 +208,8 @@ def _whole_entries(data: bytes) -> bytes:
 
 
 def _possible_partitions(group: str, partitions: int) -> set[int]:
-    """Returns the partitions of the offsets topic that may contain a group. There are two, because an older
-    ``Utils.abs`` of Kafka computed another partition for some hashes."""
+    """Returns the partitions of the offsets topic that may contain a group. For some hashes there are two candidates,
+    because ``Utils.abs`` of older Kafka releases returned another value."""
     found = java_hash(group)
     return {abs(found) % partitions, (found & 0x7FFFFFFF) % partitions} if partitions else set()
 

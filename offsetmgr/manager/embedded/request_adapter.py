@@ -23,13 +23,13 @@ _RETRY_INTERVAL_S: Final = 0.02
 
 
 class RequestAdapter:
-    """Serves the calls of one program. ``other_owner`` returns the address of the other manager that owns a group, or
-    None if there is none or it is unknown. ``timeout`` (seconds) limits the retries of a request."""
+    """Serves the calls of one program. ``other_owner`` returns the address of the manager that owns a group, or None if
+    this process owns the group or the owner is unknown. ``timeout_s`` (seconds) limits the retries of a request."""
 
-    def __init__(self, runtime: ManagerRuntime, other_owner: Callable[[str], str | None], timeout: float) -> None:
+    def __init__(self, runtime: ManagerRuntime, other_owner: Callable[[str], str | None], timeout_s: float) -> None:
         self._runtime = runtime
         self._other_owner = other_owner
-        self._timeout = timeout
+        self._timeout_s = timeout_s
 
     async def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, allow_rewind: bool
@@ -37,10 +37,10 @@ class RequestAdapter:
         failures: dict[TopicPartition, OffsetMgrError] = {
             tp: UsageError(f"group {group}, {tp}", f"{after.offset} is not an offset")
             for tp, after in offsets.items()
-            if after.offset < 0  # a manager would carry out -1 with a condition as a deletion
+            if after.offset < 0  # in a conditional commit, -1 is a deletion
         }
         remaining = {tp: after for tp, after in offsets.items() if tp not in failures}
-        deadline = asyncio.get_running_loop().time() + self._timeout
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
         while remaining:
             expected: dict[tuple[str, int], int] = {}
             if not allow_rewind:
@@ -151,7 +151,7 @@ class RequestAdapter:
         """Sends a request, with retries while the shard is loading or has no owner, until the timeout. ``error_of``
         returns the error code of a response. Raises `NotCoordinator` if another manager owns the group."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout
+        deadline = loop.time() + self._timeout_s
         while True:
             response = await send(self._runtime)
             code = error_of(response)

@@ -1,10 +1,11 @@
 """Decodes OffsetCommit requests and encodes their responses, versions 2 to 9.
 
-It is hand-written, because commits are the most frequent requests. Usually no partition of a topic has metadata: then
-all of its partitions have the same size and are decoded by one call. Otherwise they are decoded one after the other.
-Version 10 has topic ids, which an offset manager does not have.
+The codec is hand-written for speed, because commits are the most frequent requests. If no partition of a topic has
+metadata (the usual case), all partitions of the topic have the same size, and one call decodes them. Otherwise, they
+are decoded one after the other. Version 10 is not supported, because it identifies topics by id and an offset manager
+stores topic names only.
 
-Source: OffsetCommitRequest.json and OffsetCommitResponse.json; tested against kio.
+The formats are from Kafka's OffsetCommitRequest.json and OffsetCommitResponse.json. Tests compare the codec with kio's.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _THROTTLE: Final = b"\0\0\0\0"
 _OFFSET: Final = struct.Struct(">iq")
 _OFFSET_EPOCH: Final = struct.Struct(">iqi")
 _ROW: Final = struct.Struct(">iq2x")
-"""A partition without metadata: the last two bytes are its length."""
+"""A partition without metadata. The last two bytes are the metadata's length (0 or -1)."""
 _ROW_EPOCH: Final = struct.Struct(">iqi2x")
 """A partition with a leader epoch and without metadata. In flexible versions the last two bytes are the metadata's
 length and the number of tags."""

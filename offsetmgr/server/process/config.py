@@ -13,8 +13,8 @@ from offsetmgr.server.network.limits import ServerLimits
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """The options of ``manager serve``. Times are in seconds unless the name has another unit; files are paths as the
-    user gave them."""
+    """The options of ``manager serve``. Times are in seconds unless the field's name ends with another unit. Files are
+    paths as the user gave them."""
 
     bootstrap: str
     connection: ConnectionConfig
@@ -25,16 +25,16 @@ class ServeOptions:
     store: str | None = None
     """The URI of the store to serve; None for the offset manager's own topic."""
     translate: OffsetTranslation | None = None
-    """How to translate offsets if the store belongs to a Kafka cluster other than ``bootstrap``; None if it does
-    not."""
+    """How to translate offsets if the store belongs to a Kafka cluster other than ``bootstrap``; None if the user did
+    not specify this."""
     topic: str = "__offsetmgr_offsets"
     partitions: int = 50
     replication_factor: int | None = None
     min_insync_replicas: int | None = None
     record_format: str = "avro"
     retention_ms: int = DEFAULT_RETENTION_MS
-    commit_timeout: float = 5.0
-    session: float = 10.0
+    commit_timeout_s: float = 5.0
+    session_timeout_s: float = 10.0
     standby: bool = True
     metrics_listen: tuple[str, int] | None = None
     tls_certificate: str | None = None

@@ -20,6 +20,7 @@ from offsetmgr.kafka.client.retries import remaining
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.releases import Versions
 from offsetmgr.kafka.protocol.request_sender import send_request
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 from offsetmgr.server.proxy.response_rewrite import NamedBroker
@@ -35,8 +36,6 @@ _log = logging.getLogger(__name__)
 _METADATA: Final = (ApiKey.METADATA, 8)
 _REFRESH_S: Final = 5.0
 _REQUEST_TIMEOUT_S: Final = 5.0
-
-Versions = Mapping[int, tuple[int, int]]
 
 
 class ProxyPorts(NamedTuple):
@@ -78,11 +77,11 @@ class Brokers:
         self._refresher: asyncio.Task[None] | None = None
 
     async def start(
-        self, service: SocketServer, host: str, ports: ProxyPorts, tls: ssl.SSLContext | None, timeout: float
+        self, service: SocketServer, host: str, ports: ProxyPorts, tls: ssl.SSLContext | None, timeout_s: float
     ) -> None:
         """Opens a listener for every current broker. Raises `OffsetMgrError`."""
         self._ports = _Ports(service, host, ports, tls)
-        await self._refresh(asyncio.get_running_loop().time() + timeout)
+        await self._refresh(asyncio.get_running_loop().time() + timeout_s)
         self._refresher = asyncio.create_task(self._refresh_loop())
 
     async def close(self) -> None:
@@ -113,8 +112,8 @@ class Brokers:
         return list(self._addresses.values())
 
     def alive(self) -> list[Address]:
-        """Returns the addresses of brokers to which a connection is open. If none is open (brokers close idle
-        connections), of those that responded last."""
+        """Returns the addresses of brokers to which a connection is open. If no connection is open (brokers close idle
+        connections), returns the addresses of all brokers that have responded before."""
         known = [node_id for node_id, probe in self._probes.items() if not probe.closed] or list(self._versions)
         return [self._addresses[node_id] for node_id in known]
 
@@ -151,7 +150,8 @@ class Brokers:
     # --- versions ------------------------------------------------------------------------------------
 
     async def versions(self, node_id: int | None) -> Versions:
-        """Returns the API versions that a broker supports now. For None, the versions that all known brokers support.
+        """Returns the API versions that a broker supports now. If ``node_id`` is None, returns the versions that all
+        known brokers support.
 
         Raises `OffsetMgrError` if the broker cannot be reached.
         """
@@ -173,7 +173,7 @@ class Brokers:
             raise Unreachable(f"broker {node_id}", "its address is unknown")
         probe = self._probes.get(node_id)
         if probe is None or probe.closed or probe.address != address:
-            # A new connection asks for the versions again, since the broker may have been upgraded.
+            # A new connection requests the API versions again, since the broker may have been upgraded.
             new = await BrokerConnection.open(address, self._security, _REQUEST_TIMEOUT_S)
             old = self._probes.get(node_id)
             self._probes[node_id] = new
@@ -193,7 +193,7 @@ class Brokers:
             except OffsetMgrError as error:
                 _log.info("could not refresh the list of brokers, trying again: %s", error)
             except Exception:
-                _log.exception("refreshing the brokers raised an unexpected exception (a defect); it is repeated")
+                _log.exception("refreshing the list of brokers raised an unexpected exception (a defect); trying again")
 
     async def _refresh(self, deadline: float) -> None:
         connection = await self._client.any_connection(deadline)

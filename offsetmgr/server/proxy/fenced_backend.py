@@ -1,8 +1,9 @@
 """`MemberFencingBackend`: wraps a backend so that it accepts commits only from current members of a group.
 
 If the `MemberFence` can decide about a commit, the commit proceeds or fails at once. Otherwise the backend asks the
-real coordinator, and the commits of that member wait in their order. Then they are checked and passed on in one step.
-Deletions are first sent to the real coordinator, which rejects them while the group has members.
+real coordinator, and the member's commits wait in order. When the coordinator has responded, the backend checks the
+waiting commits and passes them on in one step. Deletions are first sent to the real coordinator, which rejects them
+while the group has members.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from offsetmgr.server.backend import Backend, ManagerAddress
 from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.proxy.member_fence import MemberFence
 
-_Waiting = deque[tuple[CommitRequest, asyncio.Future[CommitResponse]]]
+_CommitQueue = deque[tuple[CommitRequest, asyncio.Future[CommitResponse]]]
 
 COORDINATOR_TIMEOUT_S: Final = 4.0
 """How long a commit may wait for the real coordinator before it fails with COORDINATOR_NOT_AVAILABLE."""
@@ -42,7 +43,7 @@ manager; the client gets a retriable error instead."""
 
 
 class _MemberKey(NamedTuple):
-    """A member in one generation; its waiting commits keep their order."""
+    """A member in one generation, whose waiting commits form one queue."""
 
     group: str
     generation: int
@@ -59,7 +60,7 @@ class MemberFencingBackend:
         self._fence = fence
         self._coordinators = coordinators
         self._clock = clock
-        self._waiting: dict[_MemberKey, _Waiting] = {}
+        self._waiting: dict[_MemberKey, _CommitQueue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._deleting: Counter[str] = Counter()
         self._deleted: dict[str, asyncio.Future[None]] = {}
@@ -93,12 +94,12 @@ class MemberFencingBackend:
         )
 
     def _reject(self, code: int) -> asyncio.Future[CommitResponse]:
-        self._counters["relay_commits_refused_total"] += 1
+        self._counters["relay_commits_rejected_total"] += 1
         return _done(CommitResponse(code))
 
     async def _resolve(self, key: _MemberKey, instance_id: str | None) -> None:
-        """Asks the coordinator until the fence can decide, then passes on or rejects all waiting commits in one
-        step."""
+        """Asks the coordinator until the fence can decide, then passes on or rejects all of the member's waiting
+        commits in one step."""
         deadline = asyncio.get_running_loop().time() + COORDINATOR_TIMEOUT_S
         error: int | None = ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
@@ -132,7 +133,7 @@ class MemberFencingBackend:
         ownership_epoch = self._inner.ownership_epoch(group)
         evidence_epoch = self._fence.evidence_epoch(group, ownership_epoch)
         sent = self._clock()
-        self._counters["relay_members_asked_total"] += 1
+        self._counters["relay_member_requests_total"] += 1
         try:
             if generation < 0:
                 idle = (await self._coordinators.prove_idle([group], deadline)).get(group)
@@ -162,8 +163,8 @@ class MemberFencingBackend:
     # --- deletes ------------------------------------------------------------------------------------
 
     async def delete_group(self, group: str) -> int:
-        """Deletes the group at the real coordinator, which rejects it if the group has members, then here. Members that
-        join meanwhile wait until the deletion ends."""
+        """Deletes the group at the real coordinator, which rejects the deletion if the group has members, then in the
+        inner backend. Members that join meanwhile wait until the deletion ends."""
         if code := self._inner.ownership_error(group):
             return code
         self._begin_deletion(group)
@@ -180,8 +181,8 @@ class MemberFencingBackend:
             self._end_deletion(group)
 
     async def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> DeleteResponse:
-        """Deletes offsets at the real coordinator, which rejects topics that members subscribe to, then the others
-        here."""
+        """Deletes offsets at the real coordinator, which rejects topics that members subscribe to. Then deletes the
+        offsets of the other topics in the inner backend."""
         if code := self._inner.ownership_error(group):
             return DeleteResponse(code)
         self._begin_deletion(group)
@@ -208,8 +209,8 @@ class MemberFencingBackend:
             self._end_deletion(group)
 
     def _coordinator_error(self, group: str, code: int) -> int:
-        """Returns the client's error code for an error of the real coordinator. It must not make the client look for
-        another manager."""
+        """Returns the client's error code for an error of the real coordinator. The code must not cause the client to
+        look for another manager."""
         if code in _FINAL_CODES:
             return code
         self._coordinators.forget(group)
@@ -230,7 +231,7 @@ class MemberFencingBackend:
             self._deleted.pop(group).set_result(None)
 
     async def wait_for_commits(self, group: str) -> None:
-        """Waits for running deletions too, so that they have ended when a member joins."""
+        """Also waits for running deletions, so that they have ended when a member joins."""
         while (deleted := self._deleted.get(group)) is not None:
             await asyncio.shield(deleted)
         await self._inner.wait_for_commits(group)

@@ -1,13 +1,14 @@
 """`DualStoreBackend`: reads and writes the two stores of a dual store (data rule "dual commit: Kafka first").
 
-A commit goes to the primary. The accepted values go to the secondary (`secondary`), and the client gets its response
-when both stores have them. If the secondary fails, the client gets a successful response all the same; the failure is
-logged and counted, and the write is retried in the background. If the outcome of a write to the primary is unknown, the
-value is read later and passed on if it was written (`in_doubt_writes`).
+A commit is written to the primary first. The values that the primary accepts are then written to the secondary
+(`secondary`), and the client gets its response when both stores have the values. If the write to the secondary fails,
+the client still gets a successful response; the failure is logged and counted, and the write is retried in the
+background. If the outcome of a write to the primary is unknown, the value is read from the primary later, and written
+to the secondary if the primary has it (`in_doubt_writes`).
 
-A fetch returns the larger of both values. While a rewind is not yet written to the secondary, it returns the primary's
-value. Pending values are kept only in memory: after a crash the next start updates the secondary
-(`secondary_reconcile`), and the next commit of a partition makes both equal.
+A fetch returns the larger of both values. While a rewind is not yet written to the secondary, a fetch returns the
+primary's value. Values that wait for the secondary are kept only in memory. After a crash, the next start updates the
+secondary (`secondary_reconcile`), and the next commit of a partition makes both values equal.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from offsetmgr.server.store_backends.single_store import (
     list_groups,
     read_store_capabilities,
 )
-from offsetmgr.server.store_backends.store_calls import Outcomes
+from offsetmgr.server.store_backends.store_calls import ChangeOutcomes
 from offsetmgr.server.store_backends.store_executor import StoreExecutor
 from offsetmgr.stores.dual import DualStore
 from offsetmgr.stores.dual_policy import accepted_by_primary
@@ -61,7 +62,8 @@ class DualStoreBackend(SingleStoreBackend):
         return False
 
     def failure(self) -> str | None:
-        """The failure of either store: an offset that only one store holds is not safe."""
+        """The failure of either store. A failure of one store is reported, because an offset that only one store holds
+        is not safe."""
         failures = [executor.health.failure() for executor in (self.executor, self._secondary_executor)]
         return "; ".join(filter(None, failures)) or None
 
@@ -78,7 +80,7 @@ class DualStoreBackend(SingleStoreBackend):
         await read_store_capabilities(self._secondary_executor)
 
     async def read(self, group: str, partitions: Sequence[TopicPartition] | None) -> GroupOffsets:
-        rewinding = self._secondary.rewinding(group)  # before the reads, which may miss writes that end meanwhile
+        rewinding = self._secondary.rewinding(group)  # first: a write that ends during the reads may be missing in them
         reads = [executor.read(group, partitions) for executor in (self.executor, self._secondary_executor)]
         primary, secondary = await asyncio.gather(*map(asyncio.shield, reads))
         both = self._store.merged(primary, secondary)
@@ -124,11 +126,11 @@ class DualStoreBackend(SingleStoreBackend):
             "primary_in_doubt": self._in_doubt.count,
         }
 
-    async def close(self, grace: float) -> None:
+    async def close(self, grace_s: float) -> None:
         if self._reconciliation is not None:
             self._reconciliation.cancel()
         self._in_doubt.close()
-        if left := await self._secondary.flush(grace):
+        if left := await self._secondary.flush(grace_s):
             what = {"store": self._secondary_executor.store.uri, "partitions": left}
             _log.error(
                 "stopped before the secondary store received all commits; the next start writes the missing ones",
@@ -136,10 +138,10 @@ class DualStoreBackend(SingleStoreBackend):
             )
         self._secondary.close()
         await self._secondary_executor.close()
-        await super().close(grace)
+        await super().close(grace_s)
 
     def _on_written(
-        self, group: str, changes: Mapping[TopicPartition, Change], outcomes: Outcomes
+        self, group: str, changes: Mapping[TopicPartition, Change], outcomes: ChangeOutcomes
     ) -> asyncio.Future[None] | None:
         self._in_doubt.record(group, changes, outcomes)
         accepted = {

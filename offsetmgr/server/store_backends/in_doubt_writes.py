@@ -1,8 +1,8 @@
 """`InDoubtWrites`: finds out whether writes with an unknown outcome reached a dual store's primary.
 
-It reads the primary until it responds. If the value is there, it is written to the secondary too. A client usually
-retries after a retriable error, and the retry settles the matter; a client that does not retry would leave the commit
-only in the primary.
+It reads the primary until the primary responds. If the primary has the value, the value is written to the secondary
+too. A client usually retries after a retriable error, and the retry writes both stores. Without this module, the commit
+of a client that does not retry could remain in the primary only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupOffsets
 from offsetmgr.server.store_backends.secondary import Secondary
-from offsetmgr.server.store_backends.store_calls import Outcomes
+from offsetmgr.server.store_backends.store_calls import ChangeOutcomes
 from offsetmgr.server.store_backends.store_errors import outcome_unknown
 from offsetmgr.server.store_backends.store_executor import StoreExecutor
 
@@ -35,7 +35,7 @@ class InDoubtWrites:
         """Number of partitions in doubt."""
         return sum(map(len, self._writes.values()))
 
-    def record(self, group: str, changes: Mapping[TopicPartition, Change], outcomes: Outcomes) -> None:
+    def record(self, group: str, changes: Mapping[TopicPartition, Change], outcomes: ChangeOutcomes) -> None:
         """Records the outcomes of a write to the primary. Call it for all writes, in order within each group."""
         if group not in self._writes and all(outcome.error is None for outcome in outcomes.values()):
             return
@@ -44,7 +44,8 @@ class InDoubtWrites:
             if outcome.error is None:
                 held.pop(tp, None)
             elif outcome_unknown(outcome.error):
-                # A new list object: `_resolve` recognizes by identity that the value it has read is outdated.
+                # A new list object, so that `_resolve` can detect by its identity that the value which it has read is
+                # outdated.
                 held[tp] = [*held.get(tp, ()), changes[tp].after]
         if not held:
             del self._writes[group]

@@ -1,4 +1,5 @@
-"""Bulk calls of a store, for its threads: each returns a result for every group, also after an error."""
+"""Bulk calls of a store, which run in the store's threads. Each call returns a result for every group, even after an
+error."""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ from offsetmgr.stores.dual_calls import fetch_group
 
 _log = logging.getLogger(__name__)
 
-Outcomes: TypeAlias = Mapping[TopicPartition, ChangeOutcome]
+ChangeOutcomes: TypeAlias = Mapping[TopicPartition, ChangeOutcome]
 
 
-def edit_groups(store: OffsetStore, edits: Sequence[GroupEdit]) -> dict[str, Outcomes]:
-    """Executes edits of different groups; returns the outcomes of each, also after an error."""
-    found: dict[str, Outcomes] = {}
+def edit_groups(store: OffsetStore, edits: Sequence[GroupEdit]) -> dict[str, ChangeOutcomes]:
+    """Executes edits of different groups; returns the outcomes of each edit, even after an error."""
+    found: dict[str, ChangeOutcomes] = {}
     error: OffsetMgrError = ServerError(store.uri, "the store did not answer for the group")
     try:
         for result in store.edit(edits):
@@ -37,7 +38,7 @@ def edit_groups(store: OffsetStore, edits: Sequence[GroupEdit]) -> dict[str, Out
 
 
 def read_groups(store: OffsetStore, requested: Mapping[str, list[TopicPartition] | None]) -> dict[str, GroupOffsets]:
-    """Reads many groups; returns a result for each of them, also after an error."""
+    """Reads many groups; returns a result for each group, even after an error."""
     found: dict[str, GroupOffsets] = {}
     error: OffsetMgrError = ServerError(store.uri, "the store did not answer for the group")
     try:
@@ -60,7 +61,7 @@ def read_groups(store: OffsetStore, requested: Mapping[str, list[TopicPartition]
     return {group: found.get(group) or GroupOffsets(group, {}, error=error) for group in requested}
 
 
-def all_failed(partitions: Iterable[TopicPartition], error: OffsetMgrError) -> Outcomes:
+def all_failed(partitions: Iterable[TopicPartition], error: OffsetMgrError) -> ChangeOutcomes:
     return dict.fromkeys(partitions, ChangeOutcome(EditStatus.FAILED, None, error))
 
 
