@@ -1,6 +1,7 @@
 """The entry point ``offsetmgr``: the list of command groups, and the handling of their failures.
 
-A group's module is imported only when one of its commands is used, so that ``--help`` answers at once.
+The module of a command group is imported only when one of its commands is used, because importing all modules would
+delay ``--help``.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ REGISTRY: Final[dict[str, tuple[str, str]]] = {
 EPILOG: Final = (
     "Exit codes: 0 done; 1 failed, partly failed, or a check found a difference; 2 wrong usage. "
     "--debug, anywhere on the command line, prints the traceback of an error. "
-    "Precedence of settings: flags, then OFFSETMGR_* variables, then the config file's context "
+    "Settings come from flags, else from OFFSETMGR_* variables, else from a context of the config file "
     "($OFFSETMGR_CONFIG, or offsetmgr/config.toml under $XDG_CONFIG_HOME)."
 )
 
 
 class LazyGroup(TyperGroup):
-    """Command groups that are imported on use; listing them needs no import."""
+    """Imports the module of a command group when the group is used; listing the groups imports none."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer hands it over
         return list(REGISTRY)
@@ -73,7 +74,7 @@ class LazyGroup(TyperGroup):
             raise UnsupportedOperation(f"offsetmgr {cmd_name}", "this installation does not contain it") from missing
         command = typer.main.get_group(getattr(module, attribute))  # get_command would add completion options
         command.name = cmd_name
-        for subcommand in command.commands.values():  # the whole first paragraph, which typer would cut
+        for subcommand in command.commands.values():  # show the whole first paragraph, which typer would truncate
             subcommand.short_help = " ".join((subcommand.help or "").split("\n\n")[0].split())
         sigint.uninstall()
         return command
@@ -155,8 +156,8 @@ def main() -> None:
     # Commands create tens of thousands of rows without reference cycles. A garbage collection after every 700 objects
     # costs 15 % of the time, one after every 50,000 still 5 %.
     gc.set_threshold(400_000, 20, 100)
-    # A client's own thread needs microseconds for each response, but it waits for this thread each time. With Python's
-    # default of 5 ms, the server idles while this thread builds rows.
+    # A client library's own thread needs only microseconds for each response, but waits for the interpreter lock while
+    # this thread builds rows. With Python's default switch interval of 5 ms, the server would be idle meanwhile.
     sys.setswitchinterval(0.0002)
     code = FAILED
     try:
@@ -176,13 +177,14 @@ def main() -> None:
     if code:
         _flush_or_discard()
     # At exit the interpreter searches all objects for cycles, which takes three times as long as the rest of the exit.
-    # Freezing the objects avoids it; no object here needs to be finalized.
+    # Freezing the objects avoids this search; none of them needs to be finalized.
     gc.freeze()
     sys.exit(code)
 
 
 def _flush_or_discard() -> None:
-    """After a failure, writes the remaining output if possible; a failure to do so was already reported."""
+    """Writes the remaining output of a failed command. If that is impossible, drops it without a message, because the
+    failure was already reported."""
     try:
         sys.stdout.flush()
     except (OSError, OffsetMgrError, AttributeError):

@@ -32,14 +32,15 @@ def describe(connect: ConnectFlags, output: FormatOption = OutputFormat.TABLE) -
     """Print the release and the capabilities of each broker.
 
     Brokers do not report their release. offsetmgr infers it from the request versions that a broker supports: it shows
-    the oldest release that supports them. JSON and CSV have a row for each broker and capability.
+    the oldest release that supports all these versions. JSON and CSV have a row for each broker and capability.
     """
     from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 
     cluster = connect.cluster("cluster describe")
     if not isinstance(cluster, KafkaCluster):
         raise UnsupportedOperation(
-            "cluster describe", "only librdkafka supports the login to these brokers, and this command does not use it"
+            "cluster describe",
+            "only librdkafka supports the login to these brokers, and this command does not use librdkafka",
         )
     brokers = cluster.describe_brokers()
     if output is not OutputFormat.TABLE:
@@ -70,5 +71,5 @@ def _capability_rows(brokers: list[ClusterBroker]) -> Iterator[tuple[Any, ...]]:
         having = [str(number) for number, versions in known if capability.supported_by(versions)]
         everywhere, nowhere = len(having) == len(known), not having
         on = "yes" if everywhere else "no" if nowhere else f"on {', '.join(having)}"
-        without = None if everywhere else capability.without or "operations that need it are refused"
+        without = None if everywhere else capability.without or "operations that need this capability are refused"
         yield capability.name, capability.since, on, without

@@ -28,7 +28,8 @@ Wait = Annotated[
         "--wait",
         metavar="SECONDS",
         min=0,
-        help="How long to wait for the controller; unfinished items are then listed and continue.",
+        help="How long to wait for the controller. Then the command lists unfinished items and ends; the controller "
+        "continues.",
     ),
 ]
 
@@ -61,7 +62,7 @@ class ControllerRequest:
 
     @property
     def todo(self) -> list[Row]:
-        """Rows to be carried out; empty if one rejected row rejects all."""
+        """The rows to submit; empty if a row was rejected and one rejected row rejects the whole request."""
         if self.all_or_nothing and self.rejected:
             return []
         return [row for row in self.rows if row.needed and row.rejected is None]
@@ -186,8 +187,8 @@ def _plan_note(row: Row) -> str | None:
 
 
 class _ProgressLine:
-    """Progress on stderr: a line that is overwritten on a terminal, otherwise a new one after a change or from time to
-    time."""
+    """Progress on stderr. On a terminal, one line is overwritten; otherwise a new line is printed after a change or
+    from time to time."""
 
     def __init__(self, name: str) -> None:
         self._name = name

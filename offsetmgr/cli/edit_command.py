@@ -51,7 +51,7 @@ MAX_FAILURES_SHOWN: Final = 200
 def cross_cluster_check(
     what: str, source: OriginStore, target: OffsetStore, translate: OffsetTranslation | None
 ) -> CrossClusterCheck:
-    """Compares the Kafka clusters of both sides, and prints the result unless they are the same.
+    """Compares the Kafka clusters of source and target, and prints the result unless both are the same cluster.
 
     Raises `OtherCluster` if the target must not get the source's offsets.
     """
@@ -63,7 +63,8 @@ def cross_cluster_check(
 
 
 def _topic_ids(store: OffsetStore, proposal: EditPlan) -> Mapping[str, str]:
-    """The ids of the topics that the edit writes, if the store has them. Before-images are valid only for these ids."""
+    """The ids of the topics whose offsets the edit writes, if the store knows topic ids. Before-images are valid only
+    while the topics have these ids."""
     return store.topic_ids({change.partition.topic for group in proposal for change in group.changes if change.writes})
 
 
@@ -92,7 +93,7 @@ class Edit:
         self.as_csv = as_csv
         """Whether stdout gets only the new offsets, in the CSV form of kafka-consumer-groups --export."""
         self.print_undo = print_undo
-        """Whether the commands that undo it are printed at its end; ``undo`` holds them in any case."""
+        """Whether the command lines that undo the edit are printed at its end; ``undo`` contains them in any case."""
         self.undo: list[str] = []
         """Command lines that undo the changes; empty if nothing was changed."""
         self.followup_options = connect.followup_options
@@ -132,8 +133,8 @@ class Edit:
             note(f"warning: {weakness.text}")
 
     def _show(self, proposal: EditPlan) -> None:
-        """Prints the plan on stdout. During execution, machine-readable formats get the outcomes instead, when they are
-        known."""
+        """Prints the plan on stdout. With --execute, JSON and CSV contain the outcomes instead, which are printed when
+        they are known."""
         if self.as_csv:
             write_plain_csv(_kafka_rows(proposal))
         elif self.output is OutputFormat.TABLE or not self.execute:
@@ -157,7 +158,7 @@ class Edit:
         failures: list[tuple[str, TopicPartition | None, OffsetMgrError]] = []
         counts = dict.fromkeys(EditStatus, 0)
         not_atomic: set[str] = set()
-        # outcomes other than "written", by group; a group that is missing here has no outcome
+        # partitions with an outcome other than "written", by group; a group that is missing here has no result
         other_outcomes: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]] = {}
         undo, results = self._execute(proposal, path, guard)
         try:
@@ -201,8 +202,8 @@ class Edit:
     def _note_late_deletions(
         self, proposal: EditPlan, other_outcomes: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]]
     ) -> None:
-        """Prints how many deleted offsets remain for a while, if the brokers cannot delete single offsets."""
-        if all(weakness.capability != DELETES_OFFSETS for weakness in self._weaknesses):
+        """If the brokers cannot delete single offsets, prints how many deleted offsets remain for a while."""
+        if all(weakness.subject != DELETES_OFFSETS for weakness in self._weaknesses):
             return
         deleted = sum(
             change.after is None and change.writes and change.partition not in other_outcomes.get(group.group, ())
@@ -217,9 +218,9 @@ class Edit:
             )
 
     def _execute(self, proposal: EditPlan, path: Path, guard: Guard) -> tuple[list[str], Iterator[GroupEditResult]]:
-        """Starts the edit. Returns the command lines that undo it, and an iterator of its results.
+        """Starts the edit. Returns the command lines that undo the edit, and an iterator of the results.
 
-        Each store of a pair has its own before-images.
+        If the store is a pair, each of its two stores gets its own file of before-images.
         """
         tool = f"offsetmgr {__version__}"
         store = self.store
@@ -281,7 +282,8 @@ def _plan_rows(proposal: Iterable[GroupEditPlan]) -> Iterator[tuple[Any, ...]]:
 
 
 def _rejection(error: OffsetMgrError) -> str:
-    """The note of a rejected row. The members of an active group are not repeated: the list of errors has them."""
+    """The note of a rejected row. The note does not name the members of an active group, because the list of errors
+    names them."""
     return "refused: active" if isinstance(error, GroupActive) else f"refused: {error.why or error.what}"
 
 

@@ -21,7 +21,7 @@ BROKEN_PIPE: Final = 141
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during the work; ``remaining`` describes the rest and how to continue."""
+    """Ctrl-C stopped a command before its end; ``remaining`` describes what is not done and how to continue."""
 
     def __init__(self, remaining: str) -> None:
         super().__init__(remaining)
@@ -37,7 +37,7 @@ def report(error: BaseException, *, debug: bool = False) -> int:
     if debug:
         traceback.print_exception(error)
     if isinstance(error, SystemError) and isinstance(error.__cause__, KeyboardInterrupt):
-        error = error.__cause__  # Ctrl-C while C code, such as librdkafka's binding, called Python
+        error = error.__cause__  # Ctrl-C arrived while C code, such as librdkafka's binding, called Python
     if isinstance(error, KeyboardInterrupt):
         remaining = error.remaining if isinstance(error, Interrupted) else "stopped before the end"
         _print_line(f"interrupted: {remaining}")
@@ -57,7 +57,8 @@ def report(error: BaseException, *, debug: bool = False) -> int:
 
 
 def report_and_exit_code(errors: Iterable[OffsetMgrError]) -> int:
-    """Prints errors that accompany results, each text and each remedy once. Returns 1 if there are any, else 0."""
+    """Prints errors that accompany results; identical errors and hints are printed once. Returns 1 if there are errors,
+    else 0."""
     failed = list(errors)
     for text in dict.fromkeys(_one_line(str(error)) for error in failed):
         _print_line(f"error: {text}")
@@ -79,7 +80,8 @@ def _report_offsetmgr_error(error: OffsetMgrError) -> int:
 def _command_line_message(error: BaseException) -> str | None:
     """The text of an error from the option parser.
 
-    It is recognized by its attributes, because some versions of typer contain their own copy of click.
+    The error is recognized by its attributes, not by its class, because some versions of typer contain their own copy
+    of click.
     """
     format_message = getattr(error, "format_message", None)
     return _one_line(format_message()) if callable(format_message) else None

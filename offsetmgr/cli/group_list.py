@@ -35,7 +35,7 @@ app = typer.Typer()
 
 
 class _ListCommand(typer.core.TyperCommand):
-    """A command whose ``--state`` may go without a value."""
+    """A command whose option ``--state`` may be given without a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         remaining_args: list[str] = []
@@ -83,7 +83,7 @@ def list_groups(
         if isinstance(found, OffsetMgrError):
             errors.append(found)
             return None
-        # A store with the group's offsets still has the group, so it is not dead.
+        # The store still has offsets of the group, so the group is shown as empty, not as dead.
         return None if found is None else "EMPTY" if found.state == "DEAD" else found.state
 
     rows = ((name, shown(name))[: 1 if state is None else 2] for name in names)

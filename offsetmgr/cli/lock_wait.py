@@ -1,4 +1,5 @@
-"""Makes commands wait for the group locks of other or killed runs, with messages meanwhile."""
+"""Makes commands wait until the group locks of other or killed runs of offsetmgr have ended, and prints messages
+meanwhile."""
 
 from __future__ import annotations
 
@@ -34,8 +35,9 @@ class LockWait:
         note(f"waiting up to {max(seconds, 1):.0f} s for the lock of another or a killed run of offsetmgr on {named}")
 
 
-def lock_waiting_directory(directory: DescribeGroups) -> DescribeGroups:
-    """Wraps a source of group members for commands that edit: it waits until group locks of other runs have ended."""
+def lock_waiting_source(directory: DescribeGroups) -> DescribeGroups:
+    """Wraps a function that describes groups, for commands that edit: the wrapper waits until the group locks of other
+    runs have ended."""
     return wait_for_leftover_locks(directory, SystemClock(), LockWait())
 
 
@@ -44,7 +46,7 @@ class _LockWaitingCluster:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._directory = lock_waiting_directory(cluster.describe_groups)
+        self._directory = lock_waiting_source(cluster.describe_groups)
 
     def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
         return self._directory(groups)

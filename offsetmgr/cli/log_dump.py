@@ -74,7 +74,8 @@ class Isolation(StrEnum):
 
 
 class Log(NamedTuple):
-    """One log to dump: segments of one partition, which is None if no directory names it."""
+    """One log to dump: the segments of one partition. ``partition`` is `None` if the directory name is not that of a
+    partition."""
 
     partition: TopicPartition | None
     segments: tuple[Segment, ...]
@@ -164,8 +165,8 @@ def dump(
 ) -> None:
     """Print the messages in log files, in every format since Kafka 0.8.
 
-    The command reads only, needs no broker, and can read the files of a running one. It reports damage and shows the
-    rest. Tables cut long keys and values; --format json and csv print them whole.
+    The command writes nothing and needs no broker; it can also read the files of a running broker. It reports damaged
+    messages and shows the others. Tables cut long keys and values; --format json and csv print them whole.
     """
     from offsetmgr.segments.compression import MAX_DECOMPRESSED_BYTES
     from offsetmgr.segments.entries import MAX_ENTRY_BYTES
@@ -225,7 +226,7 @@ def _logs_at(path: Path, chosen: Any, failed: OnError) -> Iterator[Log]:
         return
     directories = list(partitions_in(path))
     if not directories and not has_partition_dir_name(path):
-        raise CorruptData(str(path), "it contains no partition's directory and is not one", "as in orders-0")
+        raise CorruptData(str(path), "it is not a partition directory and contains none", "as in orders-0")
     if not directories:
         partition = partition_of(path)
         if chosen.matches(partition):
@@ -241,7 +242,7 @@ def _logs_at(path: Path, chosen: Any, failed: OnError) -> Iterator[Log]:
 
 
 def _partition_named_by(directory: Path) -> TopicPartition | None:
-    """The partition that the name of a file's directory contains; None if the name is not a partition's."""
+    """The partition that a directory name denotes, as in orders-0; `None` if the name is not that of a partition."""
     from offsetmgr.segments.partition import partition_of
 
     try:
@@ -251,7 +252,7 @@ def _partition_named_by(directory: Path) -> TopicPartition | None:
 
 
 def _limited(rows: Iterator[tuple[Any, ...]], max_rows: int | None) -> Iterator[tuple[Any, ...]]:
-    """At most ``max_rows`` rows, with progress unless the rows themselves scroll on a terminal."""
+    """At most ``max_rows`` rows. Shows progress, unless the rows are printed on a terminal."""
     from itertools import islice
 
     return islice(rows if sys.stdout.isatty() else progress(rows, "reading"), max_rows)

@@ -69,7 +69,7 @@ ExportTarget = Annotated[
     typer.Option(
         "--to",
         metavar="URI",
-        help="Target: a new file:PATH (.avro, .csv, .zk, .json), written without --execute; or a store.",
+        help="Target: a new file:PATH (.avro, .csv, .zk, .json), which is written even without --execute; or a store.",
         show_default=False,
     ),
 ]
@@ -124,11 +124,12 @@ def offsets(
     before_image: BeforeImage = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Save committed offsets from the disks of a lost cluster: the latest of each group, read without a broker.
+    """Save the latest committed offsets of each group from the disks of a lost cluster, without a broker.
 
-    Without --to the command prints them. If several brokers have replicas of a partition, it reads the longest. It cuts
-    a damaged tail as a broker's recovery would. Damage elsewhere is an error of that partition: the command reads the
-    others, and the exit code is 1. It leaves out the offsets of unfinished transactions.
+    Without --to the command prints them. If several brokers have replicas of a partition, the command reads the longest
+    replica. It ignores a damaged tail, as a broker's recovery would. If a partition is damaged elsewhere, the command
+    reports an error, reads the other partitions, and exits with code 1. It leaves out the offsets of unfinished
+    transactions.
     """
     from offsetmgr.cli.scenario import parse_datetime
     from offsetmgr.groups.disk_layout import find_topic_directories
@@ -197,7 +198,7 @@ def _reject_inapplicable(target: StoreUri | None, of_files: dict[str, bool], of_
 
 
 def _write_file(target: StoreUri, saved: _SavedOffsets, *, overwrite: bool) -> None:
-    """Writes a snapshot, as ``offsets export`` does. It includes errors if its format supports them."""
+    """Writes a snapshot, as ``offsets export`` does. The snapshot includes read errors if its format supports them."""
     from offsetmgr.core.version import __version__
     from offsetmgr.groups.disk_layout import DiskLogs, cluster_id
     from offsetmgr.segments.broker_lock import require_unused_parent
@@ -232,7 +233,7 @@ def _write_file(target: StoreUri, saved: _SavedOffsets, *, overwrite: bool) -> N
 
 
 class _NothingFound(OffsetMgrError):
-    """Raised instead of writing an empty file, so that none is created or replaced."""
+    """Raised if there are no offsets to write, so that no empty file is created and no file is replaced."""
 
 
 def _require_any(groups: Iterator[GroupOffsets]) -> Iterator[GroupOffsets]:
@@ -289,7 +290,8 @@ class _SavedOffsets:
                 yield (name, tp[0], tp[1], "committed", offset, metadata, epoch, committed, expires, at)
 
     def offsets(self, *, errors: bool = True) -> Iterator[GroupOffsets]:
-        """The groups in the form for stores; without ``errors``, unreadable offsets are only reported."""
+        """The groups in the form that stores accept. If ``errors`` is false, unreadable offsets are reported but not
+        included."""
         from offsetmgr.groups.disk_recovery import group_offsets
 
         for group in self.groups():
@@ -348,5 +350,5 @@ class _SavedOffsets:
         self._failed = True
         report_and_exit_code([error])
 
-    def read(self, done: int, total: int) -> None:
+    def on_progress(self, done: int, total: int) -> None:
         self._meter.show(done, total)

@@ -61,8 +61,9 @@ def recover(
     """Truncate logs after their last valid entry, as a broker does after a crash: in a copy, or in place.
 
     For a partition's directory, the command checks the segments that a broker would recover, from its recovery point to
-    the newest. If it truncates one, the later segments are REMOVED. A file is processed by itself. Logs of a running
-    broker are never written; the command reports how it determined that none runs.
+    the newest. If it truncates a segment, it REMOVES the later ones. If a single segment file is given, the command
+    processes only that file. The command never writes to logs of a running broker, and reports how it determined that
+    no broker is running.
     """
     if in_place == (to is not None):
         both = "both --to and --in-place are given" if in_place else "neither --to nor --in-place is given"
@@ -122,7 +123,7 @@ class _Recovery:
         self._targets: dict[Path, Path] = {}
 
     def examined(self, paths: Iterable[Path]) -> list[tuple[Path, ExaminedSegment]]:
-        """Each log file and each partition's directory, with the segment in which it ends."""
+        """Each log file and each partition's directory, with the segment in which its valid data ends."""
         from offsetmgr.segments.truncation import scan_in_steps, unflushed
 
         logs = []
@@ -160,7 +161,7 @@ class _Recovery:
                 if target.exists():
                     raise FileFailure(str(target), "exists already", "name another directory with --to")
                 if target in self._targets:
-                    why = f"{self._targets[target]} would be copied to it as well"
+                    why = f"{self._targets[target]} would be copied to the same path"
                     raise FileFailure(str(target), why, "recover one after the other, each with a directory of its own")
                 check_parent_unused(target)
                 self._targets[target] = source

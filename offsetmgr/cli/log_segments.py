@@ -60,7 +60,7 @@ def sources(path: Path, errors: list[OffsetMgrError]) -> Iterator[tuple[Path, tu
 
 
 def mib_in(segments: Iterable[Segment]) -> int:
-    """The approximate number of progress steps for them."""
+    """The approximate number of progress steps for reading these segments."""
     return sum(_size(segment) // _MIB + 1 for segment in segments)
 
 

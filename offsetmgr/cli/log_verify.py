@@ -35,11 +35,11 @@ def verify(
     only_damaged: Annotated[bool, typer.Option("--only-damaged", help="Leave out segments that are sound.")] = False,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Check that every entry of every segment is complete, has the right checksum and a plausible offset.
+    """Check that every entry of every segment is complete, and has the right checksum and a plausible offset.
 
-    SOUND is the number of bytes before the first damage, NEXT-OFFSET the log's end there, BROKER what Kafka's own
-    recovery would do with the segment. The command writes nothing. Exit code 0: everything is valid; 1: something is
-    not.
+    SOUND is the number of bytes before the first damage. NEXT-OFFSET is the log end offset at that position. BROKER is
+    what Kafka's own recovery would do with the segment. The command writes nothing. The exit code is 0 if everything is
+    valid, else 1.
     """
     errors: list[OffsetMgrError] = []
     segments = list(_segments(paths, errors))

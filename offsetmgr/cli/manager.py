@@ -203,11 +203,11 @@ def serve(
     ] = 600_000,
     log_format: Annotated[LogFormat, typer.Option("--log-format", help="How events are logged.")] = LogFormat.TEXT,
 ) -> None:
-    """Run a manager until Ctrl-C or SIGTERM; it then hands its shards over and exits.
+    """Run a manager until Ctrl-C or SIGTERM. The manager then hands its shards over to other managers and exits.
 
-    With --bootstrap-server alone it stores offsets in its own topic, shared with all managers of that topic. With
-    --store URI it serves that store instead: a ZooKeeper to modern clients, or dual: for dual commit. The store's
-    offsets must belong to the Kafka cluster of --bootstrap-server.
+    By default, offsets are stored in a topic, which all managers of that topic share. With --store URI, the manager
+    serves that store instead: zookeeper: for modern clients, or dual: for dual commit. The store's offsets must belong
+    to the Kafka cluster of --bootstrap-server.
     """
     print_hangups()
     from offsetmgr.server.logs import start_logging
@@ -217,7 +217,7 @@ def serve(
 
     bootstrap = connect.resolved.bootstrap_server
     if translate is not None and connect.flags.store is None:
-        raise UsageError("--translate", "works only with --store: the manager's topic is in its clients' cluster")
+        raise UsageError("--translate", "works only with --store: a manager's topic is in the cluster of its clients")
     if bootstrap is None:
         raise UsageError("manager serve", "no brokers are known", "add --bootstrap-server HOST:PORT")
     _require_paired_options(tls_certificate, tls_key, relay_ports, relay=relay)
@@ -229,7 +229,7 @@ def serve(
         advertise=advertised,
         relay=relay,
         relay_ports=port_range(relay_ports) if relay_ports else None,
-        # Only the flag: a store from a context, or the brokers, must not be served by accident.
+        # Only the flag --store counts: the manager must not serve a store from a context, or the brokers, by accident.
         store=connect.flags.store,
         translate=translate,
         topic=offsets_topic,

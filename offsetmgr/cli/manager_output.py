@@ -138,11 +138,11 @@ def alarms(reports: Sequence[ManagerReport]) -> Iterator[str]:
 
 def unreadable_records(shard: Mapping[str, Any]) -> int:
     """Number of records of a shard that its owner cannot decode: values, and keys of unknown versions."""
-    return int(shard["unreadable"]) + int(shard.get("unknown_keys", 0))  # older managers do not report it
+    return int(shard["unreadable"]) + int(shard.get("unknown_keys", 0))  # older managers do not report unknown keys
 
 
 def stores_in_topic(status: Mapping[str, Any]) -> bool:
-    """Whether its offsets are in shards, and not in a store of another kind."""
+    """Whether the manager stores offsets in the shards of a topic, not in another store."""
     return str(status["store"]).startswith("topic ")
 
 

@@ -20,8 +20,8 @@ Descriptions = Mapping[str, GroupDescription | OffsetMgrError]
 def registry_directory(session: ZookeeperSession) -> DescribeGroups:
     """Members that old consumers registered in ``/consumers/G/ids``, and their partitions in ``/consumers/G/owners``.
 
-    ZooKeeper stores no group state. A group with members is STABLE, one without members EMPTY, one without a znode
-    DEAD.
+    ZooKeeper stores no group state. A group with members is reported as STABLE, a group without members as EMPTY, and a
+    group without a znode as DEAD.
     """
 
     def describe(groups: Iterable[str]) -> Descriptions:
@@ -68,12 +68,13 @@ def cluster_directory(cluster: Cluster) -> DescribeGroups:
 
 
 def empty_directory(groups: Iterable[str]) -> Descriptions:
-    """Members of groups in files, which have no consumers: none."""
+    """Describes groups in snapshot files, which have no members."""
     return {group: GroupDescription(group, "DEAD") for group in groups}
 
 
 def merged_directory(first: DescribeGroups, second: DescribeGroups) -> DescribeGroups:
-    """The members of both sources. A group's state is that of the first, unless only the second has members."""
+    """The members of both sources. The state of a group is the state from the first source, unless only the second
+    source has members."""
 
     def describe(groups: Iterable[str]) -> Descriptions:
         names = list(groups)
@@ -86,8 +87,8 @@ def merged_directory(first: DescribeGroups, second: DescribeGroups) -> DescribeG
 def with_registered_members(coordinator: DescribeGroups, cluster: Cluster, session: ZookeeperSession) -> DescribeGroups:
     """The coordinator's members, and old consumers registered in ZooKeeper.
 
-    With dual commit, old consumers commit to the group without being its members. A ZooKeeper of another cluster is
-    ignored.
+    With dual commit, old consumers commit to the group in Kafka, although they are not its members there. The members
+    in ZooKeeper are ignored if it belongs to another cluster.
     """
     with_registry = merged_directory(coordinator, registry_directory(session))
 
@@ -101,7 +102,8 @@ def with_registered_members(coordinator: DescribeGroups, cluster: Cluster, sessi
 
 
 def _is_other_cluster(session: ZookeeperSession, cluster: Cluster) -> bool:
-    """Whether this ZooKeeper is known to be another cluster's; False if one of the two has no id (before 0.10.1)."""
+    """Whether this ZooKeeper is known to belong to another cluster. False if ZooKeeper or the brokers report no cluster
+    id (before 0.10.1)."""
     from offsetmgr.zookeeper.nodes import paths
     from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
 

@@ -44,7 +44,7 @@ def apply_command(
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
 ) -> None:
-    """Write the offsets of a plan. After an interruption, run it again to continue."""
+    """Write the offsets of a plan. After an interruption, run the same command again to continue."""
     from offsetmgr.migration.apply import apply, check_endpoint
 
     plan, state = open_plan(plan_path)

@@ -1,4 +1,5 @@
-"""``offsetmgr migrate finalize``: ends the dual phase on evidence."""
+"""``offsetmgr migrate finalize``: ends the dual phase after a new verification and the proof that no member writes only
+to the source."""
 
 from __future__ import annotations
 
@@ -44,10 +45,11 @@ def finalize_command(
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
 ) -> None:
-    """End the dual phase: verify again, prove that no member writes only to the source, and record it.
+    """End the dual phase: verify again, prove that no member writes only to the source, and record the end in the
+    journal.
 
-    With --delete-source it also deletes the source's offsets; the journal keeps their before-images. To go back after
-    that, create a plan in the other direction (migrate rollback --reverse-plan).
+    With --delete-source, the command also deletes the source's offsets; the journal keeps their before-images. To go
+    back after the deletion, create a plan in the other direction (migrate rollback --reverse-plan).
     """
     from offsetmgr.migration.evidence import EvidenceThresholds
     from offsetmgr.migration.finalize import finalize

@@ -62,7 +62,7 @@ def mirror_command(
             "--settle",
             metavar="MS",
             min=0,
-            help="How long to watch a Kafka group for commits of other clients before the first copy.",
+            help="Before the first copy to a Kafka group: how long to watch the group for commits of other clients.",
         ),
     ] = 2000,
     window: Annotated[
@@ -73,7 +73,8 @@ def mirror_command(
         bool,
         typer.Option(
             "--trust-zookeeper-only",
-            help="Live old consumers commit only to ZooKeeper: accept their groups without watching them.",
+            help="Accept groups with live old consumers without watching them. Use this only if these consumers "
+            "commit only to ZooKeeper.",
         ),
     ] = False,
     yes: Yes = False,
@@ -81,14 +82,15 @@ def mirror_command(
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
 ) -> None:
-    """Keep a target in step with a source, forward only, until Ctrl-C (or, with --once, until nothing is left to copy).
+    """Copy new offsets from a source to a target, forward only, until Ctrl-C (or, with --once, until nothing is left to
+    copy).
 
-    This is for consumers that cannot commit to both. On Kafka 0.9 and later the mirror holds each group of the target,
-    so no other client can commit to it; a consumer that starts with the group takes it over, and the mirror of that
-    group ends. Kafka 0.8.2 has no group lock: there the mirror reads and compares just before each write, and reads
-    again after it. The mirror accepts a group with live old consumers after it has seen each consumer that owns
-    partitions commit only to ZooKeeper: a consumer that commits to both could not commit to Kafka while the mirror
-    holds its group.
+    This is for consumers that cannot commit to both stores. On Kafka 0.9 and later, the mirror holds a lock on each
+    group of the target, so no other client can commit to the group. If a consumer starts with the group, it takes the
+    group over, and the mirror of that group ends. Kafka 0.8.2 has no group lock: there the mirror reads and compares
+    just before each write, and reads again after it. While the mirror holds a group, a consumer that commits to both
+    stores could not commit to Kafka. Therefore the mirror accepts a group with live old consumers only after it has
+    seen each consumer that owns partitions commit only to ZooKeeper.
     """
     from offsetmgr.migration.mirror import Mirror
 
@@ -153,7 +155,7 @@ def _require_equal_layouts(source: OffsetStore, target: OffsetStore) -> None:
 
 
 def _show_plan(sides: SourceAndTarget, header: PlanHeader, translate: OffsetTranslation | None) -> float:
-    """Prints how the clusters of both sides relate and when offsets expire.
+    """Prints whether source and target belong to the same Kafka cluster, and when offsets expire.
 
     Returns the interval in seconds at which the mirror commits its offsets again.
     """

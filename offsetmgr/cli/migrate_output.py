@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from offsetmgr.migration.verify import PartitionResult, VerifySummary
 
 SHOWN: Final = 20
-"""Maximum number of printed lines of a kind; the rest is counted."""
+"""Maximum number of printed lines of one kind; only the number of further lines is printed."""
 
 MEANING: Final[Mapping[str, str]] = {
     Action.COPY: "will be written",
@@ -34,11 +34,11 @@ MEANING: Final[Mapping[str, str]] = {
     Action.REFUSE_TOPIC_MISSING: "refused: the topic does not exist in Kafka",
     Action.REFUSE_PARTITION_MISSING: "refused: the partition does not exist in Kafka",
     Action.REFUSE_OUT_OF_RANGE: "refused: outside the log",
-    Action.REFUSE_BYTE_POSITION: "refused: a byte position of Kafka 0.7, which is no offset",
-    Action.REFUSE_UNSUPPORTED_TARGET: "refused: an offset, but the target holds byte positions of Kafka 0.7",
+    Action.REFUSE_BYTE_POSITION: "refused: is a byte position of Kafka 0.7, not an offset",
+    Action.REFUSE_UNSUPPORTED_TARGET: "refused: is an offset, but the target holds byte positions of Kafka 0.7",
     Action.REFUSE_UNREADABLE: "refused: one side could not be read; fix the cause and create a new plan, or exclude it",
     Action.REFUSE_RECREATED: "refused: the topic was recreated after the commit",
-    Action.REFUSE_LOST: "refused: copied, but deleted or expired since",
+    Action.REFUSE_LOST: "refused: the offset was copied, and was deleted or has expired since",
 }
 
 STEP_COLUMNS: Final = (
@@ -111,7 +111,7 @@ def show_plan_header(header: PlanHeader) -> None:
 
 
 def show_weaknesses(weaknesses: Iterable[str]) -> None:
-    """Prints the guarantees that are weaker with the target's brokers."""
+    """Prints the guarantees that offsetmgr cannot fully give with the target's brokers."""
     for weakness in weaknesses:
         note(f"warning {weakness}")
 
@@ -141,7 +141,8 @@ def show_expiry(header: PlanHeader, summary: PlanSummary, at_ms: int) -> None:
 
 
 def show_mirror_expiry(retention_ms: int, refresh_s: float) -> None:
-    """Prints when offsets would expire that a mirror has written and commits again every ``refresh_s`` seconds."""
+    """Prints how often (every ``refresh_s`` seconds) a mirror commits its offsets again, and when they expire after its
+    end."""
     note(
         f"expiry  the mirror commits its offsets again every {refresh_s / 60:,g} min; after it ends, offsets that no"
         f" consumer commits expire within {retention_ms / 60_000:,g} min (offsets.retention.minutes)"

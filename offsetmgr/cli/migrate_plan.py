@@ -94,7 +94,8 @@ def plan_command(
 ) -> None:
     """Decide which offsets a migration writes, and save them as a plan; nothing else is changed.
 
-    The plan is frozen: apply writes exactly its offsets, and only where the target is unchanged since.
+    The plan does not change later: apply writes exactly the plan's offsets, and writes an offset only if the target's
+    offset has not changed since the plan was made.
     """
     if (output is None) is (draft_partition_map is None):
         raise UsageError("migrate plan", "needs either --output FILE or --draft-partition-map FILE")

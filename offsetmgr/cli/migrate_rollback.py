@@ -65,8 +65,8 @@ def rollback_command(
 ) -> None:
     """Restore what apply overwrote and remove what it created.
 
-    After the group's cutover, before-images would rewind it. Then use --reverse-plan, which creates a plan in the other
-    direction.
+    If a group already consumes from the target, restoring before-images would rewind it. Then use --reverse-plan, which
+    creates a plan in the other direction.
     """
     from offsetmgr.migration.rollback import rollback
 
@@ -85,14 +85,14 @@ def rollback_command(
     if state.apply.intents and state.finalized_at is None:
         note(f"restores {plan.header.target.uri} to what it held before {plan_path} was applied")
         migrate_output.show_weaknesses(
-            found.text for found in target.weaknesses() if found.capability == KEEPS_ACTIVE_OFFSETS
+            found.text for found in target.weaknesses() if found.subject == KEEPS_ACTIVE_OFFSETS
         )
         note("partitions whose offset has changed since are " + ("overwritten (--force)" if force else "refused"))
         confirm(f"roll back {counted(len(state.apply.intents), 'group')}?", yes=yes)
     with plan_executor(plan, "undo", target, wait_empty) as (executor, state):
         try:
             report = rollback(plan, state, executor, force=force)
-        except JournalError:  # the journal has no writes; the target shows whether that is true
+        except JournalError:  # the journal records no writes; the comparison with the target shows whether that is true
             _compare_others(plan, state, target)
             raise
     migrate_output.show_report(report, "restored")
@@ -119,8 +119,8 @@ def _created(plan: PlanFile, state: MigrationState) -> Iterator[int]:
 
 
 def late_deletion_note(store: OffsetStore) -> str:
-    """A note for stores that do not delete offsets at once; otherwise empty."""
-    return next((found.text for found in store.weaknesses() if found.capability == DELETES_OFFSETS), "")
+    """A note if the store does not delete offsets at once, else an empty string."""
+    return next((found.text for found in store.weaknesses() if found.subject == DELETES_OFFSETS), "")
 
 
 def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore) -> int:

@@ -43,16 +43,17 @@ if TYPE_CHECKING:
 STEP_TEXT: Final = {
     "announced": "asked all members to stop committing",
     "acknowledged": "all members have stopped committing",
-    "copied": "the store that stays has all offsets",
+    "copied": "the store that is used next has all offsets",
     "compared": "compared both stores; no client has committed meanwhile",
     "changed": "the new mode is in effect",
-    "followed": "read which members have acknowledged it",
+    "followed": "read which members have acknowledged the new mode",
 }
 
 app = typer.Typer()
 
 SESSION_TIMEOUT_MS: Final = 10_000
-"""ZooKeeper session timeout of the switch. If the switch is killed, its members return to the old mode after it."""
+"""ZooKeeper session timeout of the switch. If the switch is killed, the members return to the old mode after this
+time."""
 COLUMNS: Final = (
     Column("group"),
     Column("member"),
@@ -79,7 +80,10 @@ def switch_command(
     group: OneGroup,
     to: Annotated[Mode, typer.Option("--to", help="New storage mode of the group's offsets.")],
     declare: Annotated[
-        bool, typer.Option("--declare", help="Set the initial mode (where members commit today).")
+        bool,
+        typer.Option(
+            "--declare", help="Record --to as the initial mode, in which the members already commit; copy nothing."
+        ),
     ] = False,
     ack_timeout: Annotated[
         int,
@@ -88,7 +92,10 @@ def switch_command(
         ),
     ] = 30_000,
     stay: Annotated[
-        bool, typer.Option("--stay", help="Keep waiting after that until Ctrl-C, instead of returning to the old mode.")
+        bool,
+        typer.Option(
+            "--stay", help="After --ack-timeout, keep waiting until Ctrl-C instead of returning to the old mode."
+        ),
     ] = False,
     translate: TranslateOption = None,
     execute: Execute = False,
@@ -98,10 +105,11 @@ def switch_command(
 ) -> None:
     """Change where a group's offsets are stored while its members run: zookeeper, dual, kafka, and back.
 
-    This is for members that follow the mode: offsets=switched of ZookeeperConsumer, and every program that commits to a
-    switched: store. They stop committing but keep consuming. The switch copies missing offsets to the store that stays
-    and compares both stores. Then the members continue in the new mode. If the switch is killed, the group has either
-    the old mode or the new one. Name both stores: --zookeeper and --bootstrap-server, or --store switched:NAME.
+    Use this only if all members follow the commit mode: consumers that use ZookeeperConsumer with offsets=switched, and
+    programs that commit to a switched: store. During the switch, the members stop committing but keep consuming. The
+    switch copies missing offsets to the store that is used next, and compares both stores. Then the members commit in
+    the new mode. If the switch is killed, the group has either the old mode or the new one. Name both stores:
+    --zookeeper and --bootstrap-server, or --store switched:NAME.
     """
     from offsetmgr.core.commit_mode import CommitMode
     from offsetmgr.migration.live.live_migration import LiveMigration, SwitchSides
@@ -240,7 +248,10 @@ def _waiting_notes() -> Any:
 
 def _show_before(snapshot: SwitchSnapshot, group: str, to: Any, format: OutputFormat, *, quiet: bool) -> None:
     storage = snapshot.state.storage
-    note(f"group {group}: {storage.mode.value}, epoch {storage.epoch}, by {storage.who}; to {to.value}")
+    note(
+        f"group {group} is in mode {storage.mode.value} (epoch {storage.epoch}, set by {storage.who}); "
+        f"new mode: {to.value}"
+    )
     if not quiet:
         rows = [(group, f.name, f.node.host, f.node.process, f.node.epoch, None, None) for f in snapshot.followers]
         write_rows(COLUMNS, rows, format)
@@ -267,7 +278,7 @@ def _show_after(evidence: SwitchEvidence, format: OutputFormat) -> None:
     write_rows(COLUMNS, rows, format)
     held = (evidence.changed_ms - evidence.began_ms) / 1000
     note(
-        f"switched group {evidence.group} {evidence.start.value} -> {evidence.to.value}, epoch {evidence.epoch}: "
+        f"switched group {evidence.group} {evidence.old_mode.value} -> {evidence.to.value}, epoch {evidence.epoch}: "
         f"{count_of(len(evidence.members), 'member')} had stopped, {count_of(len(evidence.copies), 'offset')} copied, "
         f"{count_of(evidence.compared, 'partition')} compared; commits waited {held:.1f} s"
     )

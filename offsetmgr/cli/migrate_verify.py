@@ -40,7 +40,8 @@ def verify_command(
     )
     checked = progress(verifier.results(), "partitions verified")
     everything = all_rows or format is not OutputFormat.TABLE
-    # After a rollback nearly all offsets are missing, as intended. They are counted, and only --all lists them.
+    # After a rollback, nearly all planned offsets are missing in the target, as intended. They are counted; only --all
+    # lists them.
     unlisted = {Status.EQUAL, Status.MISSING} if state.undo.may_have_written else {Status.EQUAL}
     rows = (migrate_output.verify_row(v) for v in checked if everything or v.status not in unlisted)
     first = next(rows, None)
@@ -48,7 +49,7 @@ def verify_command(
         write_rows(migrate_output.VERIFY_COLUMNS, _with_first(first, rows), format)
     migrate_output.show_verify_summary(verifier.summary)
     if state.undo.may_have_written:
-        note("this plan was rolled back: the target holds its before-images again, so it differs from the plan")
+        note("this plan was rolled back: the target holds its old offsets again, so it differs from the plan")
     if not verifier.summary.ok:
         raise typer.Exit(1)
 

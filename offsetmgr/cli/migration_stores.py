@@ -75,7 +75,7 @@ class SourceAndTarget:
     ) -> SourceAndTarget:
         """The sides of the reverse migration, from the plan's target to its source.
 
-        The configurations keep their meaning: ``from_config`` is for the plan's source.
+        ``from_config`` and ``to_config`` still mean the sides of the plan: ``from_config`` is for the plan's source.
         """
         return cls(connect, header.target.uri, header.source.uri, to_config, from_config)
 
@@ -108,7 +108,8 @@ class SourceAndTarget:
         return lock_waiting_cluster(self._connect.cluster_at(named, self._connect.resolved.connection))
 
     def logs(self) -> Logs | None:
-        """Like `cluster`, for requests about logs only: an open Kafka store can serve them over its connections."""
+        """Like `cluster`, but only for requests about logs. If one side is a Kafka store, the requests use its
+        connections."""
         from offsetmgr.stores.kafka import KafkaStore
         from offsetmgr.stores.kafka_logs import KafkaLogs
         from offsetmgr.stores.uri import parse_uri
@@ -141,7 +142,7 @@ class SourceAndTarget:
 
             def ask(groups: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
                 found = {}
-                # No old consumer registers under a name that Kafka allows and ZooKeeper does not.
+                # A group whose name is not allowed as a znode name cannot have registered old consumers.
                 for group in members_many(session, filter(can_be_group, groups)):
                     if group.error is not None:
                         raise group.error
@@ -183,7 +184,7 @@ class SourceAndTarget:
             yield legacy_groups(session)
 
     def retention_ms(self) -> int | None:
-        """How long the target keeps offsets; None if unknown or unlimited."""
+        """How long the target keeps offsets, in milliseconds; `None` if the time is unknown or unlimited."""
         from offsetmgr.stores.uri import parse_uri
 
         if parse_uri(self._uris["target"]).kind != "kafka" or (cluster := self.cluster()) is None:
@@ -198,8 +199,8 @@ class SourceAndTarget:
     def member_gate(
         self, plan: PlanFile, exclusive: bool, rules: EvidenceThresholds, window: ObservationWindow
     ) -> FinalizeGate:
-        """The gate that checks which members write only to the source. Raises `UsageError` if that cannot be
-        checked."""
+        """The gate that checks whether members write only to the source. Raises `UsageError` if offsetmgr cannot check
+        this for the two stores."""
         from offsetmgr.core.commit_mode import CommitMode
         from offsetmgr.migration.finalize_gates import CoordinatorGate, InactivityGate, NoMembersGate, OldConsumerGate
         from offsetmgr.migration.group_observer import GroupView, ZookeeperRegistry
@@ -235,5 +236,5 @@ class SourceAndTarget:
 
         connection = self._connection("source")
         bootstrap = bootstrap_of(self._uris["source"], connection)
-        assert bootstrap is not None  # its kind is one of _COORDINATED
+        assert bootstrap is not None  # the kind of the source is one of _COORDINATED
         return lock_waiting_cluster(self._connect.cluster_at(bootstrap, connection))

@@ -58,7 +58,8 @@ def _cells(group: str, tp: TopicPartition, found: Offset) -> tuple[Any, ...]:
 class UncommittedTopics:
     """Reports topics that --topic gives by full name and in which groups have no commits.
 
-    For a group that --group names, it is an error. For the others it is a note, if no group has a commit in the topic.
+    If --group names a group that has no commit in such a topic, this is an error. For other groups, a note is printed
+    if none of them has a commit in the topic.
     """
 
     def __init__(self, uri: str, topics: TopicSelection, errors: ReadErrorReport) -> None:
@@ -80,7 +81,7 @@ class UncommittedTopics:
         self._seen.update(set(self._topics.named()).difference(missing))
 
     def report(self, shown: int | None) -> None:
-        """Prints the topics without a commit in any group, or that the result is empty.
+        """Prints the topics in which no group has a commit, or a note that the result is empty.
 
         ``shown`` is the number of printed rows, or None if rows were left out on purpose.
         """

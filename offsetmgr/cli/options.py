@@ -44,7 +44,7 @@ BootstrapServer = Annotated[
     typer.Option(
         "--bootstrap-server",
         metavar="HOST:PORT,...",
-        help="Kafka brokers. They are the store as well, unless --store or --zookeeper names another.",
+        help="Kafka brokers. They are also the store, unless --store or --zookeeper names another store.",
         show_default=False,
     ),
 ]
@@ -138,7 +138,7 @@ TranslateOption = Annotated[
     OffsetTranslation | None,
     typer.Option(
         "--translate",
-        help="Allow another Kafka cluster as the target. none: offsets stay the same, as its topics are equal copies.",
+        help="Allow another Kafka cluster as the target. none: equal topics, so offsets stay the same.",
         show_default=False,
     ),
 ]
@@ -249,9 +249,11 @@ class ConnectFlags:
         return self._clusters[bootstrap]
 
     def kafka_counterpart(self, store: OffsetStore) -> OffsetStore | None:
-        """The Kafka store of the cluster whose ZooKeeper is ``store``: groups that have left ZooKeeper commit there.
+        """The Kafka store of the cluster whose ZooKeeper is ``store``. Groups that no longer commit to ZooKeeper commit
+        there.
 
-        None if no brokers are known, or if they belong, or may belong, to another cluster; the latter is printed.
+        Returns `None` if no brokers are known. If the brokers belong or may belong to another cluster, prints a warning
+        and returns `None`.
         """
         from offsetmgr.cli.render import note
         from offsetmgr.core.log_origin import compare_origins
@@ -288,7 +290,7 @@ class ConnectFlags:
     def directory(self, uri: str | None = None, *, edits: bool = False) -> DescribeGroups:
         """A function that describes the live members of groups of the selected store, or of ``uri``.
 
-        If the command ``edits``, it waits for the group locks of killed runs.
+        If ``edits`` is true, the function waits until group locks of killed runs have ended.
         """
         from offsetmgr.cli.members_source import (
             cluster_directory,
@@ -303,9 +305,9 @@ class ConnectFlags:
         if (bootstrap := bootstrap_of(uri, self.resolved.connection)) is not None:
             coordinators = cluster_directory(self.cluster_at(bootstrap, self.resolved.connection))
             if edits:
-                from offsetmgr.cli.lock_wait import lock_waiting_directory
+                from offsetmgr.cli.lock_wait import lock_waiting_source
 
-                coordinators = lock_waiting_directory(coordinators)
+                coordinators = lock_waiting_source(coordinators)
             found.append(coordinators)
         if (connect := zookeeper_of(uri, self.resolved.connection)) is not None:
             found.append(registry_directory(self._session(connect)))
@@ -316,8 +318,8 @@ class ConnectFlags:
     def directory_for_edit(self, uri: str | None = None) -> DescribeGroups:
         """Like `directory`, for a command that edits.
 
-        For a Kafka store it also includes the old consumers of a known ZooKeeper (--zookeeper, OFFSETMGR_ZOOKEEPER, the
-        context), because they may commit to both.
+        For a Kafka store, the result also includes the old consumers that are registered in a known ZooKeeper
+        (--zookeeper, OFFSETMGR_ZOOKEEPER, the context), because they may commit to both ZooKeeper and Kafka.
         """
         from offsetmgr.cli.members_source import with_registered_members
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of

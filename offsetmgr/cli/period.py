@@ -91,7 +91,8 @@ def _read_started(nodes: BarrierStateStore) -> BarrierView:
 
 
 def _read_consistent(nodes: BarrierStateStore) -> BarrierView:
-    """Reads the nodes of a run, again if the run advanced meanwhile. Raises `Conflict` if no period was ever opened."""
+    """Reads the nodes of a run, and reads them again if the run advanced meanwhile. Raises `Conflict` if the run has
+    not opened a period yet."""
     view = _read_started(nodes)
     for _ in range(_MAX_READS):
         if view.seen.barrier() is not None:
@@ -115,8 +116,8 @@ def status(
 ) -> None:
     """Show the open period: which partitions hold it open, for how long, and which members consume them.
 
-    A partition holds the period open until it has finished it. Such partitions come first. A partition without an owner
-    has no live member that consumes it.
+    A partition holds the period open until the period is finished for that partition. Partitions that hold the period
+    open come first. A partition without an owner is consumed by no live member.
     """
     from offsetmgr.period.status import status_of
 
@@ -165,7 +166,7 @@ def history(
 ) -> None:
     """List closed periods: times, the partitions and offsets that each member finished, and how long each was open.
 
-    For jobs with fixed offset ranges it also shows their attempts and published outputs.
+    For jobs with fixed offset ranges, the list also shows their attempts and published outputs.
     """
     from offsetmgr.cli.period_output import history_rows
     from offsetmgr.period.history import History
@@ -189,7 +190,7 @@ def rerun(
     length: Annotated[str, typer.Option("--length", metavar="PnDTnHnMnS", help="The length of the periods.")],
     until: Annotated[
         str | None,
-        typer.Option("--until", metavar="TIME", help="End of the range; without it, the present.", show_default=False),
+        typer.Option("--until", metavar="TIME", help="End of the range (default: the present).", show_default=False),
     ] = None,
     name: Annotated[
         str | None,
@@ -201,7 +202,9 @@ def rerun(
     then: Annotated[
         str,
         typer.Option(
-            "--then", metavar="close|live", help="At its end: close the run, or continue with the live run's periods."
+            "--then",
+            metavar="close|live",
+            help="At the end of the range: close the run, or continue with the live run's periods.",
         ),
     ] = "close",
     execute: Execute = False,
@@ -211,7 +214,7 @@ def rerun(
     (--instead).
 
     A separate run has its own root and members, independent of the live run. With --instead, the next period that the
-    live run opens is in the past, and its members must rewind their own offsets.
+    live run opens is in the past, and the members of the live run must rewind their own offsets.
     """
     from offsetmgr.cli.scenario import parse_datetime, parse_duration
     from offsetmgr.period import rerun as reruns

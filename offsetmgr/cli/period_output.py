@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 def history_rows(
     closed: Mapping[int, ClosedPeriod], works: Mapping[tuple[int, str], Work]
 ) -> Iterator[tuple[Any, ...]]:
-    """Rows with the columns of `offsetmgr.cli.period`. A period that is not closed has only the rows of its jobs."""
+    """Rows with the columns of `offsetmgr.cli.period`. A period that is not closed yet has only the rows of its
+    jobs."""
     for number in sorted({*closed, *(number for number, _ in works)}):
         period = closed.get(number)
         jobs = [work for (of, _), work in sorted(works.items()) if of == number]

@@ -46,7 +46,8 @@ def plan_executor(
 ) -> Iterator[tuple[Executor, MigrationState]]:
     """Holds the journal open, turns Ctrl-C into a clean stop, and prints progress on stderr.
 
-    The state is read again under the journal's lock: another process may have worked during a prompt.
+    The state is read again after the journal is locked, because another process may have executed the plan during a
+    prompt.
     """
     clock = SystemClock()
     with (

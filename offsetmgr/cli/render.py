@@ -44,10 +44,11 @@ class OutputFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: ``name`` for programs, ``title`` for people; ``right`` aligns numbers.
+    """A column. ``name`` is the key in JSON and CSV, ``title`` the heading in tables. ``right`` aligns the values to
+    the right.
 
-    A table omits an ``optional`` column if it is empty, and always a ``detail`` column. The values of a ``time`` column
-    are milliseconds since 1970, which tables show as a time (UTC).
+    A table omits an ``optional`` column if the column is empty, and always omits a ``detail`` column. The values of a
+    ``time`` column are milliseconds since 1970, which tables show as a time (UTC).
     """
 
     name: str
@@ -198,7 +199,8 @@ def _write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> in
 def _table_columns(
     columns: Sequence[Column], values: list[tuple[Any, ...]], *, whole: bool
 ) -> list[tuple[int, _PaddedCells]]:
-    """The shown columns of a table, with their widths in the first rows. ``whole``: these are all rows of the table."""
+    """The shown columns of a table, with widths that fit ``values``. ``whole`` says whether these are all rows of the
+    table."""
     shown = []
     for i, column in enumerate(columns):
         encode = _time_cell if column.time else _cell
@@ -231,7 +233,8 @@ def note(text: str) -> None:
 
 
 def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """Passes ``items`` on, with progress on stderr: an overwritten line on a terminal, else a line from time to time.
+    """Yields ``items``, and shows progress on stderr: on a terminal one overwritten line, else a new line from time to
+    time.
 
     Silent for the first second.
     """

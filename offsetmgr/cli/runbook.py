@@ -33,7 +33,7 @@ Baseline = Annotated[
     typer.Option(
         "--baseline",
         metavar="FILE",
-        help="The runbook's JSON from before the bounce, which lists the members of that time.",
+        help="The runbook JSON that was written before the bounce; it lists the members at that time.",
         show_default=False,
     ),
 ]
@@ -49,7 +49,11 @@ AcceptIdle = Annotated[
     typer.Option("--accept-idle", help="Accept partitions without traffic if the offsets show that nothing is lost."),
 ]
 AcceptSpare = Annotated[
-    bool, typer.Option("--accept-spare", help="Accept new members that own no partition, without evidence.")
+    bool,
+    typer.Option(
+        "--accept-spare",
+        help="Accept new members that own no partition, although there is no evidence of where they commit.",
+    ),
 ]
 
 app = typer.Typer(
@@ -233,7 +237,7 @@ def bounce(
     ],
     start: Annotated[
         PhaseName | None,
-        typer.Option("--from-phase", help="Present phase of the group; without it, inferred.", show_default=False),
+        typer.Option("--from-phase", help="Present phase of the group (default: inferred).", show_default=False),
     ] = None,
     baseline: Baseline = None,
     start_baseline: Annotated[
@@ -251,7 +255,8 @@ def bounce(
             "--state",
             metavar="FILE",
             callback=file_to_write,
-            help="Progress, for resuming (bounce-GROUP-PHASE.json); the commands' output goes to FILE's .log.",
+            help="Save progress in FILE, so that the command can be resumed (default: bounce-GROUP-PHASE.json). "
+            "The output of the commands goes to a file of the same name with the suffix .log.",
             show_default=False,
         ),
     ] = None,

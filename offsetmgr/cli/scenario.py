@@ -54,7 +54,8 @@ def scenario_of(
 ) -> Scenario:
     """The scenario that the options select. ``crossing`` compares the cluster of a file with the target's.
 
-    Raises `UsageError` for no scenario, several, or an invalid one, and `OtherCluster`.
+    Raises `UsageError` unless the options select exactly one valid scenario, and `OtherCluster` if the file belongs to
+    another cluster.
     """
     chosen: list[Scenario] = []
     if options.to_earliest:

@@ -1,7 +1,7 @@
 """Handles Ctrl-C before a command has begun, while its modules are imported: the process ends with one line and exit
 code 130.
 
-This module imports few others, and none of offsetmgr's, because Ctrl-C can still interrupt imports before `install`.
+This module imports few modules, and none of offsetmgr, because Ctrl-C during these imports is not handled yet.
 """
 
 from __future__ import annotations

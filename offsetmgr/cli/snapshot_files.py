@@ -102,8 +102,8 @@ def export(
 
 @contextmanager
 def _written_to(file: str) -> Iterator[str]:
-    """The path to write for ``file``. For standard output (``-``) it is a temporary file, which is copied there at the
-    end, so that a failure leaves nothing half-written."""
+    """The path to write for ``file``. For standard output (``-``), yields the path of a temporary file and copies it to
+    standard output at the end, so that a failure leaves no partial output."""
     if file != "-":
         yield file
         return
@@ -116,7 +116,7 @@ def _written_to(file: str) -> Iterator[str]:
 
 
 def _note_empty_groups(store: OffsetStore, created: list[str]) -> None:
-    """Prints the groups that have no offsets after an undo.
+    """Prints the groups that have no offsets after an edit was undone.
 
     The undo deleted all offsets that the edit had created in them. The groups may have existed, empty, before the edit.
     """

@@ -80,8 +80,7 @@ _MINUTE_MS: Final = 60_000
 
 
 def _require_spark(command: str) -> None:
-    """Raises `SparkError` for a version of PySpark that offsetmgr does not support, `UnsupportedOperation` without
-    PySpark."""
+    """Raises `UnsupportedOperation` if PySpark is not installed, and `SparkError` if its version is not supported."""
     from offsetmgr.spark.versions import require_supported
 
     require_supported(command)
@@ -167,8 +166,8 @@ def audit(
 
         config = connect.connection(compare_config)
         other = connect.store(compare, config).capabilities
-        select_groups(compare, config, ())  # an unreadable store is rejected now, not after the audit
-    if offsets_topic not in cluster.topics([offsets_topic]):  # one line now, instead of a Spark error later
+        select_groups(compare, config, ())  # rejects an unreadable store before the audit, not after it
+    if offsets_topic not in cluster.topics([offsets_topic]):  # report one line instead of a long error of Spark
         raise UnknownTopicOrPartition(f"topic {offsets_topic}", "does not exist in this Kafka cluster")
     with _spark(master, conf) as spark:
         from offsetmgr.core.clock import SystemClock

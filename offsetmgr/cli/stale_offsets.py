@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class StaleOffsetCounter:
-    """Counts the rows whose last cell, the note, reports a larger offset in Kafka; `report` prints the count."""
+    """Counts the rows whose last cell, the note, says that Kafka has a larger offset. `report` prints the count."""
 
     def __init__(self, newer: OffsetStore | None) -> None:
         self._newer = newer
@@ -28,9 +28,9 @@ class StaleOffsetCounter:
             yield row
 
     def report(self) -> None:
-        """Prints the number of stale offsets, and how to show those in Kafka."""
+        """Prints the number of stale offsets, and how to show the newer offsets in Kafka."""
         if self._newer is not None and self._count:
             verb = "is" if self._count == 1 else "are"
             offsets = f"{count_of(self._count, 'offset')} in ZooKeeper {verb} older than the group's in Kafka"
-            note(f"warning: {offsets}; the lag counts from Kafka's")
+            note(f"warning: {offsets}; the lag is computed from the offsets in Kafka")
             note(f"hint: --store {self._newer.uri} shows what Kafka holds")

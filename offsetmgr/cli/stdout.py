@@ -1,6 +1,7 @@
 """Streams for stdout and stderr that report a full disk or a closed descriptor as an error of the environment.
 
-Output to a lost terminal is dropped, and the work continues. Output that stderr does not accept is dropped too.
+If the terminal is lost, output to it is dropped and the command continues. Output that stderr does not accept is
+dropped too.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ class _Messages(io.FileIO):
 def replace_streams() -> None:
     """Replaces ``sys.stdout`` and ``sys.stderr`` with these streams.
 
-    Raises `FileFailure` if the process has no stdout, because a file that is opened later would get its descriptor. For
-    the same reason the null device replaces a closed stdin and a closed stderr; stdin is first, because an opened file
-    gets the lowest free descriptor.
+    Raises `FileFailure` if stdout is closed, because a file that is opened later would get the descriptor of stdout,
+    and output would be written to that file. For the same reason, the null device replaces a closed stdin or stderr.
+    Stdin is replaced first, because an opened file gets the lowest free descriptor.
     """
     if sys.stdin is None:
         sys.stdin = Path(os.devnull).open()  # noqa: SIM115 - for the rest of the process

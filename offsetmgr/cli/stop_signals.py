@@ -1,11 +1,11 @@
 """Signal handlers of commands: the first Ctrl-C during bulk work requests a clean stop, the second one interrupts it.
 
 SIGTERM and SIGHUP count as Ctrl-C. When a terminal is lost, both the kernel and the shell may send SIGHUP, so commands
-ignore it after the first one. A process that ignores SIGHUP from the start, as under ``nohup``, goes on ignoring it. A
-manager, which runs until it is stopped, only prints a line.
+ignore it after the first one. A process that was started with SIGHUP ignored, as under ``nohup``, still ignores it. At
+a SIGHUP, a manager only prints a line, because it runs until it is stopped.
 
-After the work, while the command prints its results, the first Ctrl-C has no effect. Otherwise a command that has
-completed its work would exit as interrupted.
+After a command has written everything, and while it prints its results, the first Ctrl-C has no effect. Otherwise the
+completed command would exit as interrupted.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ Handlers: TypeAlias = Mapping[signal.Signals, Any]
 
 @contextmanager
 def stop_on_signal(what: str) -> Iterator[Callable[[], bool]]:
-    """Yields a function that returns whether a signal has requested a stop. ``what`` says when the work will stop.
+    """Yields a function that returns whether a signal has requested a stop. ``what`` tells the user when the command
+    will stop.
 
-    If the work completes (the block raises nothing), `ignore_first_signal` applies for the rest of the command.
+    If the block ends without an exception or a requested stop, `ignore_first_signal` applies for the rest of the
+    command.
     """
     requested = False
 
@@ -60,9 +62,9 @@ def stop_on_signal(what: str) -> Iterator[Callable[[], bool]]:
 
 
 def ignore_first_signal(before: Handlers | None = None) -> None:
-    """Ignores the first Ctrl-C or SIGTERM after the work is complete.
+    """From here on, ignores the first Ctrl-C or SIGTERM.
 
-    The next one gets its handler in ``before``, or the present handler if that is None.
+    The next signal is handled by its handler in ``before``, or by the present handler if ``before`` is `None`.
     """
     before = before or _current_handlers()
 

@@ -162,7 +162,7 @@ def reassign(
     """Move partitions to other brokers (partition reassignment).
 
     The command first checks that brokers are alive, partitions exist, no broker occurs twice, the number of replicas
-    stays the same, and no reassignment is under way. One failed check rejects all of it.
+    stays the same, and no reassignment is under way. One failed check rejects the whole request.
     """
     from offsetmgr.zookeeper.admin.admin_reader import read_state
     from offsetmgr.zookeeper.admin.reassignment import (
@@ -270,7 +270,7 @@ def delete_topic(
     """Delete topics with all their messages. This cannot be undone.
 
     With --bootstrap-server the command first asks the controller whether it deletes topics at all
-    (delete.topic.enable). One rejected topic rejects all of it.
+    (delete.topic.enable). One rejected topic rejects the whole request.
     """
     from offsetmgr.zookeeper.admin.admin_reader import read_state
     from offsetmgr.zookeeper.admin.deletion import plan_deletion, progress_of

@@ -46,7 +46,7 @@ def check(
         typer.Option(
             "--unused-since",
             metavar="YYYY-MM-DD[THH:MM:SS]",
-            help="Also report groups without members in which nothing was written since this time (UTC).",
+            help="Also report groups that have no members and in which nothing was written since this time (UTC).",
             show_default=False,
         ),
     ] = None,
@@ -56,7 +56,8 @@ def check(
             "--settle",
             metavar="SECONDS",
             min=0,
-            help="Check faults that a rebalance can cause again after this time; 0: report them at once.",
+            help="A rebalance can cause faults for a short time: report such a fault only if a second check after this "
+            "time finds it again. 0: report at once.",
         ),
     ] = 5,
     watch: Watch = None,
@@ -65,8 +66,8 @@ def check(
 ) -> None:
     """Find faults in the groups of old consumers: owners, subscriptions, offsets, unreadable nodes.
 
-    The exit code is 1 if it finds any. With --bootstrap-server the command also compares offsets with the
-    logs. It lists unchecked items at the end.
+    The exit code is 1 if there are any faults. With --bootstrap-server, the command also compares offsets with the
+    logs. At the end, it lists the items that it could not check.
     """
     from offsetmgr.core.clock import SystemClock
     from offsetmgr.zookeeper.check.zookeeper_check import ZookeeperCheck
@@ -111,7 +112,7 @@ def check(
 
 
 def _chosen(names: list[str], known: list[str], connect: str) -> list[str]:
-    """The existing groups that the names select. Raises `GroupNotFound` for a name that matches none."""
+    """The existing groups that the names select. Raises `GroupNotFound` if a name matches no group."""
     from offsetmgr.groups.selection import matching_groups
 
     there = set(known)
@@ -124,7 +125,8 @@ def _chosen(names: list[str], known: list[str], connect: str) -> list[str]:
 def _is_same_cluster(session: ZookeeperSession, cluster: Cluster) -> bool:
     """Whether brokers and ZooKeeper are known to belong to one cluster; prints a note if that is unknown.
 
-    Raises `UsageError` if they belong to different ones: every offset would be compared with another log.
+    Raises `UsageError` if they belong to different clusters: each offset would then be compared with a log of the wrong
+    cluster.
     """
     from offsetmgr.zookeeper.nodes import paths
     from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id

@@ -114,7 +114,8 @@ def owners(
     def once() -> int:
         errors: list[OffsetMgrError] = []
         chosen = _chosen(session, names)
-        # Reads the owners first: if a member joins in between, its partitions do not appear as owned by no member.
+        # Reads the owners before the members. In the other order, partitions of a member that joins between the two
+        # reads would appear to have an owner that is not a member.
         found = zip(owners_many(session, chosen), members_many(session, chosen), strict=True)
         listed = progress(found, "groups", len(chosen))
         if not write_rows(OWNERS, _owner_rows(listed, selection, errors), output) and not errors:

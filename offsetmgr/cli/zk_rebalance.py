@@ -95,7 +95,7 @@ def rebalance(
         typer.Option(
             "--from-file",
             metavar="FILE",
-            help="Read a file of --save, or of zk members --format json, instead of ZooKeeper.",
+            help="Read a file written by --save, or the output of zk members --format json, instead of ZooKeeper.",
             show_default=False,
         ),
     ] = None,
@@ -220,7 +220,7 @@ def _strategy(snapshot: GroupSnapshot, named: str | None, internal: bool) -> tup
     try:
         explaining = matching_strategies(snapshot, internal=internal)
     except (AssignmentRefused, InvalidPattern, UnsupportedOperation):
-        explaining = []  # the member that causes the error may be the one that leaves
+        explaining = []  # not an error here, because the simulated change may remove the member that causes it
     if explaining:
         return explaining[0], "inferred from the owners"
     return default_strategy(snapshot), "the default; it cannot be inferred from the owners"

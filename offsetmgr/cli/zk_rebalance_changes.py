@@ -84,7 +84,7 @@ def _subscription(snapshot: GroupSnapshot, like: str | None, topics: list[str] |
 
 
 def _new_id(group: str, host: str, number: int) -> str:
-    """The given member id, or one that a new member on the host would generate."""
+    """Returns ``host`` if it is a member id, else an id as a new member on that host would generate it."""
     if not host:
         raise UsageError("--join", "no host is named", "as in --join HOST, or HOST:STREAMS")
     return host if host.startswith(f"{group}_") else f"{group}_{host}-{time.time_ns() // 1_000_000}-{number:08x}"

@@ -94,7 +94,8 @@ def write_owners(prediction: Prediction, snapshot: GroupSnapshot, output: Output
 
 
 def summary_line(prediction: Prediction, why: str, words: Mapping[str, str]) -> None:
-    """Prints a line with counts, and one line for each reservation. ``why`` says how the strategy was determined."""
+    """Prints a line with counts, and one line for each caveat of the prediction. ``why`` says how the strategy was
+    determined."""
     counted = [(getattr(prediction.moves, name), text) for name, text in words.items()]
     total = count_of(len({*prediction.before, *prediction.after}), "partition")
     summary = ", ".join(f"{number:,} {text}" for number, text in counted if number) or "nothing to assign"

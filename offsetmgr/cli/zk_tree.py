@@ -47,8 +47,8 @@ def tree(
 ) -> None:
     """Print a znode and its descendants, decoded.
 
-    NOTES names irregularities of a node, and an unreadable node does not hide the others. Credentials are hidden.
-    --format json and csv include each node's raw data.
+    NOTES lists irregularities of a node. If a node cannot be read, the other nodes are still shown. Credentials are
+    hidden. --format json and csv include each node's raw data.
     """
     from offsetmgr.zookeeper.nodes.tree import walk
 

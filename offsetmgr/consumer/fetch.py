@@ -1,8 +1,8 @@
 """`Fetcher`: fetches the messages of the owned partitions through confluent-kafka, with manual assignment.
 
-Only the fetcher's thread uses librdkafka's consumer; it also executes the requests of other threads to add or remove
-partitions. Therefore, if a partition is removed and added again, messages that were fetched before the removal are
-never delivered after it.
+Only the fetcher's thread uses librdkafka's consumer; between two fetches, it executes the requests of other threads to
+add or remove partitions. Therefore, if a partition is removed and added again, messages that were fetched before the
+removal are never delivered after it.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class PartitionManager:
         )
         self._offsets: ConsumerOffsets | None = None
         self._closing = threading.Event()
-        self._committing = threading.Lock()
+        self._commit_lock = threading.Lock()
         self._committer: threading.Thread | None = None
         self._clock = clock or SystemClock()
         self._last_refresh = self._clock.monotonic()
@@ -147,7 +147,7 @@ class PartitionManager:
         try:
             if settings.auto_commit:
                 self._commit_last(owned)
-            with self._committing:
+            with self._commit_lock:
                 pass  # waits for a commit in another thread, because it must end while the partitions are owned
             self._wait_release_delay(stopped)
             if settings.auto_commit and self._recommit_overwritten(owned):
@@ -231,7 +231,7 @@ class PartitionManager:
         It omits partitions that this member releases or loses before they are committed, because another member may own
         them by then.
         """
-        with self._committing:
+        with self._commit_lock:
             owned = dict(self._state.committable()) if selected is None else selected
             offsets = self._offsets
             if offsets is None:

@@ -1,5 +1,5 @@
-"""`ConsumerSettings`: the settings of a `ZookeeperConsumer`. Settings that the old consumer also has keep their
-names."""
+"""`ConsumerSettings`: the settings of a `ZookeeperConsumer`. Most settings that the old consumer also has keep their
+names; the others name the old setting."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _RESETS: Final = {"smallest": "smallest", "earliest": "smallest", "largest": "la
 class ConsumerSettings:
     """The settings of a consumer; times are in milliseconds. Raises `UsageError` for invalid values.
 
-    Source: kafka.consumer.ConsumerConfig of 0.10.2. The defaults are those of the old consumer, except for two shorter
-    ones: ``rebalance_backoff_ms`` (2000 in the old consumer) and ``auto_commit_interval_ms`` (60,000). The last three
-    settings are offsetmgr's own.
+    Source: kafka.consumer.ConsumerConfig of 0.10.2. The defaults are those of the old consumer, except for
+    ``auto_commit_interval_ms`` (60,000 in the old consumer), ``rebalance_backoff_ms`` (2000) and ``offsets_backoff_ms``
+    (1000). The last four settings are offsetmgr's own; the old consumer limits its queue by chunks
+    (``queued.max.message.chunks``), not by messages.
     """
 
     auto_commit: bool = True

@@ -1,4 +1,4 @@
-"""Copies a group's offsets to another name or store, and verifies the copy."""
+"""Plans a copy of a group's offsets to another name or store, and compares the copy with the original afterwards."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def plan_copy(
 
 
 def verify_copy(source: OffsetStore, group: str, target: OffsetStore, name: str) -> int:
-    """Reads both groups again and compares every partition of the original with the copy; returns the number of these
-    partitions.
+    """Reads both groups again and compares offset and metadata of every committed partition of the original with the
+    copy; returns the number of these partitions.
 
     Raises `Conflict` if the copy differs from the original, and any error from reading the groups.
     """

@@ -1,4 +1,4 @@
-"""Selects the most advanced replica of each partition among the directories of several brokers.
+"""Reads each partition from its most advanced replica among the directories of several brokers.
 
 A stopped cluster has no partition leaders. As in leader elections (KIP-101), the replica with the latest leader epoch
 is selected; if several replicas have the same epoch, the longest one. If one of the given replicas was in sync, the
@@ -33,7 +33,7 @@ class RecoveryListener(Protocol):
         """Receives the error of a directory, a group or a key."""
         ...
 
-    def read(self, done: int, total: int) -> None:
+    def on_progress(self, done: int, total: int) -> None:
         """Receives, from time to time, the number of bytes read and the total."""
         ...
 
@@ -51,7 +51,7 @@ def read_most_advanced_replicas(
     total = sum(_size(directories[0]) for directories in ranked.values())
 
     def report_bytes(done: int) -> None:
-        listener.read(done, max(total, done))
+        listener.on_progress(done, max(total, done))
 
     processes = min(processes, 1 + total // _BYTES_PER_PROCESS)
     while ranked:

@@ -46,7 +46,7 @@ class Status(StrEnum):
     NEW_IN_TARGET = "new-in-target"
     """The offset was committed in the target after the plan was made; the source has no commit."""
     SOURCE_GONE = "source-gone"
-    """The target holds the expected offset; the source no longer has a commit."""
+    """The target holds the expected offset or a later one; the source no longer has a commit."""
     MISSING = "missing"
     BEHIND = "behind"
     NOT_REWOUND = "not-rewound"
@@ -126,7 +126,7 @@ class MigrationVerifier:
     open_logs: Callable[[], Logs | None] = lambda: None
     state: MigrationState | None = None
     summary: VerifySummary = field(default_factory=VerifySummary)
-    _log: LogRangeCache | None = None
+    _log_ranges: LogRangeCache | None = None
 
     def results(self) -> Iterator[PartitionResult]:
         """Yields one result for each partition, and completes the summary. Raises `PlanError` if a store is not the
@@ -166,13 +166,13 @@ class MigrationVerifier:
         The log ranges are read after the offsets, and again if an offset is beyond the known log end. Otherwise a new
         commit could be reported as beyond a log end that was read earlier.
         """
-        if self._log is None:
-            self._log = LogRangeCache(self.open_logs())
+        if self._log_ranges is None:
+            self._log_ranges = LogRangeCache(self.open_logs())
         partitions = set[TopicPartition]().union(*(target.offsets for target in targets.values()))
-        self._log.load(partitions)
+        self._log_ranges.load(partitions)
         for target in targets.values():
-            self._log.refresh((tp, found.offset) for tp, found in target.offsets.items())
-        return self._log
+            self._log_ranges.refresh((tp, found.offset) for tp, found in target.offsets.items())
+        return self._log_ranges
 
     def _group(
         self, plan: GroupPlan, source: GroupOffsets, target: GroupOffsets, log: LogRangeCache

@@ -1,4 +1,5 @@
-"""Calls to one store of a dual store. They do not raise a store's errors, but return them as results of the groups."""
+"""Reads and edits one store of a dual store. The functions return a store's errors as results of the groups instead of
+raising them."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class KafkaOffsetsTopic:
         self.on_read: OnRecordsRead = lambda _read, _all: None
         """Called repeatedly during a read, for progress."""
         self._leaders = PartitionLeaders(client)
-        self._folds: dict[TopicPartition, OffsetsReplay] = {}
+        self._replays: dict[TopicPartition, OffsetsReplay] = {}
         self._decoded: dict[TopicPartition, tuple[int, SavedGroups]] = {}
         """For each partition, the decoded groups and the log offset up to which the partition was decoded."""
         self._confirmed_count: int | None = None
@@ -85,9 +85,9 @@ class KafkaOffsetsTopic:
             )
             partitions = [TopicPartition(OFFSETS_TOPIC, number) for number in numbers]
             ends = await self._list_offsets(partitions, LATEST, limit)
-            new = [tp for tp in partitions if tp not in self._folds]
+            new = [tp for tp in partitions if tp not in self._replays]
             starts = await self._list_offsets(new, EARLIEST, limit)
-            positions = {tp: starts[tp] if tp in starts else self._folds[tp].end or 0 for tp in partitions}
+            positions = {tp: starts[tp] if tp in starts else self._replays[tp].end or 0 for tp in partitions}
             await self._read_up_to({tp: at for tp, at in positions.items() if at < ends[tp]}, ends, limit)
             everything: SavedGroups = {}
             for tp in partitions:
@@ -128,13 +128,13 @@ class KafkaOffsetsTopic:
         return counts.get(OFFSETS_TOPIC, 0) if counts else None
 
     def _groups_of(self, tp: TopicPartition) -> SavedGroups:
-        fold = self._folds.get(tp)
-        if fold is None:
+        replay = self._replays.get(tp)
+        if replay is None:
             return {}
-        end = fold.end or 0
+        end = replay.end or 0
         cached = self._decoded.get(tp)
         if cached is None or cached[0] != end:
-            decoded = decode(fold.newest)
+            decoded = decode(replay.newest)
             if decoded.errors:
                 raise decoded.errors[0]
             groups: SavedGroups = {one.group: {**one.offsets, **dict.fromkeys(one.errors)} for one in decoded.groups}
@@ -166,10 +166,10 @@ class KafkaOffsetsTopic:
             for tp, answer in (await self._fetch_from(left, FetchLimits(max_bytes=size), _from_now(limit))).items():
                 if isinstance(answer, OffsetMgrError):
                     raise answer
-                fold = self._folds.setdefault(tp, OffsetsReplay())
-                fold.replay(_whole_entries(answer.data))
-                if fold.end is not None and fold.end > left[tp]:
-                    moved, left[tp] = True, fold.end
+                replay = self._replays.setdefault(tp, OffsetsReplay())
+                replay.replay(_whole_entries(answer.data))
+                if replay.end is not None and replay.end > left[tp]:
+                    moved, left[tp] = True, replay.end
             if not moved:
                 if size >= _MAX_FETCH_BYTES:
                     stuck, at = next(iter(left.items()))
@@ -189,7 +189,7 @@ class KafkaOffsetsTopic:
             leader: Address, partitions_of_leader: list[TopicPartition], attempt: float
         ) -> dict[TopicPartition, FetchedPartition | OffsetMgrError]:
             connection = await self._client.node(leader).connection(attempt)
-            return await fetch.fetch(
+            return await fetch.fetch_log(
                 connection, {tp: positions[tp] for tp in partitions_of_leader}, limits, _remaining_s(attempt)
             )
 

@@ -140,7 +140,7 @@ def test_members_commit_where_the_mode_says_and_idle_partitions_are_copied_befor
     two.follow(world.group)
 
     evidence = world.to(CommitMode.DUAL)
-    assert (evidence.start, evidence.to, evidence.epoch) == (CommitMode.ZOOKEEPER, CommitMode.DUAL, 3)
+    assert (evidence.old_mode, evidence.to, evidence.epoch) == (CommitMode.ZOOKEEPER, CommitMode.DUAL, 3)
     assert sorted(m.name for m in evidence.members) == sorted([one.member, two.member])
     assert evidence.unacknowledged == ()
     one.commit(world.group, at(topic, p0=20))

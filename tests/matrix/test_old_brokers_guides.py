@@ -64,7 +64,10 @@ def test_lag_and_differences_of_both_stores_are_right(guide: Guide, unique: str)
     assert guide.lag(*group, *world.servers) == {0: 15, 1: 12, 2: 11}
     assert guide.lag(*group, *guide.both) == {0: 15, 1: 12, 2: 11}
     said = world.run("offsets", "lag", *group, *guide.both)
-    assert "2 offsets in ZooKeeper are older than the group's in Kafka; the lag counts from Kafka's" in said
+    assert (
+        "2 offsets in ZooKeeper are older than the group's in Kafka; the lag is computed from the offsets in Kafka"
+        in said
+    )
     rows = world.rows("offsets", "diff", "--from", world.zookeeper, "--to", world.kafka, *group, code=1)
     assert [(row["partition"], row["from_offset"], row["to_offset"]) for row in rows] == [(1, 6, 8), (2, None, 9)]
     world.commit(world.zookeeper, unique, {1: 8, 2: 9})

@@ -49,7 +49,7 @@ class Heard:
     def error(self, error: OffsetMgrError) -> None:
         self.errors.append(str(error))
 
-    def read(self, done: int, total: int) -> None:
+    def on_progress(self, done: int, total: int) -> None:
         assert 0 < done <= total
 
 

@@ -231,7 +231,7 @@ def test_two_copies_of_one_name_are_refused_before_anything_is_written(log_dir, 
     done = offsetmgr("log", "recover", log_dir / "orders-0", other.parent, "--to", tmp_path / "out")
 
     assert done.code == 1
-    assert f"{tmp_path}/out/orders-0: {log_dir}/orders-0 would be copied to it as well" in done.err
+    assert f"{tmp_path}/out/orders-0: {log_dir}/orders-0 would be copied to the same path" in done.err
 
 
 def test_a_copy_never_replaces_anything(log, tmp_path, offsetmgr) -> None:

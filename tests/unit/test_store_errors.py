@@ -9,7 +9,7 @@ import pytest
 from offsetmgr.core import errors
 from offsetmgr.core.errors import GroupActive, OffsetMgrError, PartialFailure, ServerError
 from offsetmgr.kafka.protocol.errors import UnstableOffset, kafka_error
-from offsetmgr.server.store_backends.store_errors import commit_code, delete_code, outcome_unknown
+from offsetmgr.server.store_backends.store_errors import delete_code, error_code, outcome_unknown
 
 EXPECTED = {
     "OffsetMgrError": -1,
@@ -59,27 +59,27 @@ def every_error() -> list[type[OffsetMgrError]]:
 
 
 def test_every_class_of_error_has_its_code() -> None:
-    codes = {kind.__name__: commit_code(kind("what", "why")) for kind in every_error()}
+    codes = {kind.__name__: error_code(kind("what", "why")) for kind in every_error()}
     assert {name: codes[name] for name in EXPECTED} == EXPECTED
     assert 0 not in codes.values(), "what no store raises is an error all the same"
 
 
 @pytest.mark.parametrize("code", [1, 5, 17, 19, 22, 24, 27, 28, 3, 12, 14, 29, 30, 69, 88, 999])
 def test_a_brokers_code_comes_back_as_it_was_unless_it_is_about_coordinators(code: int) -> None:
-    told = commit_code(kafka_error(code, "what"))
+    told = error_code(kafka_error(code, "what"))
 
     assert told == (15 if code == 22 else code)
 
 
 def test_another_coordinator_is_not_the_clients_business() -> None:
-    assert commit_code(kafka_error(16, "what")) == 15
-    assert commit_code(kafka_error(7, "what")) == 15
+    assert error_code(kafka_error(16, "what")) == 15
+    assert error_code(kafka_error(7, "what")) == 15
 
 
 def test_a_group_with_members_is_reported_in_each_requests_own_words() -> None:
     active = GroupActive("group g", "has members")
 
-    assert (commit_code(active), delete_code(active)) == (25, 68)
+    assert (error_code(active), delete_code(active)) == (25, 68)
 
 
 def test_only_what_may_be_repeated_may_have_happened() -> None:

@@ -44,8 +44,8 @@ class GroupLock:
     async def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, OffsetMgrError | None]:
-        """Commits, and returns one outcome for each partition. Raises `LockLost` if the lock was lost; nothing was
-        written then."""
+        """Commits, and returns one outcome for each partition. Raises `LockLost` if the lock was lost before the write;
+        in this case nothing was written."""
         return await self._retry(
             lambda c: lock_membership.commit(c, self._membership, offsets, self._deadline), writes=True
         )
@@ -81,7 +81,8 @@ class GroupLock:
             try:
                 return await attempt(self._connection)
             except LockLost:
-                # An earlier attempt without a response may have succeeded, so the method reports its error.
+                # If an earlier attempt received no response, it may have succeeded. Therefore the method raises the
+                # error of that attempt.
                 raise unconfirmed or LockLost(
                     f"lock of group {self._membership.group}", "was lost before the write; nothing was written"
                 ) from None

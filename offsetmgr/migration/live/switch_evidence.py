@@ -56,7 +56,7 @@ class SwitchEvidence:
     """
 
     group: str
-    start: CommitMode
+    old_mode: CommitMode
     to: CommitMode
     epoch: int
     """The epoch of the new mode."""

@@ -49,8 +49,9 @@ _NO_NODE: Final = {"node_id": -1, "host": "", "port": -1}
 async def metadata(context: ApiContext, request: ApiRequest) -> Answer:
     """Returns topics of the backing cluster with the managers as brokers.
 
-    If the cluster cannot list its topics, the client's connection is closed: the response has no field for that error,
-    and an empty list would be wrong."""
+    If the request is for all topics and the cluster cannot list them, the client's connection is closed, because the
+    response has no field for that error and an empty list would be wrong. If topics are named, each gets
+    LEADER_NOT_AVAILABLE."""
     message = decoded(request)
     requested = message["topics"]
     if requested is None or (request.version == 0 and not requested):

@@ -33,12 +33,12 @@ def prepare(request: ApiRequest) -> tuple[dict[str, list[OffsetQuery]], bool]:
 async def list_offsets(context: ApiContext, request: ApiRequest) -> Answer:
     """Returns the backing cluster's offsets. Does not forward the leader epochs in the request, since clients got them
     from this manager's own Metadata responses."""
-    requested, committed = request.prepared or prepare(request)
+    requested, read_committed = request.prepared or prepare(request)
     codes = {name: context.topic_error(request, Operation.DESCRIBE, name) for name in requested}
     allowed = {name: parts for name, parts in requested.items() if not codes[name]}
     found: dict[str, list[FoundOffset]] = {}
     for batch in _batches(allowed):
-        for name, offsets in (await _found(context, batch, read_committed=committed)).items():
+        for name, offsets in (await _found(context, batch, read_committed=read_committed)).items():
             found.setdefault(name, []).extend(offsets)
         await asyncio.sleep(0)
     for name, parts in requested.items():

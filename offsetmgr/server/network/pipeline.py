@@ -326,7 +326,7 @@ class Pipeline:
         if isinstance(answer, Frame):
             self._transport.put(answer)
         elif isinstance(answer, bytes):
-            self._transport.put(_response(request, answer) + answer)
+            self._transport.put(_response_header(request, answer) + answer)
             if isinstance(answer, FinalResponse):
                 self._transport.close_after_responses()
         elif isinstance(answer, CloseConnection):
@@ -345,7 +345,7 @@ class Pipeline:
         self._transport.answered(request)
 
 
-def _response(request: ApiRequest, body: bytes) -> bytes:
+def _response_header(request: ApiRequest, body: bytes) -> bytes:
     """The header of a response: length, correlation id and, in flexible versions, an empty set of tags. The header of
     an ApiVersions response has no tags, so that clients can read the response to a request in an unknown version
     (KIP-511)."""

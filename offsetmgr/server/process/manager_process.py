@@ -1,8 +1,9 @@
 """`ManagerProcess`: starts and stops the backend, the listener, the relay and the metrics of one manager.
 
 Start: the process binds its ports, creates or checks the offsets topic, and only then joins the managers' group, so
-that clients can reach the process when it is assigned shard groups. Shutdown: the process leaves the group, so that its
-shard groups are reassigned at once; it waits for commits in flight, then disconnects its clients.
+that clients can reach the process when it is assigned shard groups. Shutdown: the process completes the commits in
+flight, leaves the group, so that its shard groups are reassigned at once, and then disconnects its clients. With
+``--store``, the process serves that store instead of an offsets topic, and joins no group.
 """
 
 from __future__ import annotations
@@ -299,9 +300,9 @@ class ManagerProcess:
             "/health": lambda: text(200, "alive"),
             "/ready": self._readiness,
         }
-        context = HttpEndpoint(*self._options.metrics_listen, pages)
-        port = await context.start()
-        self._resources.push_async_callback(context.close)
+        endpoint = HttpEndpoint(*self._options.metrics_listen, pages)
+        port = await endpoint.start()
+        self._resources.push_async_callback(endpoint.close)
         _log.info("serving metrics", extra={"listen": f"{self._options.metrics_listen[0]}:{port}"})
 
     def _readiness(self) -> Page:

@@ -114,8 +114,8 @@ class MemberFence:
     # --- decisions -----------------------------------------------------------------------------------
 
     def check_commit(self, group: str, ownership_epoch: int, generation: int, member_id: str, now: float) -> int | None:
-        """Returns `ErrorCode.NONE` if the commit is allowed, or the error code for the client; Python's None if C must
-        be asked first."""
+        """Returns 0 (`ErrorCode.NONE`) if the commit is allowed, the error code for the client if it is not, and no
+        code (`None`) if C must be asked first."""
         known = self._groups.get(group)
         if known is None or known.ownership_epoch != ownership_epoch:
             return None
@@ -253,5 +253,5 @@ class MemberFence:
 
 
 def _is_stale(known: _GroupEvidence, now: float) -> bool:
-    latest_generation = max(known.empty_at, known.occupied_at, max(known.members.values(), default=_NEVER))
-    return now - latest_generation > 60.0
+    latest = max(known.empty_at, known.occupied_at, max(known.members.values(), default=_NEVER))
+    return now - latest > 60.0

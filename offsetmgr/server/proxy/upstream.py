@@ -301,7 +301,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         length, correlation = _START.unpack(head)
         answer = self._expected[0] if self._expected else None
         if answer is None or answer.correlation != correlation or length < 4:
-            raise ServerError(f"broker {self.address}", "its response has the correlation id of another request")
+            raise ServerError(f"broker {self.address}", "its response matches no request in flight")
         if isinstance(answer, _ResponseBuffer) and length > MAX_COLLECTED_BYTES:
             raise ServerError(f"broker {self.address}", f"its response of {length} bytes is too large")
         self._missing_bytes = 4 + length

@@ -77,11 +77,11 @@ class PlainExchange:
 
     def step(self, message: bytes) -> AuthenticationStep:
         try:
-            authorized, user, password = _text(message).split("\0")
+            authzid, user, password = _text(message).split("\0")
         except ValueError:
             raise login_failure() from None
         matches = self._credentials.password_matches(user, password)
-        if not matches or not user or authorized not in ("", user):
+        if not matches or not user or authzid not in ("", user):
             raise login_failure()
         return AuthenticationStep(b"", user)
 
@@ -111,12 +111,12 @@ class ScramExchange:
         parts = text.split(",", 2)
         if len(parts) != 3 or parts[0] not in ("n", "y"):
             raise login_failure()
-        authorized, bare = parts[1], parts[2]
+        authzid, bare = parts[1], parts[2]
         fields = bare.split(",")
         if len(fields) < 2 or not fields[0].startswith("n=") or not fields[1].startswith("r=") or len(fields[1]) < 3:
             raise login_failure()
         user = _unescape(fields[0][2:])
-        if authorized and (not authorized.startswith("a=") or _unescape(authorized[2:]) != user):
+        if authzid and (not authzid.startswith("a=") or _unescape(authzid[2:]) != user):
             raise login_failure()
         # Extensions may follow; they are ignored. (Kafka's extension tokenauth=true is for delegation tokens, which the
         # manager does not support.)

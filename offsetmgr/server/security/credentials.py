@@ -49,7 +49,7 @@ class CredentialVerifier(NamedTuple):
     server_key: bytes
 
     def __repr__(self) -> str:
-        return "Verifier(...)"
+        return "CredentialVerifier(...)"
 
 
 def derive(mechanism: str, password: bytes, salt: bytes, iterations: int) -> CredentialVerifier:
@@ -93,8 +93,8 @@ class Credentials:
         self._secret = secret
         # If one user has no password in the file, the passwords of all users are checked against verifiers, so that the
         # time of a check does not depend on the user.
-        self._derive = any(user not in passwords for known in verifiers.values() for user in known)
-        needed = {*mechanisms, _PLAIN_MECHANISM} if self._derive else set(mechanisms)
+        self._uses_verifiers = any(user not in passwords for known in verifiers.values() for user in known)
+        needed = {*mechanisms, _PLAIN_MECHANISM} if self._uses_verifiers else set(mechanisms)
         self._typical = {mechanism: _typical(known.values()) for mechanism, known in verifiers.items()}
         self._verifiers = {
             mechanism: {**({u: self._derived(mechanism, u) for u in passwords} if mechanism in needed else {}), **known}
@@ -118,7 +118,7 @@ class Credentials:
         """Whether the password of a PLAIN login is correct. The time that the check takes reveals nothing about the
         user."""
         encoded = password.encode()
-        if not self._derive:
+        if not self._uses_verifiers:
             known = self._passwords.get(user)
             expected = (
                 self._derived_secret(b"password", user) if known is None else self._derived_secret(b"check", known)

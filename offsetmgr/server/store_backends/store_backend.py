@@ -32,7 +32,7 @@ from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.store_backends.dual_store import DualStoreBackend
 from offsetmgr.server.store_backends.single_store import SingleStoreBackend
 from offsetmgr.server.store_backends.store_calls import ChangeOutcomes
-from offsetmgr.server.store_backends.store_errors import commit_code, delete_code
+from offsetmgr.server.store_backends.store_errors import delete_code, error_code
 from offsetmgr.server.store_backends.store_executor import StoreWrite
 from offsetmgr.stores.dual import DualStore
 
@@ -156,7 +156,7 @@ class StoreBackend:
             if outcome.error is not None:
                 compared = write.changes[tp].expected is not None and isinstance(outcome.error, Conflict)
                 errors[tp.topic, tp.partition] = (
-                    ErrorCode.OPERATION_NOT_ATTEMPTED if compared else self._record_error(outcome.error, commit_code)
+                    ErrorCode.OPERATION_NOT_ATTEMPTED if compared else self._record_error(outcome.error, error_code)
                 )
         return CommitResponse(ErrorCode.NONE, errors)
 
@@ -214,7 +214,7 @@ class StoreBackend:
             return write.done.result()
         write.abandoned = True
         self._record_error(
-            TimedOut(self._store.uri, f"a write did not end within {self._commit_timeout_s:g} s"), commit_code
+            TimedOut(self._store.uri, f"a write did not end within {self._commit_timeout_s:g} s"), error_code
         )
         return None
 
@@ -252,13 +252,13 @@ class StoreBackend:
                 found = await self._stores.read(request.group, requested)
         except TimeoutError:
             late = TimedOut(self._store.uri, f"a read did not end within {self._fetch_timeout_s:g} s")
-            return FetchResponse(self._record_error(late, commit_code))
+            return FetchResponse(self._record_error(late, error_code))
         if found.error is not None:
-            return FetchResponse(self._record_error(found.error, commit_code))
+            return FetchResponse(self._record_error(found.error, error_code))
         topics: dict[str, list[tuple[int, int, int, str, int]]] = {}
         for tp in sorted({**found.offsets, **found.errors}) if requested is None else requested:
             error = found.errors.get(tp)
-            code = ErrorCode.NONE if error is None else self._record_error(error, commit_code)
+            code = ErrorCode.NONE if error is None else self._record_error(error, error_code)
             topics.setdefault(tp.topic, []).append(self._row(tp.partition, found.offsets.get(tp, ABSENT), code))
         return FetchResponse(ErrorCode.NONE, list(topics.items()))
 
@@ -271,7 +271,7 @@ class StoreBackend:
         except TimeoutError:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, ()
         except OffsetMgrError as error:
-            return self._record_error(error, commit_code), ()
+            return self._record_error(error, error_code), ()
 
     def _row(self, partition: int, found: Offset, code: int) -> tuple[int, int, int, str, int]:
         if code != ErrorCode.NONE or not isinstance(found, Committed):

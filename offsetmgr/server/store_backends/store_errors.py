@@ -61,7 +61,7 @@ _CODES: Final[dict[type[OffsetMgrError], int]] = {
 are permanent: the client gets UNKNOWN_SERVER_ERROR, and the log has the details."""
 
 
-def commit_code(error: OffsetMgrError) -> int:
+def error_code(error: OffsetMgrError) -> int:
     """The code for a commit, a fetch or a deletion of a partition, or of a whole group."""
     if isinstance(error, ServerError) and error.kafka_code is not None:
         return error.kafka_code
@@ -72,7 +72,7 @@ def commit_code(error: OffsetMgrError) -> int:
 
 def delete_code(error: OffsetMgrError) -> int:
     """The code for the deletion of a group or of its offsets; NON_EMPTY_GROUP if the group has members."""
-    return ErrorCode.NON_EMPTY_GROUP if isinstance(error, GroupActive) else commit_code(error)
+    return ErrorCode.NON_EMPTY_GROUP if isinstance(error, GroupActive) else error_code(error)
 
 
 def outcome_unknown(error: OffsetMgrError) -> bool:

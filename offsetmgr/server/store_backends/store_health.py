@@ -1,5 +1,5 @@
-"""`StoreHealth`: records whether the store responds, according to the results of its calls. If there are no calls, a
-probe reads from the store.
+"""`StoreHealth`: records whether the store responds, according to the results of its calls. If no call has succeeded
+for a while, a probe reads from the store.
 
 An error from the store itself (not allowed, a conflict, unreadable data) counts as a response. If another call
 succeeded within the last second, a failed call counts as a failure of its group (whose coordinator may be down), not of

@@ -155,4 +155,4 @@ class PartitionClaims:
 
 
 def _rejection(outcome: TransactionResult) -> OffsetMgrError:
-    return outcome.error or ServerError("ZooKeeper", f"rejected a claim with code {outcome.code}")
+    return outcome.error or ServerError("ZooKeeper", f"rejected a change of owner nodes with code {outcome.code}")

@@ -1,4 +1,5 @@
-"""Decodes the data of any Kafka node for display. The node's path determines the parser. No I/O."""
+"""Decodes the data of any ZooKeeper node of Kafka for display. The node's path determines its kind and thus its parser.
+No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Applies hypothetical changes to a group: each function returns a changed snapshot. Pure.
+"""Applies hypothetical changes to a group: each function for a change returns a changed snapshot. Other functions find
+the member and the subscription that a change needs. Pure.
 
 All functions raise `UsageError` if the change is impossible for the snapshot.
 """
