@@ -20,7 +20,7 @@ from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure
 from offsetmgr.core.log_origin import UNNAMED, LogOrigin
-from offsetmgr.core.model import Absent, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition, Weakness
+from offsetmgr.core.model import BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition, Weakness
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,15 +378,3 @@ class StoreBase:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         self.close()
-
-
-def same_value(current: Offset | None, new: OffsetAndMetadata | None, capabilities: Capabilities) -> bool:
-    """Returns whether a write of ``new`` over ``current`` would leave the stored value unchanged. Fields that the store
-    cannot save are ignored."""
-    if new is None:
-        return isinstance(current, Absent)
-    if not isinstance(current, Committed) or current.offset != new.offset:
-        return False
-    if capabilities.metadata and current.metadata != new.metadata:
-        return False
-    return not (capabilities.leader_epoch and new.leader_epoch is not None and current.leader_epoch != new.leader_epoch)

@@ -14,21 +14,23 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Protocol, runtime_checkable
 
-from offsetmgr.core.errors import Conflict, OffsetMgrError
-from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.evaluation import same_value
+from offsetmgr.core.model import ABSENT, Offset, TopicPartition
 from offsetmgr.core.offset_store import (
+    Change,
     ChangeOutcome,
     EditStatus,
     GroupEdit,
     GroupEditResult,
     GroupOffsets,
     OffsetStore,
-    same_value,
 )
 from offsetmgr.groups.before_images import BeforeImageFile
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange
 from offsetmgr.groups.selection import scan_in_order
 from offsetmgr.stores.dual_calls import GROUPS_IN_FLIGHT, edit_store
+from offsetmgr.stores.dual_policy import accepted_by_primary, dual_rejection, outcome_of
 
 
 @runtime_checkable
@@ -72,16 +74,12 @@ def _changed_since_plan(
     found: dict[TopicPartition, OffsetMgrError] = {}
     for change in plan.changes:
         tp = change.partition
-        error = in_primary.error or in_secondary.error or in_primary.errors.get(tp) or in_secondary.errors.get(tp)
-        if error is None:
-            committed = (in_primary.offsets.get(tp), in_secondary.offsets.get(tp))
-            now = max((c.offset for c in committed if c is not None), default=None)
-            if now != (change.before.offset if isinstance(change.before, Committed) else None):
-                error = Conflict(
-                    f"group {plan.group}, {tp}", f"was changed by another client since the plan: now {now}"
-                )
-        if error is not None:
-            found[tp] = error
+        unchanged = Change(change.after, change.before, allow_rewind=True)
+        outcome = dual_rejection(
+            plan.group, tp, unchanged, outcome_of(in_primary, tp), outcome_of(in_secondary, tp), None
+        )
+        if outcome is not None and outcome.error is not None:
+            found[tp] = outcome.error
     return found
 
 
@@ -106,8 +104,12 @@ def _execute_batch(store: StorePair, batch: list[tuple[GroupEditPlan, GroupEditP
         edit = second.edit()
         if edit is None:
             continue
-        failed = done[second.group].failures if second.group in done else {}
-        accepted = {tp: change for tp, change in edit.changes.items() if tp not in failed}
+        outcomes = done[second.group].outcomes if second.group in done else {}
+        accepted = {
+            tp: change
+            for tp, change in edit.changes.items()
+            if tp not in outcomes or accepted_by_primary(change, outcomes[tp])
+        }
         if accepted:
             secondary_edits.append(GroupEdit(second.group, accepted))
     secondary_done = edit_store(store.secondary, secondary_edits)

@@ -14,8 +14,9 @@ from operator import itemgetter
 from typing import IO, Final, NamedTuple, Self
 
 from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.model import Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Capabilities, Change, GroupEdit, same_value
+from offsetmgr.core.offset_store import Capabilities, Change, GroupEdit
 
 MAX_CHANGES_IN_MEMORY: Final = 60_000
 """The number of changes that a plan keeps in memory before it moves them to a temporary file; about 40 MB."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
-from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, RewindRefused
+from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError
+from offsetmgr.core.evaluation import rejection
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
+from offsetmgr.core.offset_store import Change, GroupOffsets, OffsetStore
 from offsetmgr.groups.edit_plan import BY_PARTITION, GroupEditPlan, PlannedChange, holds_offset, plan_change
 from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
 from offsetmgr.snapshots.group_images import GroupImages
@@ -187,11 +188,10 @@ def _plan_imported(
     if (error := found.errors.get(tp)) is not None:
         return PlannedChange(tp, ABSENT, after, problem=error, writes=False)
     before = found.offsets.get(tp, ABSENT)
-    if isinstance(before, Committed) and after.offset < before.offset and not allow_rewind:
-        rejected = RewindRefused(
-            f"group {found.group}, {tp}", f"would go back from {before.offset} to {after.offset}", "add --allow-rewind"
-        )
-        return PlannedChange(tp, before, after, problem=rejected, writes=False)
+    if isinstance(before, Committed) and (
+        refused := rejection(found.group, tp, Change(after, None, allow_rewind), before)
+    ):
+        return PlannedChange(tp, before, after, problem=refused, writes=False)
     return plan_change(tp, before, after, store.capabilities)
 
 

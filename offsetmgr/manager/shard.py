@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import UnsupportedOperation
-from offsetmgr.manager.conditions import check_conditions
+from offsetmgr.manager.commit_checks import check_conditions, without_invalid
 from offsetmgr.manager.expiration import DEFAULT_RETENTION_MS, HOUR_MS, ExpiryReport, RetentionPolicy
 from offsetmgr.manager.offset_expirer import OffsetExpirer
 from offsetmgr.manager.offset_reader import OffsetReader
@@ -146,21 +146,25 @@ class Shard:
     # --- commits -------------------------------------------------------------------------------------
 
     def commit(self, request: CommitRequest, now_ms: int) -> CoordinatorResult[CommitResponse]:
-        """Commits at the time ``now_ms`` (ms since 1970). A partition whose metadata is too long or whose condition
-        does not hold fails, and the others are committed.
+        """Commits at the time ``now_ms`` (ms since 1970). A partition fails if its number or offset is negative, its
+        metadata is too long, or its condition does not hold; the others are committed.
 
-        Like broker 3.9.1 (tested), it accepts any offset, including negative ones. It rejects a commit with a
-        generation to the empty group id, since that group cannot have members. The caller checks the membership of
+        Broker 3.9.1 accepts negative offsets (tested). The shard rejects them with INVALID_REQUEST, because a fetch
+        would return them as "no offset is committed" (data rule "absent is not zero"). The shard rejects a commit with
+        a generation to the empty group id, since that group cannot have members. The caller checks the membership of
         other groups. A commit with a generation proves that the group has members; an activity record notes this
         periodically (see `expiration`).
         """
         group = request.group
         if not group and request.generation >= 0:
             return _rejected(ErrorCode.UNKNOWN_MEMBER_ID if self.has_group(group) else ErrorCode.ILLEGAL_GENERATION)
+        request, invalid = without_invalid(request)
         try:
             result = self._conditional(request, now_ms) if request.expected else self._unconditional(request, now_ms)
         except UnsupportedOperation:  # for example a name that is too long for the record format
             return _rejected(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+        if invalid:
+            result = result._replace(response=CommitResponse(errors={**result.response.errors, **invalid}))
         return self._put_in_flight(result)
 
     def _unconditional(self, request: CommitRequest, now_ms: int) -> CoordinatorResult[CommitResponse]:
@@ -201,9 +205,11 @@ class Shard:
         return unconditional._replace(response=response, records=[*unconditional.records, *tombstones])
 
     def _all_metadata_fits(self, partitions: Sequence[PartitionCommit]) -> bool:
-        """Returns whether all metadata is certainly short enough. This is a quick check: a character has at most two
-        UTF-16 code units."""
-        return max(map(len, map(_METADATA, partitions)), default=0) <= self._limits.max_metadata_length // 2
+        """Returns whether all metadata is certainly short enough. This is a quick check: usually there is none, and a
+        character has at most two UTF-16 code units."""
+        if not any(map(_METADATA, partitions)):
+            return True
+        return max(map(len, map(_METADATA, partitions))) <= self._limits.max_metadata_length // 2
 
     def _with_valid_metadata(
         self, topic: str, partitions: Sequence[PartitionCommit], errors: dict[tuple[str, int], int]

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from offsetmgr.core.errors import Conflict, OffsetMgrError
-from offsetmgr.core.model import Absent, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import Absent, Committed, Offset, TopicPartition
 from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, OffsetStore
 from offsetmgr.migration.bounce_checkpoint import OffsetCopy
 from offsetmgr.migration.ownership_history import GroupHistory, offset_or
+from offsetmgr.stores.dual_policy import catch_up_changes
 
 
 def behind(history: GroupHistory) -> dict[TopicPartition, Change]:
@@ -22,16 +23,15 @@ def behind(history: GroupHistory) -> dict[TopicPartition, Change]:
     observation = history.latest
     if observation is None:
         return {}
-    changes: dict[TopicPartition, Change] = {}
+    in_zookeeper: dict[TopicPartition, Offset] = {}
+    in_kafka: dict[TopicPartition, Offset] = {}
     for tp, kafka in observation.kafka.items():
         zookeeper, partition = observation.zookeeper.get(tp), history.partitions.get(tp)
         if partition is not None and (partition.zookeeper.changes or partition.new_kafka_changes):
             continue
-        if not isinstance(kafka, Committed) or not isinstance(zookeeper, Committed | Absent):
-            continue
-        if offset_or(zookeeper) < kafka.offset:
-            changes[tp] = Change(OffsetAndMetadata(kafka.offset), expected=zookeeper)
-    return changes
+        if isinstance(kafka, Committed) and isinstance(zookeeper, Committed | Absent):
+            in_zookeeper[tp], in_kafka[tp] = zookeeper, kafka
+    return catch_up_changes(in_zookeeper, in_kafka)
 
 
 def copy_forward(

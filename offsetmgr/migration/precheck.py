@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, require_safe
 from offsetmgr.core.errors import GateRefused, OffsetMgrError
-from offsetmgr.core.model import Committed, Offset, TopicPartition
+from offsetmgr.core.model import Offset, TopicPartition
 from offsetmgr.migration.evidence import Confidence, EvidenceThresholds, behaviour_of
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
 from offsetmgr.migration.observation import Observation, OffsetReadResult
-from offsetmgr.migration.ownership_history import GroupHistory, offset_or
+from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.migration.phase_inference import InferredPhase, PhaseReport, assess_phase, infer_phase
+from offsetmgr.stores.dual_policy import partitions_ahead
 
 
 class GateClosed(GateRefused):
@@ -149,17 +150,19 @@ def _jumps(change: CommitModeChange, history: GroupHistory) -> list[str]:
     if observation is None:
         return []
     used, other = _stores(change)
-    jumps: list[str] = []
-    for tp in observation.partitions:
-        partition = history.partitions.get(tp)
-        if partition is not None and partition.zookeeper.changes and partition.kafka.changes:
-            continue
-        in_use, unused = observation.zookeeper[tp], observation.kafka[tp]
-        if change.start is CommitMode.KAFKA:
-            in_use, unused = unused, in_use
-        if isinstance(unused, Committed) and offset_or(in_use) < unused.offset:
-            jumps.append(f"{tp}: {used} {offset_or(in_use)}, {other} {unused.offset}".replace(" -1", " no offset"))
-    return jumps
+    in_use, unused = observation.zookeeper, observation.kafka
+    if change.start is CommitMode.KAFKA:
+        in_use, unused = unused, in_use
+    partitions = history.partitions
+    compared = {
+        tp: unused[tp]
+        for tp in observation.partitions
+        if tp not in partitions or not (partitions[tp].zookeeper.changes and partitions[tp].kafka.changes)
+    }
+    return [
+        f"{tp}: {used} {'no offset' if current is None else current}, {other} {ahead}"
+        for tp, (current, ahead) in partitions_ahead(in_use, compared).items()
+    ]
 
 
 def _check_change_from_dual(

@@ -22,8 +22,9 @@ from offsetmgr.migration.evidence import Confidence, EvidenceThresholds
 from offsetmgr.migration.forward_copy import behind
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
 from offsetmgr.migration.observation import Observation, at
-from offsetmgr.migration.ownership_history import GroupHistory, offset_or
+from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.migration.phase_inference import InferredPhase, PhaseReport, assess_phase, infer_phase
+from offsetmgr.stores.dual_policy import partitions_ahead
 
 FORMAT = "offsetmgr-runbook"
 VERSION = 1
@@ -253,7 +254,7 @@ def _ahead_in_the_other(observation: Observation, start: CommitMode) -> list[Top
         if start is CommitMode.ZOOKEEPER
         else (observation.kafka, observation.zookeeper)
     )
-    return [tp for tp in observation.partitions if offset_or(used.get(tp)) < offset_or(other.get(tp))]
+    return list(partitions_ahead(used, {tp: other[tp] for tp in observation.partitions if tp in other}))
 
 
 def _shortened(partitions: list[TopicPartition] | tuple[TopicPartition, ...]) -> str:

@@ -10,16 +10,15 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import (
-    Conflict,
     LockLost,
     OffsetMetadataTooLarge,
     OffsetMgrError,
-    RewindRefused,
     ServerError,
     UnknownTopicOrPartition,
     UsageError,
 )
-from offsetmgr.core.model import ABSENT, Absent, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.evaluation import evaluate
+from offsetmgr.core.model import ABSENT, BrokerPartition, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import (
     Capabilities,
     Change,
@@ -29,7 +28,6 @@ from offsetmgr.core.offset_store import (
     GroupEdit,
     GroupEditResult,
     GroupOffsets,
-    same_value,
 )
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 
@@ -50,19 +48,20 @@ class EditDecision(NamedTuple):
 
 
 async def execute(
-    changes: Mapping[TopicPartition, Change],
+    edit: GroupEdit,
     current: FetchedGroup,
     write: Write,
     erase: Erase,
     decided: EditDecision | None = None,
 ) -> dict[TopicPartition, ChangeOutcome]:
-    """Decides on the changes, given the current offsets, executes them, and returns the outcome of each partition.
+    """Decides on an edit, given the current offsets, executes it, and returns the outcome of each partition.
 
     If ``decided`` is given, it is used instead of a new decision. If the commit request as a whole fails, its error
     becomes the outcome of every partition that was to be written or deleted, and nothing is deleted. Raises `LockLost`
     if the lock was lost before anything was written.
     """
-    outcomes, todo = decided or decide(changes, current)
+    changes = edit.changes
+    outcomes, todo = decided or decide(edit.group, changes, current)
     commits: dict[TopicPartition, OffsetAndMetadata] = {}
     deletions: list[TopicPartition] = []
     for tp in todo:
@@ -95,8 +94,8 @@ async def execute(
     return {tp: outcomes[tp] for tp in changes}
 
 
-def decide(changes: Mapping[TopicPartition, Change], current: FetchedGroup) -> EditDecision:
-    """Returns the decision on each change, given the current offsets of the group."""
+def decide(group: str, changes: Mapping[TopicPartition, Change], current: FetchedGroup) -> EditDecision:
+    """Returns the decision on each change of the group, given its current offsets."""
     outcomes: dict[TopicPartition, ChangeOutcome] = {}
     todo: list[TopicPartition] = []
     errors, offsets = current.errors, current.offsets
@@ -105,12 +104,10 @@ def decide(changes: Mapping[TopicPartition, Change], current: FetchedGroup) -> E
         before = offsets.get(tp, ABSENT)
         if unreadable is not None:
             outcomes[tp] = ChangeOutcome(EditStatus.FAILED, None, unreadable)
-        elif (rejection := value_error(tp, change.after) or _conflict(tp, change, before)) is not None:
-            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, before, rejection)
-        elif same_value(before, change.after, COMPARED_FIELDS):
-            outcomes[tp] = ChangeOutcome(EditStatus.UNCHANGED, before)
-        elif (rewind := _rewind(tp, change, before)) is not None:
-            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, before, rewind)
+        elif (invalid := value_error(tp, change.after)) is not None:
+            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, before, invalid)
+        elif (outcome := evaluate(group, tp, change, before, COMPARED_FIELDS)) is not None:
+            outcomes[tp] = outcome
         else:
             todo.append(tp)
     return EditDecision(outcomes, todo)
@@ -133,23 +130,6 @@ def all_failed(edit: GroupEdit, error: OffsetMgrError) -> GroupEditResult:
         edit.group,
         {tp: ChangeOutcome(EditStatus.FAILED, None, error) for tp in edit.changes},
         how="nothing was written",
-    )
-
-
-def _conflict(tp: TopicPartition, change: Change, before: Offset) -> OffsetMgrError | None:
-    expected = change.expected
-    if expected is None or expected is before or _offset_of(expected) == _offset_of(before):
-        return None
-    return Conflict(str(tp), f"expected {_as_text(expected)}, found {_as_text(before)}", actual=before)
-
-
-def _rewind(tp: TopicPartition, change: Change, before: Offset) -> OffsetMgrError | None:
-    if change.allow_rewind or change.after is None or not isinstance(before, Committed):
-        return None
-    if change.after.offset >= before.offset:
-        return None
-    return RewindRefused(
-        str(tp), f"is at {before.offset}, and {change.after.offset} would lower it", "allow rewinds if this is intended"
     )
 
 
@@ -190,11 +170,3 @@ def group_offsets(group: str, found: FetchedGroup | OffsetMgrError) -> GroupOffs
     if isinstance(found, OffsetMgrError):
         return GroupOffsets(group, {}, error=found)
     return GroupOffsets(group, found.offsets, found.errors)
-
-
-def _offset_of(found: Offset) -> int | None:
-    return None if isinstance(found, Absent) else found.offset
-
-
-def _as_text(found: Offset) -> str:
-    return "no commit" if isinstance(found, Absent) else f"offset {found.offset}"

@@ -26,6 +26,7 @@ from urllib.parse import quote
 
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import Conflict, OffsetMgrError, OtherCluster, PartialFailure, RewindRefused
+from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.log_origin import LogOrigin, OffsetTranslation
 from offsetmgr.core.model import ABSENT, Offset, TopicPartition, Weakness
 from offsetmgr.core.offset_store import (
@@ -39,11 +40,19 @@ from offsetmgr.core.offset_store import (
     OffsetStore,
     StoreBase,
     StoreIdentity,
-    same_value,
 )
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 from offsetmgr.stores.dual_calls import GROUPS_IN_FLIGHT, edit_batches, edit_store, fetch_group, read_batch, scan_store
-from offsetmgr.stores.dual_policy import DualDecision, PendingChange, combined, merged, outcome_of, rejection
+from offsetmgr.stores.dual_policy import (
+    DualDecision,
+    PendingChange,
+    accepted_by_primary,
+    combined,
+    dual_rejection,
+    merged,
+    outcome_of,
+    without_epochs,
+)
 
 _HINT: Final = (
     "name two stores of one cluster; if the topics of both clusters are equal copies (same records at the same "
@@ -160,13 +169,8 @@ class DualStore(StoreBase):
         theirs = {} if self.cross_cluster_check().other_cluster else ask(self._secondary)
         return {**theirs, **ask(self._primary)}
 
-    def _with_valid_epochs(self, offsets: GroupOffsets) -> GroupOffsets:
-        """Returns the given offsets of the secondary. Removes leader epochs that are not valid in the primary's
-        logs."""
-        check = self.cross_cluster_check()
-        if check.comparison.keeps_epochs or not any(c.leader_epoch is not None for c in offsets.offsets.values()):
-            return offsets
-        return replace(offsets, offsets={tp: c._replace(leader_epoch=None) for tp, c in offsets.offsets.items()})
+    def _with_valid_epochs(self, found: GroupOffsets) -> GroupOffsets:
+        return found if self.shares_epochs else without_epochs(found)
 
     # --- reads ---------------------------------------------------------------------------------------
 
@@ -181,10 +185,7 @@ class DualStore(StoreBase):
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
         self.cross_cluster_check()
         requested = None if partitions is None else list(partitions)
-        both = merged(
-            fetch_group(self._primary, group, requested),
-            self._with_valid_epochs(fetch_group(self._secondary, group, requested)),
-        )
+        both = self.merged(fetch_group(self._primary, group, requested), fetch_group(self._secondary, group, requested))
         if both.error is not None:
             raise both.error
         failures = dict(both.errors)
@@ -206,7 +207,11 @@ class DualStore(StoreBase):
             unique = list(dict.fromkeys(batch))
             first, second = scan_store(self._primary, unique), scan_store(self._secondary, unique)
             for group in batch:
-                yield merged(first[group], self._with_valid_epochs(second[group]))
+                yield self.merged(first[group], second[group])
+
+    def merged(self, first: GroupOffsets, second: GroupOffsets) -> GroupOffsets:
+        """Returns what `scan` yields for a group, given the results of the primary and of the secondary."""
+        return merged(first, self._with_valid_epochs(second))
 
     def _comparison_error(self) -> OffsetMgrError | None:
         """Returns the error if the two clusters cannot be compared yet; otherwise None. Raises `OtherCluster`."""
@@ -269,10 +274,10 @@ class DualStore(StoreBase):
         )
         writes: dict[str, dict[TopicPartition, PendingChange]] = {}
         for group, result in done.items():
-            accepted = [tp for tp, outcome in result.outcomes.items() if outcome.error is None]
+            changes, secondary = decisions[group].primary, decisions[group].secondary
+            accepted = [tp for tp, outcome in result.outcomes.items() if accepted_by_primary(changes[tp], outcome)]
             for tp in accepted:
                 self._remove_pending(group, tp)  # the new change replaces the pending one
-            secondary = decisions[group].secondary
             writes[group] = {
                 tp: secondary[tp]
                 for tp in accepted
@@ -295,7 +300,7 @@ class DualStore(StoreBase):
         for tp, change in edit.changes.items():
             in_primary, in_secondary = outcome_of(first, tp), outcome_of(second, tp)
             pending = self._pending_change(edit.group, tp)
-            outcome = rejection(f"group {edit.group}, {tp}", change, in_primary, in_secondary, pending)
+            outcome = dual_rejection(edit.group, tp, change, in_primary, in_secondary, pending)
             if outcome is not None:
                 decision.failed[tp] = outcome
                 continue
@@ -305,7 +310,7 @@ class DualStore(StoreBase):
             decision.secondary[tp] = PendingChange(
                 None if change.after is None else self.cross_cluster_check().adapt(change.after),
                 None if isinstance(in_secondary, OffsetMgrError) else in_secondary,
-                change.allow_rewind or (pending is not None and pending.may_lower),
+                change.allow_rewind or change.after is None or (pending is not None and pending.may_lower),
                 unread or OffsetMgrError(f"group {edit.group}, {tp}", "not written to the secondary yet"),
             )
         return decision

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
+from offsetmgr.core.evaluation import rejection
 from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult, GroupOffsets
 
@@ -14,24 +15,18 @@ from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, Group
 class PendingChange:
     """A change that the primary has accepted but the secondary has not yet accepted.
 
-    ``after`` is the value to write, or None for a deletion. ``expected`` is the secondary's value when the change was
-    decided, or None if that value could not be read. ``error`` is the error of the latest attempt.
+    ``after`` is the value to write, None for a deletion. ``expected`` is the secondary's value at the time of the
+    decision, None if it could not be read. ``may_lower`` tells whether the change may lower or delete the secondary's
+    offset. ``error`` is the error of the latest attempt.
     """
 
     after: OffsetAndMetadata | None
     expected: Offset | None
-    allow_rewind: bool
+    may_lower: bool
     error: OffsetMgrError
 
-    @property
-    def may_lower(self) -> bool:
-        """Whether the change may lower or delete the secondary's offset."""
-        return self.allow_rewind or self.after is None
-
     def change(self) -> Change:
-        """Returns the change for the secondary. If the change may lower the offset, it is written only if the secondary
-        still has the ``expected`` value. All other changes can only raise the offset."""
-        return Change(self.after, self.expected if self.may_lower else None, self.allow_rewind)
+        return secondary_change(self.after, self.expected, may_lower=self.may_lower)
 
     def superseded(self, primary: Offset) -> bool:
         """Returns whether another client has changed the primary since; ``primary`` is the primary's current value. If
@@ -39,6 +34,21 @@ class PendingChange:
         if self.after is None or isinstance(primary, Absent):
             return not (self.after is None and isinstance(primary, Absent))
         return primary.offset != self.after.offset if self.may_lower else primary.offset < self.after.offset
+
+
+def secondary_change(after: OffsetAndMetadata | None, known: Offset | None, *, may_lower: bool) -> Change:
+    """Returns the change that writes a value of the primary to the secondary.
+
+    A change that may lower or delete the offset is conditional on ``known``, the secondary's last known value (None:
+    unknown), so that it does not undo a commit of another client. Any other change can only raise the offset.
+    """
+    return Change(after, known if may_lower else None, may_lower)
+
+
+def accepted_by_primary(change: Change, outcome: ChangeOutcome) -> bool:
+    """Returns whether a change may be written to the secondary, given its outcome in the primary. The secondary
+    receives only changes that the primary accepted; a deletion counts as accepted if the primary has no such group."""
+    return outcome.error is None or (change.after is None and isinstance(outcome.error, GroupNotFound))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +61,9 @@ class DualDecision:
     secondary: dict[TopicPartition, PendingChange]
 
 
-def rejection(
-    where: str,
+def dual_rejection(
+    group: str,
+    tp: TopicPartition,
     change: Change,
     first: Offset | OffsetMgrError,
     second: Offset | OffsetMgrError,
@@ -69,18 +80,10 @@ def rejection(
         # The primary itself rejects a change that must not lower its offset, so no check is needed here.
         return ChangeOutcome(EditStatus.FAILED, None, second) if change.expected is not None else None
     current = larger(first, second)
-    if change.expected is not None and _offset(change.expected) != _offset(current):
-        why = f"holds {_as_text(current)} where {_as_text(change.expected)} was expected"
-        return ChangeOutcome(EditStatus.FAILED, current, Conflict(where, why, "read it again", actual=current))
-    # If a rewind or deletion is pending, the secondary's offset is outdated, so a later commit is compared with the
-    # primary's offset only.
+    # A pending rewind or deletion is not in the secondary yet, so only the primary's offset counts for later commits.
     floor = first if pending is not None and pending.may_lower and change.expected is None else current
-    if change.after is not None and isinstance(floor, Committed) and change.after.offset < floor.offset:
-        if change.allow_rewind:
-            return None
-        why = f"{change.after.offset} is below the committed {floor.offset}"
-        return ChangeOutcome(EditStatus.FAILED, current, RewindRefused(where, why, "allow rewinds if meant"))
-    return None
+    error = rejection(group, tp, change, floor)
+    return None if error is None else ChangeOutcome(EditStatus.FAILED, current, error)
 
 
 def combined(
@@ -113,6 +116,13 @@ def combined(
     )
 
 
+def without_epochs(found: GroupOffsets) -> GroupOffsets:
+    """Returns a group's offsets without leader epochs, for a store whose logs are those of another cluster."""
+    if not any(committed.leader_epoch is not None for committed in found.offsets.values()):
+        return found
+    return replace(found, offsets={tp: c._replace(leader_epoch=None) for tp, c in found.offsets.items()})
+
+
 def merged(first: GroupOffsets, second: GroupOffsets) -> GroupOffsets:
     """Combines the offsets of both stores: the larger offset of each partition, or the error if either store could not
     read the partition (data rule "absent is not zero")."""
@@ -128,6 +138,36 @@ def merged(first: GroupOffsets, second: GroupOffsets) -> GroupOffsets:
     return GroupOffsets(first.group, offsets, errors)
 
 
+def partitions_ahead(
+    used: Mapping[TopicPartition, Offset | OffsetMgrError], other: Mapping[TopicPartition, Offset | OffsetMgrError]
+) -> dict[TopicPartition, tuple[int | None, int]]:
+    """Returns the partitions in which ``other`` is ahead of ``used``, so that a fetch from both would return its
+    offset. The values are the offset in use (None: no commit, or unreadable) and the larger offset."""
+    found: dict[TopicPartition, tuple[int | None, int]] = {}
+    for tp in sorted(other):
+        in_use, unused = used.get(tp), other[tp]
+        if not isinstance(unused, Committed):
+            continue
+        if not isinstance(in_use, Committed):
+            found[tp] = (None, unused.offset)
+        elif unused.offset > in_use.offset:
+            found[tp] = (in_use.offset, unused.offset)
+    return found
+
+
+def catch_up_changes(
+    behind: Mapping[TopicPartition, Offset], ahead: Mapping[TopicPartition, Offset]
+) -> dict[TopicPartition, Change]:
+    """Returns the writes that raise the first store to the larger offsets, each conditional on its current value."""
+    changes: dict[TopicPartition, Change] = {}
+    for tp in partitions_ahead(behind, ahead):
+        larger = ahead[tp]
+        assert isinstance(larger, Committed)
+        value = OffsetAndMetadata(larger.offset, larger.metadata, larger.leader_epoch)
+        changes[tp] = Change(value, expected=behind.get(tp, ABSENT))
+    return changes
+
+
 def outcome_of(found: GroupOffsets, tp: TopicPartition) -> Offset | OffsetMgrError:
     """Returns the offset of a partition, or the error with which its read failed."""
     error = found.error or found.errors.get(tp)
@@ -140,11 +180,3 @@ def larger(first: Offset, second: Offset) -> Offset:
     if isinstance(first, Absent) or (isinstance(second, Committed) and second.offset > first.offset):
         first = second
     return first if isinstance(first, Absent) else first._replace(version=None)
-
-
-def _offset(found: Offset) -> int | None:
-    return found.offset if isinstance(found, Committed) else None
-
-
-def _as_text(found: Offset) -> str:
-    return str(found.offset) if isinstance(found, Committed) else "no commit"

@@ -236,7 +236,8 @@ class KafkaGroupLock:
         async def erase(partitions: Sequence[TopicPartition]) -> CommitErrors:
             return await self._member_lock.delete(partitions, deadline)
 
-        return await execute(changes, await self._member_lock.fetch(list(changes), deadline), write, erase)
+        found = await self._member_lock.fetch(list(changes), deadline)
+        return await execute(GroupEdit(self.group, changes), found, write, erase)
 
     async def recommit_in_loop(self, deadline: float) -> OffsetMgrError | None:
         """Commits all committed offsets again, for callers in the store's event loop. Returns the error of the first

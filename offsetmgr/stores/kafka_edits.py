@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from offsetmgr.core.errors import Conflict, GroupNotFound, LockLost, OffsetMgrError
+from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.model import ABSENT, Absent, GroupDescription, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import (
     Capabilities,
@@ -20,7 +21,6 @@ from offsetmgr.core.offset_store import (
     GroupEdit,
     GroupEditResult,
     Guard,
-    same_value,
 )
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.releases import DELETES_GROUPS, HOLDS_LOCK, KEEPS_EPOCHS
@@ -93,7 +93,7 @@ class KafkaEdits(ProtocolEdits):
             from offsetmgr.kafka.groups.lock_membership import active_members_error
 
             raise active_members_error(edit.group, [str(member) for member in state.members], state.lock_ends_s)
-        decided = decide(edit.changes, current)
+        decided = decide(edit.group, edit.changes, current)
         if not decided.todo:
             return GroupEditResult(edit.group, decided.outcomes, how="nothing had to be written")
         if not lockable:
@@ -111,7 +111,7 @@ class KafkaEdits(ProtocolEdits):
             try:
                 async with acquire_lock(self._client, edit.group, deadline, at) as lock:
                     found = await lock.fetch(read_partitions)
-                    return GroupEditResult(edit.group, await execute(edit.changes, found, lock.commit, lock.delete))
+                    return GroupEditResult(edit.group, await execute(edit, found, lock.commit, lock.delete))
             except LockLost:
                 # This process was suspended for longer than the lock's session timeout. Nothing was written, so the
                 # edit starts again.

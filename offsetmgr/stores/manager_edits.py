@@ -16,8 +16,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from offsetmgr.core.errors import Conflict, OffsetMgrError, ServerError, UnsupportedOperation
+from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.model import ABSENT, Offset, TopicPartition
-from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult, same_value
+from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult
 from offsetmgr.kafka.client.conditional_commit import commit_if
 from offsetmgr.kafka.client.offset_commits import NotAMember
 from offsetmgr.kafka.client.retries import backoff
@@ -88,7 +89,7 @@ class _EditProgress:
     """The state of one edit: the outcomes so far, and the partitions still to write with their conditions."""
 
     def __init__(self, edit: GroupEdit) -> None:
-        self._changes = edit.changes
+        self._group, self._changes = edit.group, edit.changes
         self._outcomes: dict[TopicPartition, ChangeOutcome] = {}
         self._current = FetchedGroup({}, {})
         self._in_doubt: set[TopicPartition] = set()
@@ -110,7 +111,7 @@ class _EditProgress:
         changes: Mapping[TopicPartition, Change] = {
             tp: self._changes[tp] for tp in self.todo if tp not in self._outcomes
         }
-        decided = decide(changes, current)
+        decided = decide(self._group, changes, current)
         self._outcomes |= decided.outcomes
         self._current, self.todo = current, decided.todo
 

@@ -225,7 +225,7 @@ class ProtocolEdits:
             return await delete(connection, non_member(edit.group), partitions, deadline, compared)
 
         try:
-            outcomes = await execute(edit.changes, current, write, erase, decided)
+            outcomes = await execute(edit, current, write, erase, decided)
         except NotAMember:
             raise await self._group_active_error(edit.group, deadline) from None
         return GroupEditResult(edit.group, outcomes, atomic=False, how=how)

@@ -6,7 +6,8 @@ import io
 import pickle
 from typing import IO, Any, Final
 
-from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused, UsageError
+from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.evaluation import evaluate
 from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import (
     Capabilities,
@@ -15,7 +16,6 @@ from offsetmgr.core.offset_store import (
     EditStatus,
     GroupEdit,
     GroupEditResult,
-    same_value,
 )
 from offsetmgr.snapshots.base import MAX_OFFSET, MAX_PARTITION, Format, GroupEntry, SnapshotHeader
 
@@ -46,16 +46,10 @@ class SnapshotEditor:
         if unreadable := entry.error or entry.errors.get(tp):
             return ChangeOutcome(EditStatus.FAILED, None, unreadable)
         current: Offset = entry.offsets.get(tp, ABSENT)
-        where = f"group {entry.group}, {tp}"
-        error = _rejection(where, tp.partition, current, change)
-        if error is None and change.after is not None and not self._capabilities.partitions.includes(tp):
-            error = UsageError(where, "is a byte position of Kafka 0.7, which this format cannot tell from an offset")
-        if error is None and change.after is not None:
-            error = self._name_error(entry.group, tp.topic)
-        if error is not None:
+        if change.after is not None and (error := self._value_error(entry.group, tp, change.after)):
             return ChangeOutcome(EditStatus.FAILED, current, error)
-        if same_value(current, change.after, self._capabilities):
-            return ChangeOutcome(EditStatus.UNCHANGED, current)
+        if outcome := evaluate(entry.group, tp, change, current, self._capabilities):
+            return outcome
         if change.after is None:
             del offsets[tp]
         else:
@@ -71,6 +65,17 @@ class SnapshotEditor:
             value.commit_timestamp if can.commit_timestamp else None,
         )
 
+    def _value_error(self, group: str, tp: TopicPartition, after: OffsetAndMetadata) -> OffsetMgrError | None:
+        """Returns the error of an offset, partition or name that the format cannot contain; None if it can."""
+        where = f"group {group}, {tp}"
+        if not 0 <= after.offset <= MAX_OFFSET:
+            return UsageError(where, f"{after.offset} is not an offset")
+        if not (0 <= tp.partition <= MAX_PARTITION or isinstance(tp.partition, BrokerPartition)):
+            return UsageError(where, f"{tp.partition} is not the number of a partition")
+        if not self._capabilities.partitions.includes(tp):
+            return UsageError(where, "is a byte position of Kafka 0.7, which this format cannot tell from an offset")
+        return self._name_error(group, tp.topic)
+
     def _name_error(self, group: str, topic: str) -> OffsetMgrError | None:
         """Returns an error if the format cannot contain the group's or the topic's name; otherwise None. The method
         finds this out by a trial encoding of both names."""
@@ -82,32 +87,6 @@ class SnapshotEditor:
             except OffsetMgrError as error:
                 self._name_errors[group, topic] = error
         return self._name_errors[group, topic]
-
-
-def _rejection(where: str, partition: int, current: Offset, change: Change) -> OffsetMgrError | None:
-    after = change.after
-    if after is not None and not 0 <= after.offset <= MAX_OFFSET:
-        return UsageError(where, f"{after.offset} is not an offset")
-    if after is not None and not (0 <= partition <= MAX_PARTITION or isinstance(partition, BrokerPartition)):
-        return UsageError(where, f"{partition} is not the number of a partition")
-    if change.expected is not None:
-        expected = change.expected.offset if isinstance(change.expected, Committed) else None
-        actual = current.offset if isinstance(current, Committed) else None
-        if expected != actual:
-            why = f"holds {_as_text(actual)} where {_as_text(expected)} was expected"
-            return Conflict(where, why, "read it again", actual=current)
-    if (
-        after is not None
-        and isinstance(current, Committed)
-        and after.offset < current.offset
-        and not change.allow_rewind
-    ):
-        return RewindRefused(where, f"{after.offset} is below the committed {current.offset}", "allow rewinds if meant")
-    return None
-
-
-def _as_text(offset: int | None) -> str:
-    return "no commit" if offset is None else str(offset)
 
 
 def append_decision(result: GroupEditResult, after: GroupEntry | None, stream: IO[bytes]) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from offsetmgr.core.errors import Conflict, GroupActive, OffsetMgrError, RewindRefused
+from offsetmgr.core.errors import GroupActive, OffsetMgrError
+from offsetmgr.core.evaluation import evaluate
 from offsetmgr.core.log_origin import LogOrigin
-from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, TopicPartition
+from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
 from offsetmgr.core.offset_store import (
     Capabilities,
     Change,
@@ -21,7 +22,6 @@ from offsetmgr.core.offset_store import (
     GroupOffsets,
     StoreBase,
     StoreIdentity,
-    same_value,
 )
 
 
@@ -79,32 +79,21 @@ class MemoryStore(StoreBase):
             )
 
     def _change(self, group: str, tp: TopicPartition, change: Change) -> ChangeOutcome:
-        what = f"{group} {tp}"
         before: Offset = self.data.get(group, {}).get(tp, ABSENT)
         if members := self.active.get(group):
             error = GroupActive(f"group {group}", "it has active members", members=members)
             return ChangeOutcome(EditStatus.FAILED, None, error)
         if broken := self.broken.get(group) or self.broken.get((group, tp)):
             return ChangeOutcome(EditStatus.FAILED, None, broken)
-        if change.expected is not None and not self._expected(change.expected, before):
-            return ChangeOutcome(EditStatus.FAILED, before, Conflict(what, "holds another value", actual=before))
-        if same_value(before, change.after, self.capabilities):
-            return ChangeOutcome(EditStatus.UNCHANGED, before)
+        if outcome := evaluate(group, tp, change, before, self.capabilities):
+            return outcome
         if change.after is None:
             del self.data[group][tp]
             return ChangeOutcome(EditStatus.WRITTEN, before)
-        if isinstance(before, Committed) and change.after.offset < before.offset and not change.allow_rewind:
-            return ChangeOutcome(EditStatus.FAILED, before, RewindRefused(what, f"{before.offset} is ahead"))
         version = (before.version or 0) + 1 if isinstance(before, Committed) else 0
         value = change.after
         self.data.setdefault(group, {})[tp] = Committed(value.offset, value.metadata, value.leader_epoch, None, version)
         return ChangeOutcome(EditStatus.WRITTEN, before)
-
-    def _expected(self, expected: Offset, found: Offset) -> bool:
-        if isinstance(expected, Absent) or isinstance(found, Absent):
-            return isinstance(expected, Absent) and isinstance(found, Absent)
-        same = expected.offset == found.offset
-        return same and (expected.version is None or expected.version == found.version)
 
     def close(self) -> None:
         """Does nothing, because the store has no open resources."""

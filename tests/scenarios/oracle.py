@@ -54,6 +54,9 @@ class Oracle:
             for partition, offset, epoch, metadata in partitions:
                 key = OffsetKey(group, topic, partition)
                 expected = request.expected.get((topic, partition))
+                if offset < (0 if expected is None else -1):
+                    errors[topic, partition] = 42
+                    continue
                 if expected is not None:
                     held = offsets_of(state, group).get(key)
                     if any(key in other for other in pending) or (held.offset if held else -1) != expected:

@@ -24,7 +24,7 @@ GROUPS = ("", "grüppe")
 PLACES = [("t", 0), ("t", 1), ("t", 300), ("u", 0)]
 PLACE = st.sampled_from(PLACES)
 GROUP = st.sampled_from(GROUPS)
-OFFSET = st.one_of(st.integers(-1, 9), st.integers(0, 2**62))
+OFFSET = st.one_of(st.integers(-2, 9), st.integers(0, 2**62))
 COMMIT = st.tuples(OFFSET, st.sampled_from([-1, 0, 7]), st.sampled_from(["", "m", "zu lang"]))
 AT_ONCE = st.booleans()
 """Whether a request is appended before the next one comes; else it stays in flight until `ShardModel.append`."""

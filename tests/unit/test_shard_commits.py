@@ -55,11 +55,31 @@ class TestCommitting:
         assert fetched(shard, "g", 0)[0] == 2
         assert shard.offset_count == 1
 
-    def test_any_offset_is_taken(self, shard: Shard) -> None:
-        """As broker 3.9.1, negative ones among them."""
-        committed(shard, "g", p0=-1, p1=-5, p2=0)
+    def test_negative_partitions_and_offsets_are_refused_alone(self, shard: Shard) -> None:
+        """Broker 3.9.1 takes a negative offset; a fetch would give it back as "no offset is committed"."""
+        committed(shard, "g", p1=8)
+        prepared = shard.commit(
+            CommitRequest(
+                "g",
+                [
+                    ("t", [(0, 0, -1, ""), (-1, 2, -1, ""), (1, -1, -1, ""), (-3, -3, -1, "")]),
+                    ("u", [(0, -(2**63), -1, "m")]),
+                    ("v", [(2**31 - 1, 2**63 - 1, -1, "")]),
+                ],
+            ),
+            NOW,
+        )
+        acknowledge(shard, prepared)
 
-        assert offsets(shard, "g") == {("t", 0): -1, ("t", 1): -5, ("t", 2): 0}
+        assert prepared.response == CommitResponse(0, {("t", -1): 3, ("t", 1): 42, ("t", -3): 3, ("u", 0): 42})
+        assert offsets(shard, "g") == {("t", 0): 0, ("t", 1): 8, ("v", 2**31 - 1): 2**63 - 1}
+
+    def test_a_commit_of_only_negative_offsets_writes_nothing(self, shard: Shard) -> None:
+        prepared = shard.commit(committing("g", p0=-1)._replace(generation=3, member_id="m"), NOW)
+
+        assert prepared.response == CommitResponse(0, {("t", 0): 42})
+        assert not prepared.records
+        assert not shard.has_group("g")
 
     @pytest.mark.parametrize(
         ("metadata", "error"),

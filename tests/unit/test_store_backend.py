@@ -14,7 +14,7 @@ from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CoordinatorNotAvailable, NotAuthorized, OffsetMetadataTooLarge, Unreachable
 from offsetmgr.core.model import Committed, OffsetAndMetadata
 from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupEdit, GroupEditResult, GroupOffsets
-from offsetmgr.manager.protocol_values import CommitResponse, FetchResponse
+from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, FetchResponse
 from offsetmgr.server.backend import Backend
 from offsetmgr.server.store_backends.store_backend import StoreBackend
 from offsetmgr.stores.snapshot import SnapshotStore
@@ -88,6 +88,24 @@ def test_what_was_committed_is_fetched_and_what_was_not_is_absent() -> None:
             )
             assert await backend.fetch(fetch("g")) == FetchResponse(0, [("t", [(0, 5, -1, "m", 0)])])
             assert await backend.fetch(fetch("unknown")) == FetchResponse(0, [])
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("two", [False, True])
+def test_negative_partitions_and_offsets_are_refused_alone_and_never_reach_the_store(two: bool) -> None:
+    async def scenario() -> None:
+        one = MemoryStore()
+        *_, both = dual()
+        async with running(both if two else one) as backend:
+            rows = [(0, 5, -1, ""), (-1, 2, -1, ""), (1, -1, -1, ""), (2, -5, -1, "")]
+            assert await backend.commit(CommitRequest("g", [("t", rows)])) == CommitResponse(
+                errors={("t", -1): 3, ("t", 1): 42, ("t", 2): 42}
+            )
+            assert await backend.fetch(fetch("g")) == FetchResponse(0, [("t", [(0, 5, -1, "", 0)])])
+            assert await backend.commit(commit("g", -1)) == CommitResponse(errors={("t", 0): 42})
+            assert backend.metrics()["store_commits_total"] == 1
+            assert "store_errors_total" not in str(backend.metrics())
 
     asyncio.run(scenario())
 

@@ -7,9 +7,6 @@ import pytest
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import CorruptData, InvalidUri, OffsetMgrError, UnknownVersion
-from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change
-from offsetmgr.migration.live.copy_plan import catch_up_changes, partitions_ahead
 from offsetmgr.stores.pair_uri import inner_uris
 from offsetmgr.stores.switched.mode_listener import mode_after_abandoned_switch
 from offsetmgr.stores.switched.records import (
@@ -71,24 +68,6 @@ def test_going_back_is_a_new_epoch_of_the_old_mode() -> None:
     held = StorageModeNode(CommitMode.DUAL, 7, "ann", 5, CommitMode.KAFKA)
 
     assert mode_after_abandoned_switch(held, "bob", 9) == StorageModeNode(CommitMode.DUAL, 8, "bob", 9, None)
-
-
-def test_what_the_kept_store_lacks_is_copied_on_condition_of_what_it_holds() -> None:
-    equal, lower, missing, higher, alone = (TopicPartition("t", n) for n in range(5))
-    kept = {
-        equal: Committed(5),
-        lower: Committed(3, version=2),
-        missing: ABSENT,
-        higher: Committed(9),
-        alone: Committed(1),
-    }
-    other = {equal: Committed(5), lower: Committed(5, "m", 4), missing: Committed(0), higher: Committed(8)}
-
-    assert catch_up_changes(kept, other) == {
-        lower: Change(OffsetAndMetadata(5, "m", 4), Committed(3, version=2)),
-        missing: Change(OffsetAndMetadata(0), ABSENT),
-    }
-    assert partitions_ahead(kept, other) == {lower: (3, 5), missing: (None, 0)}
 
 
 def test_a_switched_store_is_made_of_a_zookeeper_and_a_kafka() -> None:

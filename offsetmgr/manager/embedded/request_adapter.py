@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import Conflict, CorruptData, NotCoordinator, OffsetMgrError, PartialFailure, RewindRefused
+from offsetmgr.core.errors import Conflict, CorruptData, NotCoordinator, OffsetMgrError, PartialFailure, UsageError
+from offsetmgr.core.evaluation import rejection
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, FetchRequest, FetchResponse
 from offsetmgr.manager.runtime import ManagerRuntime, ShardStatus
@@ -32,13 +34,22 @@ class RequestAdapter:
     async def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, allow_rewind: bool
     ) -> None:
-        failures: dict[TopicPartition, OffsetMgrError] = {}
-        remaining, deadline = dict(offsets), asyncio.get_running_loop().time() + self._timeout_s
+        failures: dict[TopicPartition, OffsetMgrError] = {
+            tp: UsageError(f"group {group}, {tp}", f"{after.offset} is not an offset")
+            for tp, after in offsets.items()
+            if after.offset < 0  # in a conditional commit, -1 is a deletion
+        }
+        remaining = {tp: after for tp, after in offsets.items() if tp not in failures}
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
         while remaining:
             expected: dict[tuple[str, int], int] = {}
             if not allow_rewind:
                 found = await self.fetch(group, list(remaining))
-                failures |= _rewinds(group, remaining, found)
+                failures |= {
+                    tp: error
+                    for tp, after in remaining.items()
+                    if (error := rejection(group, tp, Change(after), found[tp])) is not None
+                }
                 remaining = {tp: offset for tp, offset in remaining.items() if tp not in failures}
                 expected = {(tp.topic, tp.partition): _expected_offset(found[tp]) for tp in remaining}
             if not remaining:
@@ -163,16 +174,3 @@ class RequestAdapter:
 def _expected_offset(found: Offset) -> int:
     """Returns the committed offset as the condition of a commit: -1 if there is none."""
     return found.offset if isinstance(found, Committed) else -1
-
-
-def _rewinds(
-    group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], found: Mapping[TopicPartition, Offset]
-) -> dict[TopicPartition, OffsetMgrError]:
-    """Returns an error for each partition whose committed offset would be lowered."""
-    return {
-        tp: RewindRefused(
-            f"commit of {tp} of group {group}", f"{offset.offset} is below the committed {_expected_offset(found[tp])}"
-        )
-        for tp, offset in offsets.items()
-        if offset.offset < _expected_offset(found[tp])
-    }

@@ -31,9 +31,9 @@ from offsetmgr.core.offset_store import Change, GroupEditResult, OffsetStore
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
 from offsetmgr.groups.execute import EditSink, execute
 from offsetmgr.kafka.cluster.base import Cluster
-from offsetmgr.migration.live.copy_plan import catch_up_changes, partitions_ahead
 from offsetmgr.migration.live.switch_evidence import FollowerAck, SwitchEvidence, SwitchSnapshot
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
+from offsetmgr.stores.dual_policy import catch_up_changes, partitions_ahead
 from offsetmgr.stores.switched.mode_listener import mode_after_abandoned_switch
 from offsetmgr.stores.switched.nodes import FollowerState, NodeState, SwitchStateStore
 from offsetmgr.stores.switched.records import StorageModeNode

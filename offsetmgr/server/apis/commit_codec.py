@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from itertools import repeat
-from typing import Final, NamedTuple
+from typing import Final
 
 from offsetmgr.core.errors import InvalidRequest
 from offsetmgr.kafka.protocol.conditional_commit import EXPECTED, EXPECTED_TAG
@@ -28,8 +28,6 @@ FLEXIBLE: Final = 8
 _NO_EPOCH: Final = -1
 _DEFAULT_RETENTION: Final = -1
 _THROTTLE: Final = b"\0\0\0\0"
-DELETION: Final = -1
-"""The offset field of a conditional commit that deletes the committed offset."""
 
 _OFFSET: Final = struct.Struct(">iq")
 _OFFSET_EPOCH: Final = struct.Struct(">iqi")
@@ -42,15 +40,7 @@ _RESULT: Final = struct.Struct(">ih")
 _RESULT_TAGS: Final = struct.Struct(">ihx")
 
 
-class DecodedCommit(NamedTuple):
-    """A decoded commit."""
-
-    request: CommitRequest
-    negative: bool
-    """Whether any partition number or offset is negative, except for the offset of a conditional deletion."""
-
-
-def decode(version: int, data: bytes, at: int) -> DecodedCommit:
+def decode(version: int, data: bytes, at: int) -> CommitRequest:
     """Decodes the request whose body begins at ``at``. Raises `InvalidRequest`."""
     cursor = Cursor(data, at, flexible=version >= FLEXIBLE)
     group = cursor.string()
@@ -60,25 +50,20 @@ def decode(version: int, data: bytes, at: int) -> DecodedCommit:
     retention = cursor.int64() if version <= 4 else _DEFAULT_RETENTION
     topics: list[tuple[str, Sequence[PartitionCommit]]] = []
     expected: dict[tuple[str, int], int] = {}
-    negative = False
     for _ in range(cursor.count(3)):
         topic = cursor.string()
         number = cursor.count(14)
-        uniform = _decode_uniform(cursor, number, version)
-        partitions, any_negative = uniform or _decode_each(cursor, number, version, topic, expected)
-        negative = negative or any_negative
-        topics.append((topic, partitions))
+        partitions = _decode_uniform(cursor, number, version)
+        topics.append((topic, partitions or _decode_each(cursor, number, version, topic, expected)))
         cursor.tags()
     cursor.tags()
-    request = CommitRequest(
+    return CommitRequest(
         group, topics, generation, member_id, instance_id, None if retention < 0 else retention, expected
     )
-    return DecodedCommit(request, negative)
 
 
-def _decode_uniform(cursor: Cursor, number: int, version: int) -> tuple[list[PartitionCommit], bool] | None:
-    """Decodes partitions without metadata; returns them, and whether any partition number or offset is negative.
-    Returns None if a partition has metadata or tags."""
+def _decode_uniform(cursor: Cursor, number: int, version: int) -> list[PartitionCommit] | None:
+    """Decodes partitions without metadata. Returns None if a partition has metadata or tags."""
     data, at = cursor.data, cursor.at
     row = _ROW_EPOCH if version >= 6 else _ROW
     size = row.size
@@ -98,18 +83,16 @@ def _decode_uniform(cursor: Cursor, number: int, version: int) -> tuple[list[Par
     else:
         partitions = [(partition, offset, _NO_EPOCH, "") for partition, offset in rows]
     cursor.at = end
-    # The first byte of a negative number is 0x80 or more, which is not an ASCII character.
-    return partitions, not (data[at:end:size].isascii() and data[at + 4 : end : size].isascii())
+    return partitions
 
 
 def _decode_each(
     cursor: Cursor, number: int, version: int, topic: str, expected: dict[tuple[str, int], int]
-) -> tuple[list[PartitionCommit], bool]:
+) -> list[PartitionCommit]:
     """Decodes one partition after the other. Invalid UTF-8 in metadata is replaced, as in a broker."""
     data, flexible = cursor.data, version >= FLEXIBLE
     head = _OFFSET_EPOCH if version >= 6 else _OFFSET
     partitions: list[PartitionCommit] = []
-    negative = False
     for _ in range(number):
         at = cursor.take(head.size)
         if version >= 6:
@@ -119,33 +102,25 @@ def _decode_each(
         length = cursor.length()
         at = cursor.take(length) if length > 0 else cursor.at
         metadata = data[at : cursor.at].decode(errors="replace")
-        conditional = False
         if flexible:
             if data[cursor.at : cursor.at + 1] == NO_TAGS:
                 cursor.at += 1
             else:
-                conditional = _condition(cursor, (topic, partition), expected)
-        if partition < 0 or offset < (DELETION if conditional else 0):
-            negative = True
+                _condition(cursor, (topic, partition), expected)
         partitions.append((partition, offset, epoch, metadata))
-    return partitions, negative
+    return partitions
 
 
-def _condition(cursor: Cursor, key: tuple[str, int], expected: dict[tuple[str, int], int]) -> bool:
-    """Reads a partition's tagged fields. If they contain a condition, adds it to ``expected``; returns whether they
-    do."""
-    found = False
+def _condition(cursor: Cursor, key: tuple[str, int], expected: dict[tuple[str, int], int]) -> None:
+    """Reads a partition's tagged fields, and adds a condition to ``expected`` if there is one."""
 
     def known(tag: int, size: int) -> None:
-        nonlocal found
         if tag == EXPECTED_TAG:
             if size != EXPECTED.size:
                 raise InvalidRequest("OffsetCommit", f"a condition of {size} bytes")
             expected[key] = cursor.number(EXPECTED)
-            found = True
 
     cursor.tags(known)
-    return found
 
 
 def encode(version: int, topics: Sequence[tuple[str, Sequence[PartitionCommit]]], response: CommitResponse) -> bytes:

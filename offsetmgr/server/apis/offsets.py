@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.kafka.protocol.codec_thread import in_codec_thread
+from offsetmgr.manager.commit_checks import without_partitions
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.records.base import PartitionCommit
 from offsetmgr.server.apis import commit_codec, fetch_codec
@@ -51,9 +52,7 @@ class _Commit(NamedTuple):
 def prepare_commit(context: ApiContext, request: ApiRequest) -> _Commit:
     """Decodes an OffsetCommit and checks permissions and limits. Raises `InvalidRequest`."""
     version = request.version
-    commit, negative = commit_codec.decode(
-        version, request.frame, request.body(flexible=version >= commit_codec.FLEXIBLE)
-    )
+    commit = commit_codec.decode(version, request.frame, request.body(flexible=version >= commit_codec.FLEXIBLE))
     topics = commit.topics
     rejected: dict[tuple[str, int], int] = {}
     if _too_many(request, topics):
@@ -69,9 +68,7 @@ def prepare_commit(context: ApiContext, request: ApiRequest) -> _Commit:
             if too_long(request, topic)
             for part in parts
         }
-    if negative:
-        rejected |= _invalid_partitions(commit)
-    return _Commit(_without_rejected(commit, rejected) if rejected else commit, topics, rejected)
+    return _Commit(without_partitions(commit, rejected) if rejected else commit, topics, rejected)
 
 
 def offset_commit(context: ApiContext, request: ApiRequest) -> HandlerResult:
@@ -157,27 +154,6 @@ def _forbidden(context: ApiContext, request: ApiRequest, commit: CommitRequest) 
         if not context.topic_allowed(request, Operation.WRITE, topic)
         for part in parts
     }
-
-
-def _invalid_partitions(commit: CommitRequest) -> dict[tuple[str, int], int]:
-    """Rejects negative partition numbers, because no such partition exists, and negative offsets, because a negative
-    offset means "no committed offset"."""
-    rejected: dict[tuple[str, int], int] = {}
-    for topic, parts in commit.topics:
-        for part in parts:
-            key = topic, part[0]
-            lowest = commit_codec.DELETION if key in commit.expected else 0
-            if part[0] < 0:
-                rejected[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif part[1] < lowest:
-                rejected[key] = ErrorCode.INVALID_REQUEST
-    return rejected
-
-
-def _without_rejected(commit: CommitRequest, rejected: dict[tuple[str, int], int]) -> CommitRequest:
-    topics = [(topic, [p for p in parts if (topic, p[0]) not in rejected]) for topic, parts in commit.topics]
-    expected = {key: offset for key, offset in commit.expected.items() if key not in rejected}
-    return commit._replace(topics=[(topic, parts) for topic, parts in topics if parts], expected=expected)
 
 
 def _merged(commit: CommitRequest, response: CommitResponse, rejected: dict[tuple[str, int], int]) -> CommitResponse:

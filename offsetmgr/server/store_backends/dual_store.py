@@ -16,11 +16,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
+from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import Change, GroupOffsets
 from offsetmgr.server.store_backends.in_doubt_writes import InDoubtWrites
@@ -35,7 +34,7 @@ from offsetmgr.server.store_backends.single_store import (
 from offsetmgr.server.store_backends.store_calls import ChangeOutcomes
 from offsetmgr.server.store_backends.store_executor import StoreExecutor
 from offsetmgr.stores.dual import DualStore
-from offsetmgr.stores.dual_policy import merged
+from offsetmgr.stores.dual_policy import accepted_by_primary
 
 _log = logging.getLogger(__name__)
 
@@ -84,11 +83,7 @@ class DualStoreBackend(SingleStoreBackend):
         rewinding = self._secondary.rewinding(group)  # first: a write that ends during the reads may be missing in them
         reads = [executor.read(group, partitions) for executor in (self.executor, self._secondary_executor)]
         primary, secondary = await asyncio.gather(*map(asyncio.shield, reads))
-        if not self._store.shares_epochs:
-            secondary = replace(
-                secondary, offsets={tp: c._replace(leader_epoch=None) for tp, c in secondary.offsets.items()}
-            )
-        both = merged(primary, secondary)
+        both = self._store.merged(primary, secondary)
         if not rewinding or both.error is not None:
             return both
         offsets = {tp: found for tp, found in both.offsets.items() if tp not in rewinding}
@@ -150,8 +145,6 @@ class DualStoreBackend(SingleStoreBackend):
     ) -> asyncio.Future[None] | None:
         self._in_doubt.record(group, changes, outcomes)
         accepted = {
-            tp: changes[tp].after
-            for tp, outcome in outcomes.items()
-            if outcome.error is None or (changes[tp].after is None and isinstance(outcome.error, GroupNotFound))
+            tp: changes[tp].after for tp, outcome in outcomes.items() if accepted_by_primary(changes[tp], outcome)
         }
         return self._secondary.enqueue(group, accepted)

@@ -23,10 +23,12 @@ from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused, UsageError
+from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.model import Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, same_value
+from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit
 from offsetmgr.server.store_backends.store_calls import ChangeOutcomes, edit_groups
 from offsetmgr.server.store_backends.store_executor import MAX_CHANGES_PER_STREAM, StoreExecutor
+from offsetmgr.stores.dual_policy import secondary_change
 
 _log = logging.getLogger(__name__)
 
@@ -236,10 +238,9 @@ class Secondary:
     def _change(self, key: _PartitionKey, pending: _PendingWrite) -> Change:
         if not pending.late:
             return Change(pending.after, None, allow_rewind=True)
-        if self._moves_forward(key, pending.after):
-            return Change(pending.after)
         known = self._known_values.get(key)
-        return Change(pending.after, None if known is None else Committed(known), allow_rewind=True)
+        may_lower = not self._moves_forward(key, pending.after)
+        return secondary_change(pending.after, None if known is None else Committed(known), may_lower=may_lower)
 
     # --- outcomes ------------------------------------------------------------------------------------
 

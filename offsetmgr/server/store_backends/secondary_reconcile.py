@@ -12,21 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from typing import Final
 
 from offsetmgr.core.errors import Conflict, OffsetMgrError
-from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, GroupOffsets
 from offsetmgr.server.store_backends.secondary import Secondary
 from offsetmgr.server.store_backends.single_store import list_groups
 from offsetmgr.server.store_backends.store_executor import StoreExecutor, StoreWrite
+from offsetmgr.stores.dual_calls import GROUPS_IN_FLIGHT
+from offsetmgr.stores.dual_policy import catch_up_changes, without_epochs
 
 _log = logging.getLogger(__name__)
 
-_GROUPS_AT_ONCE: Final = 200
 _PAUSE_S: Final = 5.0
 """Seconds before the task retries groups that it could not read or write."""
 
@@ -49,7 +47,7 @@ class StartupReconciliation:
         """Checks all groups of the secondary. Retries groups with a retriable error until they succeed."""
         left = iter(await self._groups())
         checked = 0
-        while batch := list(islice(left, _GROUPS_AT_ONCE)):
+        while batch := list(islice(left, GROUPS_IN_FLIGHT)):
             checked += len(batch)
             while batch := await self._check(batch):
                 await asyncio.sleep(_PAUSE_S)
@@ -77,7 +75,9 @@ class StartupReconciliation:
                 if error.retriable:
                     again.append(group)
             elif secondary.offsets:
-                changes = dict(_outdated(primary, secondary, keeps_epochs=self._keeps_epochs))
+                found = primary if self._keeps_epochs else without_epochs(primary)
+                readable = {tp: offset for tp, offset in found.offsets.items() if tp not in secondary.errors}
+                changes = catch_up_changes(secondary.offsets, readable)
                 if changes:
                     writes.append(
                         StoreWrite(group, changes, asyncio.get_running_loop().create_future(), exclusive=True)
@@ -101,15 +101,3 @@ class StartupReconciliation:
             elif outcome.error is not None and not isinstance(outcome.error, Conflict):
                 failed = failed or outcome.error.retriable
         return failed
-
-
-def _outdated(
-    primary: GroupOffsets, secondary: GroupOffsets, *, keeps_epochs: bool
-) -> Iterator[tuple[TopicPartition, Change]]:
-    """The partitions whose value in the secondary is missing or smaller than in the primary, each with the change that
-    updates the secondary."""
-    for tp, found in primary.offsets.items():
-        held: Offset = secondary.offsets.get(tp, ABSENT)
-        if tp not in secondary.errors and (not isinstance(held, Committed) or held.offset < found.offset):
-            epoch = found.leader_epoch if keeps_epochs else None
-            yield tp, Change(OffsetAndMetadata(found.offset, found.metadata, epoch), held)

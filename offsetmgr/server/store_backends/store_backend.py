@@ -26,6 +26,7 @@ from offsetmgr.kafka.protocol.conditional_commit import (
     NO_OFFSET,
     STORE_FEATURE,
 )
+from offsetmgr.manager.commit_checks import PartitionErrors, without_invalid
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.store_backends.dual_store import DualStoreBackend
@@ -130,6 +131,9 @@ class StoreBackend:
             return _completed(CommitResponse(ErrorCode.INVALID_REQUEST))
         if not request.group:
             return _completed(CommitResponse(ErrorCode.INVALID_GROUP_ID))
+        request, invalid = without_invalid(request)
+        if invalid and not request.topics:
+            return _completed(CommitResponse(errors=invalid))
         changes = {
             TopicPartition(topic, p): _change(
                 request.expected.get((topic, p)), offset, epoch if self.keeps_epochs else -1, metadata
@@ -141,13 +145,13 @@ class StoreBackend:
         committer = None
         if request.generation >= 0 or request.member_id:
             committer = Committer(request.generation, request.member_id, request.instance_id)
-        return self._commit(self._submit(request.group, changes, committer, exclusive=bool(request.expected)))
+        return self._commit(self._submit(request.group, changes, committer, exclusive=bool(request.expected)), invalid)
 
-    async def _commit(self, write: StoreWrite) -> CommitResponse:
+    async def _commit(self, write: StoreWrite, invalid: PartitionErrors) -> CommitResponse:
         outcomes = await self._outcomes(write)
         if outcomes is None:
             return CommitResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        errors = {}
+        errors = dict(invalid)
         for tp, outcome in outcomes.items():
             if outcome.error is not None:
                 compared = write.changes[tp].expected is not None and isinstance(outcome.error, Conflict)

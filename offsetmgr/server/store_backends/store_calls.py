@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from typing import TypeAlias
 
-from offsetmgr.core.errors import OffsetMgrError, PartialFailure, ServerError, Unreachable
-from offsetmgr.core.model import Committed, TopicPartition
+from offsetmgr.core.errors import OffsetMgrError, ServerError, Unreachable
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupEdit, GroupOffsets, OffsetStore
+from offsetmgr.stores.dual_calls import fetch_group
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ def read_groups(store: OffsetStore, requested: Mapping[str, list[TopicPartition]
         # If the whole group cannot be read, the requested partitions may still be readable.
         for group, partitions in requested.items():
             if partitions is not None and _incomplete(found.get(group), partitions):
-                found[group] = _fetch(store, group, partitions)
+                found[group] = fetch_group(store, group, partitions)
     except OffsetMgrError as failure:
         error = failure
     except CancelledError:
@@ -70,16 +71,6 @@ def _incomplete(found: GroupOffsets | None, partitions: Iterable[TopicPartition]
     if found.error is not None:
         return not found.error.retriable
     return any(tp in found.errors for tp in partitions)
-
-
-def _fetch(store: OffsetStore, group: str, partitions: list[TopicPartition]) -> GroupOffsets:
-    try:
-        found, errors = store.fetch(group, partitions), {}
-    except PartialFailure as partial:
-        found, errors = partial.successes, partial.failures
-    except OffsetMgrError as error:
-        return GroupOffsets(group, {}, error=error)
-    return GroupOffsets(group, {tp: held for tp, held in found.items() if isinstance(held, Committed)}, errors)
 
 
 def closing_error(store: OffsetStore) -> OffsetMgrError:

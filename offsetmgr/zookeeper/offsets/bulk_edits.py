@@ -340,8 +340,8 @@ class _BulkBatch:
                 if data.isdigit() and len(data) <= SAFE_DIGITS:
                     after, expected, allow_rewind = change
                     old_offset, new_offset = int(data), after[0]
-                    # The same conditions as in `EditBatch`: the node has the expected content, the offset changes, and
-                    # a lower offset is allowed.
+                    # `core.evaluation` would permit the write: the node has its expected content, the offset changes,
+                    # and it is not rewound without permission. A call for each node would cost more than the write.
                     if (
                         expected is None
                         or (expected[0] == old_offset and (expected[4] is None or expected[4] == version))

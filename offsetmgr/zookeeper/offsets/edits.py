@@ -17,9 +17,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused, Unreachable
-from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult
+from offsetmgr.core.errors import Conflict, OffsetMgrError, Unreachable
+from offsetmgr.core.evaluation import evaluate
+from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Capabilities, Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult
 from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_reads import Node
@@ -39,6 +40,9 @@ from offsetmgr.zookeeper.offsets.layouts import Layout
 from offsetmgr.zookeeper.offsets.topic_directories import existing_topic_directories, in_directory
 
 _MAX_TRIES: Final = 8
+_COMPARED_FIELDS: Final = Capabilities(
+    metadata=False, leader_epoch=False, commit_timestamp=False, conditional="version"
+)
 _RACES: Final = (ZookeeperError.BAD_VERSION, ZookeeperError.NO_NODE, ZookeeperError.NODE_EXISTS)
 
 
@@ -188,28 +192,17 @@ class EditBatch:
             return False
         try:
             found = self._offset(write, node)
-            after, expected = write.change.after, write.change.expected
+            after = write.change.after
             if after is not None and self._layout.topic_in_data:
                 write.data = self._encoded(write.partition, after, node)
         except OffsetMgrError as error:
             self._fail(write, error)
             return False
         write.found, write.node, write.as_of = found, node, None
-        if expected is not None and not _matches(expected, found):
-            why = f"expected {_describe(expected)}, but ZooKeeper holds {_describe(found)}"
-            self._fail(
-                write, Conflict(str(write), why, "nothing was written; read the offset again and decide", actual=found)
-            )
-            return False
-        held = found.offset if isinstance(found, Committed) else None
-        if held == (None if after is None else after.offset):
-            self.outcomes[write.edit][write.partition] = ChangeOutcome(EditStatus.UNCHANGED, found)
-            return False
-        if after is not None and held is not None and after.offset < held and not write.change.allow_rewind:
-            why = f"{after.offset} is lower than the committed offset {held}"
-            self._fail(write, RewindRefused(str(write), why, "allow the rewind if it is intended"))
-            return False
-        return True
+        outcome = evaluate(write.group, write.partition, write.change, found, _COMPARED_FIELDS)
+        if outcome is not None:
+            self.outcomes[write.edit][write.partition] = outcome
+        return outcome is None
 
     def _offset(self, write: NodeWrite, node: NodeData | None) -> Offset:
         if node is None:
@@ -345,15 +338,3 @@ class EditBatch:
         for write in writes:
             if write.partition not in self.outcomes[write.edit]:
                 self._fail(write, error)
-
-
-def _matches(expected: Offset, found: Offset) -> bool:
-    if isinstance(expected, Absent) or isinstance(found, Absent):
-        return isinstance(expected, Absent) and isinstance(found, Absent)
-    return expected.offset == found.offset and expected.version in (None, found.version)
-
-
-def _describe(offset: Offset) -> str:
-    if isinstance(offset, Absent):
-        return "no commit"
-    return f"{offset.offset}" + (f" (version {offset.version})" if offset.version is not None else "")

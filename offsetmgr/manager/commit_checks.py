@@ -1,22 +1,50 @@
-"""Checks the conditions of a commit (`CommitRequest.expected`) against the committed offsets, by the data rule
-"conditional writes".
+"""Checks a commit request before it is carried out: its numbers, and its conditions (`CommitRequest.expected`) by the
+data rule "conditional writes".
 
-Pure and independent of a shard: the caller passes functions that return the committed offsets.
+Pure. Shards and listeners in front of a store make the same check of the numbers. Only shards check conditions here,
+with functions that return their committed offsets; stores compare in their own edits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.manager.protocol_values import CommitRequest
 from offsetmgr.records.base import PartitionCommit
 
-NO_OFFSET = -1
+NO_OFFSET: Final = -1
 """An expected offset of -1 means that no offset is committed. A new offset of -1 with a condition deletes the committed
 offset."""
+
+
+PartitionErrors: TypeAlias = Mapping[tuple[str, int], int]
+"""Error codes by topic and partition."""
+
+
+def without_invalid(request: CommitRequest) -> tuple[CommitRequest, PartitionErrors]:
+    """Returns the request without the partitions that no store can commit, and the error code of each such partition.
+
+    A negative partition does not exist. A negative offset would be read back as "no offset is committed". In a commit
+    with a condition, the offset `NO_OFFSET` is a deletion and valid.
+    """
+    errors: dict[tuple[str, int], int] = {}
+    for topic, parts in request.topics:
+        for partition, offset, _, _ in parts:
+            if partition < 0:
+                errors[topic, partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif offset < 0 and (offset != NO_OFFSET or (topic, partition) not in request.expected):
+                errors[topic, partition] = ErrorCode.INVALID_REQUEST
+    return without_partitions(request, errors) if errors else request, errors
+
+
+def without_partitions(request: CommitRequest, rejected: PartitionErrors) -> CommitRequest:
+    """Returns the request without the rejected partitions, and without topics that have no other partition."""
+    topics = [(topic, [p for p in parts if (topic, p[0]) not in rejected]) for topic, parts in request.topics]
+    expected = {key: offset for key, offset in request.expected.items() if key not in rejected}
+    return request._replace(topics=[(topic, parts) for topic, parts in topics if parts], expected=expected)
 
 
 class ConditionCheck(NamedTuple):

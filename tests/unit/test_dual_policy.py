@@ -1,0 +1,90 @@
+"""The rules of dual commit as functions of the values in both stores."""
+
+from __future__ import annotations
+
+import pytest
+
+from offsetmgr.core.errors import Conflict, GroupNotFound, NotAuthorized, OffsetMgrError, Unreachable
+from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupOffsets
+from offsetmgr.stores.dual_policy import (
+    accepted_by_primary,
+    catch_up_changes,
+    partitions_ahead,
+    secondary_change,
+    without_epochs,
+)
+
+A = TopicPartition("t", 0)
+FIVE = OffsetAndMetadata(5)
+
+
+@pytest.mark.parametrize(
+    ("after", "known", "may_lower", "change"),
+    [
+        (FIVE, Committed(9), False, Change(FIVE)),
+        (FIVE, None, False, Change(FIVE)),
+        (FIVE, Committed(9), True, Change(FIVE, Committed(9), allow_rewind=True)),
+        (FIVE, ABSENT, True, Change(FIVE, ABSENT, allow_rewind=True)),
+        (FIVE, None, True, Change(FIVE, None, allow_rewind=True)),
+        (None, Committed(9), True, Change(None, Committed(9), allow_rewind=True)),
+    ],
+)
+def test_only_a_write_that_may_lower_the_secondary_is_conditional(
+    after: OffsetAndMetadata | None, known: Offset | None, may_lower: bool, change: Change
+) -> None:
+    assert secondary_change(after, known, may_lower=may_lower) == change
+
+
+@pytest.mark.parametrize(
+    ("after", "error", "accepted"),
+    [
+        (FIVE, None, True),
+        (None, None, True),
+        (None, GroupNotFound("group g", "it has no offsets"), True),
+        (FIVE, GroupNotFound("group g", "it has no offsets"), False),
+        (FIVE, NotAuthorized("t-0", "no"), False),
+        (FIVE, Unreachable("broker", "no answer"), False),
+        (None, Conflict("t-0", "changed"), False),
+    ],
+)
+def test_the_secondary_receives_what_the_primary_accepted(
+    after: OffsetAndMetadata | None, error: OffsetMgrError | None, accepted: bool
+) -> None:
+    outcome = ChangeOutcome(EditStatus.WRITTEN if error is None else EditStatus.FAILED, ABSENT, error)
+
+    assert accepted_by_primary(Change(after), outcome) is accepted
+
+
+def test_offsets_of_other_logs_lose_their_epochs_and_nothing_else() -> None:
+    error = Unreachable("t-1", "no answer")
+    found = GroupOffsets("g", {A: Committed(5, "m", 3, 7, 2)}, {TopicPartition("t", 1): error}, as_of=8)
+
+    assert without_epochs(found) == GroupOffsets(
+        "g", {A: Committed(5, "m", None, 7, 2)}, {TopicPartition("t", 1): error}, as_of=8
+    )
+
+
+def test_what_the_kept_store_lacks_is_copied_on_condition_of_what_it_holds() -> None:
+    equal, lower, missing, higher, alone = (TopicPartition("t", n) for n in range(5))
+    kept = {
+        equal: Committed(5),
+        lower: Committed(3, version=2),
+        missing: ABSENT,
+        higher: Committed(9),
+        alone: Committed(1),
+    }
+    other = {equal: Committed(5), lower: Committed(5, "m", 4), missing: Committed(0), higher: Committed(8)}
+
+    assert catch_up_changes(kept, other) == {
+        lower: Change(OffsetAndMetadata(5, "m", 4), Committed(3, version=2)),
+        missing: Change(OffsetAndMetadata(0), ABSENT),
+    }
+    assert partitions_ahead(kept, other) == {lower: (3, 5), missing: (None, 0)}
+
+
+def test_an_unreadable_value_is_ahead_of_nothing_and_hides_no_other() -> None:
+    broken = Unreachable("t-0", "no answer")
+
+    assert partitions_ahead({A: Committed(3)}, {A: broken}) == {}
+    assert partitions_ahead({A: broken}, {A: Committed(3)}) == {A: (None, 3)}
