@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 from offsetmgr.core.errors import OffsetMgrError, ServerError
 from offsetmgr.core.java_hash import java_hash
 from offsetmgr.core.model import TopicPartition, is_deleted
+from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.fetch import EARLIEST, LATEST, FetchedPartition, FetchLimits
@@ -31,7 +32,7 @@ _MAX_METADATA_WAIT_S: Final = 10.0
 """Maximum time in seconds for requests of the topic's number of partitions."""
 _MIN_METADATA_WAIT_S: Final = 1.0
 """Minimum of that time if the caller's deadline is nearer, because at least two responses are needed."""
-_METADATA_RETRY_S: Final = 0.25
+_METADATA_BACKOFF: Final = Backoff.fixed(0.25)
 """Seconds between two of these requests."""
 
 Groups: TypeAlias = dict[str, Mapping[TopicPartition, SavedOffset | None]]
@@ -99,6 +100,7 @@ class KafkaOffsetsTopic:
         is accepted only after two responses agree on it.
         """
         until = _from_now(min(max(limit, _MIN_METADATA_WAIT_S), _MAX_METADATA_WAIT_S))
+        retries = Retries(until, _METADATA_BACKOFF)
         before = self._confirmed_count
         while True:
             count = await self._count_in_one_response(_from_now(limit))
@@ -106,9 +108,8 @@ class KafkaOffsetsTopic:
                 self._confirmed_count = count or None
                 return count
             before = count
-            if _from_now(_METADATA_RETRY_S) >= until:
+            if not await retries.pause():
                 break
-            await asyncio.sleep(_METADATA_RETRY_S)
         why = "the brokers list no topic at all, or do not agree on the number of this topic's partitions"
         hint = "try again if the brokers have just started; a cluster without any topic has no offsets to read"
         raise ServerError(OFFSETS_TOPIC, why, hint)

@@ -14,9 +14,9 @@ from typing import TypeVar
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CoordinatorNotAvailable, LockLost, OffsetMgrError, TimedOut, Unreachable
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.retries import backoff, is_retriable
 from offsetmgr.kafka.groups import lock_membership
 from offsetmgr.kafka.groups.lock_membership import LockMembership
 from offsetmgr.kafka.protocol.channel import Address
@@ -77,7 +77,8 @@ class GroupLock:
         values for the same member.
         """
         unconfirmed: OffsetMgrError | None = None
-        for pause in backoff():
+        retries = Retries(self._deadline)
+        while True:
             try:
                 return await attempt(self._connection)
             except LockLost:
@@ -90,12 +91,9 @@ class GroupLock:
                 if writes and isinstance(error, Unreachable | TimedOut | CoordinatorNotAvailable):
                     unconfirmed = type(error)(error.what, f"{error.why}; the outcome of the write is unknown")
                     error = unconfirmed
-                if not is_retriable(error) or asyncio.get_running_loop().time() + pause >= self._deadline:
-                    raise error from None
-            await asyncio.sleep(pause)
+                await retries.pause_or_raise(error)
             address = await self._client.coordinator(self._membership.group, self._deadline)
             self._connection = await self._client.node(address).connection(self._deadline)
-        raise AssertionError("back-off has no end")
 
 
 @asynccontextmanager
@@ -118,7 +116,8 @@ async def acquire_lock(
 async def _acquire(
     resources: AsyncExitStack, client: Client, group: str, deadline: float, at: Address | None
 ) -> GroupLock:
-    for pause in backoff():
+    retries = Retries(deadline)
+    while True:
         try:
             address = at or await client.coordinator(group, deadline)
             at = None
@@ -128,7 +127,4 @@ async def _acquire(
                 resources.push_async_exit(attempt.pop_all())
                 return GroupLock(client, dedicated.connection, membership, deadline)
         except OffsetMgrError as error:
-            if not is_retriable(error) or asyncio.get_running_loop().time() + pause >= deadline:
-                raise
-        await asyncio.sleep(pause)
-    raise AssertionError("back-off has no end")
+            await retries.pause_or_raise(error)

@@ -22,9 +22,9 @@ from kio.schema.sync_group.v3.response import SyncGroupResponse
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import LockLost, OffsetMgrError
+from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.retries import backoff
 from offsetmgr.kafka.groups import lock_membership, member_requests
 from offsetmgr.kafka.groups.lock_membership import LockMembership
 from offsetmgr.kafka.protocol.channel import Address
@@ -133,7 +133,8 @@ class KafkaGroupMember:
         """
         if self._heartbeat_task is None:
             self._heartbeat_task = asyncio.create_task(self._heartbeat_loop())
-        for pause in backoff():
+        retries = Retries()
+        while True:
             try:
                 while (found := await self._attempt(metadata, assign)) is None:
                     pass
@@ -143,8 +144,7 @@ class KafkaGroupMember:
                 if not error.retriable and not isinstance(error, LockLost):
                     raise
                 self._log_problem(error)
-            await asyncio.sleep(pause)
-        raise AssertionError("back-off has no end")
+                await retries.pause()
 
     async def leave(self, timeout: float) -> None:
         """Leaves the group and closes the connections, within ``timeout`` seconds. If the request fails, the membership

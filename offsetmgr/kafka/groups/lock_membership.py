@@ -37,11 +37,11 @@ from offsetmgr.core.model import (
     TopicPartition,
     deletion_mark,
 )
+from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.node import DedicatedConnection
 from offsetmgr.kafka.client.offset_commits import commit_outcomes
-from offsetmgr.kafka.client.retries import backoff
 from offsetmgr.kafka.groups import member_requests
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.errors import RETRIABLE, kafka_error
@@ -160,7 +160,8 @@ async def leave(client: Client, connection: BrokerConnection, membership: LockMe
     request = member_requests.leave_group(membership.group, membership.member_id, membership.instance_id)
     now = asyncio.get_running_loop().time
     until = min(max(deadline, now() + _MIN_LEAVE_TIMEOUT_S), now() + SESSION_MS / 1000)
-    for pause in backoff():
+    retries = Retries(until)
+    while True:
         try:
             answer = await connection.call(request, LeaveGroupResponse, _remaining(until))
             if int(answer.error_code) not in RETRIABLE:
@@ -168,12 +169,10 @@ async def leave(client: Client, connection: BrokerConnection, membership: LockMe
         except OffsetMgrError as error:
             if not error.retriable:
                 return
-        if now() + pause >= until:
+        if not await retries.pause():
             return
-        await asyncio.sleep(pause)
         with contextlib.suppress(OffsetMgrError):
             connection = await client.node(await client.coordinator(membership.group, until)).connection(until)
-    raise AssertionError("back-off has no end")
 
 
 async def fetch(

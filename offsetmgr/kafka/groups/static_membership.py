@@ -20,9 +20,9 @@ from typing import Final, TypeVar
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import LockLost, OffsetMgrError, TimedOut, Unreachable
 from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.retries import backoff, is_retriable
 from offsetmgr.kafka.groups import lock_membership
 from offsetmgr.kafka.groups.lock_membership import LockMembership, active_members_error
 from offsetmgr.kafka.protocol.channel import Address
@@ -61,7 +61,8 @@ class StaticMemberLock:
 
         Raises `GroupActive` with the members' names if there are other members.
         """
-        for pause in backoff():
+        retries = Retries(deadline)
+        while True:
             try:
                 described = (await client.describe([group], deadline))[group]
                 if not isinstance(described, GroupDescription):
@@ -79,10 +80,7 @@ class StaticMemberLock:
                     membership = await lock_membership.join_alone_dedicated(own, client, group, instance_id, deadline)
                 return cls(client, coordinator, membership, replaced=bool(described.members), keeps_epochs=keeps_epochs)
             except OffsetMgrError as error:
-                if not is_retriable(error) or asyncio.get_running_loop().time() + pause >= deadline:
-                    raise
-            await asyncio.sleep(pause)
-        raise AssertionError("back-off has no end")
+                await retries.pause_or_raise(error)
 
     @property
     def group(self) -> str:
@@ -156,7 +154,8 @@ class StaticMemberLock:
 
         ``dedicated``: uses a dedicated connection, for requests that the broker appends to its log.
         """
-        for pause in backoff():
+        retries = Retries(deadline)
+        while True:
             if self._lost is not None:
                 raise self._lock_lost(self._lost)
             try:
@@ -169,11 +168,8 @@ class StaticMemberLock:
                 self._lost = type(error)(f"lock of group {self.group}", error.why)
                 raise self._lock_lost(self._lost) from None
             except OffsetMgrError as error:
-                if not is_retriable(error) or asyncio.get_running_loop().time() + pause >= deadline:
-                    raise
-            await asyncio.sleep(pause)
+                await retries.pause_or_raise(error)
             self._coordinator = await self._client.coordinator(self.group, deadline)
-        raise AssertionError("back-off has no end")
 
     async def _leave(self, deadline: float) -> None:
         with contextlib.suppress(OffsetMgrError):

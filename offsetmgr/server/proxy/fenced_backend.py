@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.kafka.client.retries import backoff
+from offsetmgr.core.retry import Retries
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.server.backend import Backend, ManagerAddress
 from offsetmgr.server.proxy.coordinators import Coordinators
@@ -101,8 +101,9 @@ class MemberFencingBackend:
         step."""
         deadline = asyncio.get_running_loop().time() + COORDINATOR_TIMEOUT_S
         error: int | None = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        retries = Retries(deadline)
         try:
-            for pause in backoff():
+            while True:
                 self._fence.sweep(self._clock())
                 error = await self._ask(key, instance_id, deadline)
                 if error is None:
@@ -110,10 +111,8 @@ class MemberFencingBackend:
                     error = self._inner.ownership_error(key.group) or self._check(key)
                 if error is not None:
                     return
-                if asyncio.get_running_loop().time() + pause >= deadline:
-                    error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+                if not await retries.pause():
                     return
-                await asyncio.sleep(pause)
         finally:
             for request, answer in self._waiting.pop(key):
                 if answer.done():
