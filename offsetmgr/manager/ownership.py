@@ -107,8 +107,8 @@ class OwnershipManager:
         rebalance: float = REBALANCE_TIMEOUT_S,
         clock: Callable[[], float] = boottime,
     ) -> None:
-        """``host`` and ``port`` are the address for clients. ``member`` creates the member of the group, which calls the
-        ``on_*`` methods. It has the same clock and timeouts in seconds, ``session`` and ``rebalance``."""
+        """``host`` and ``port`` are the address for clients. ``member`` creates the member of the group, with the same
+        clock and timeouts. ``session`` and ``rebalance`` are the timeouts in seconds."""
         self._address = (host, port)
         self._parameters = parameters
         self._relay = dict(relay or {})

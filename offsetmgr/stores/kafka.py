@@ -9,7 +9,8 @@ metadata, sends one request for each group, and waits for its timeout on a clust
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -222,7 +223,7 @@ class KafkaGroupLock:
         self, changes: Mapping[TopicPartition, Change], deadline: float
     ) -> dict[TopicPartition, ChangeOutcome]:
         """Works as `edit`, for callers in the store's event loop."""
-        from offsetmgr.stores.conditional_edit import Outcomes, execute, without_epochs
+        from offsetmgr.stores.conditional_edit import execute, without_epochs
 
         if not self._member_lock.locked:
             unlocked = await self._edits().unlocked(GroupEdit(self.group, changes), deadline)
@@ -230,13 +231,9 @@ class KafkaGroupLock:
         if not self._member_lock.keeps_epochs:
             changes = without_epochs(changes)
 
-        async def write(wanted: Mapping[TopicPartition, OffsetAndMetadata]) -> Outcomes:
-            return await self._member_lock.commit(wanted, deadline)
-
-        async def erase(partitions: Sequence[TopicPartition]) -> Outcomes:
-            return await self._member_lock.delete(partitions, deadline)
-
-        return await execute(changes, await self._member_lock.fetch(list(changes), deadline), write, erase)
+        lock = self._member_lock
+        write, erase = partial(lock.commit, deadline=deadline), partial(lock.delete, deadline=deadline)
+        return await execute(changes, await lock.fetch(list(changes), deadline), write, erase)
 
     async def recommit_in_loop(self, deadline: float) -> OffsetMgrError | None:
         """Commits all committed offsets again, for callers in the store's event loop. Returns the error of the first

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from offsetmgr.core.errors import Conflict, GroupNotFound, LockLost, OffsetMgrError
@@ -112,8 +113,9 @@ class KafkaEdits(ProtocolEdits):
         while True:
             try:
                 async with acquire_lock(self._client, edit.group, deadline, at) as lock:
-                    found = await lock.fetch(asked)
-                    return GroupEditResult(edit.group, await execute(edit.changes, found, lock.commit, lock.delete))
+                    found = await lock.fetch(asked, deadline)
+                    write, erase = partial(lock.commit, deadline=deadline), partial(lock.delete, deadline=deadline)
+                    return GroupEditResult(edit.group, await execute(edit.changes, found, write, erase))
             except LockLost:
                 # This process was stopped for longer than the lock's session. Nothing was written, so it reads again.
                 if not await retries.pause():

@@ -30,11 +30,6 @@ from offsetmgr.kafka.groups.lock_membership import LockMembership
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import RETRIABLE, kafka_error
 
-_MEMBERSHIP_ENDED: Final = frozenset(
-    {ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
-)
-_MEMBER_ID_INVALID: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
-"""The error codes after which the member id is invalid, too."""
 _JOIN_MARGIN_S: Final = 10.0
 """Additional time for a JoinGroup response after the rebalance timeout. The broker delays the first join of a new group
 by its group.initial.rebalance.delay.ms."""
@@ -102,7 +97,7 @@ class KafkaGroupMember:
         self._client = client
         self._group = group
         self._listener = listener
-        self._protocol = (protocol_type, protocol)
+        self._protocol_type, self._protocol = protocol_type, protocol
         self._session = session
         self._rebalance = rebalance
         self._clock = clock
@@ -154,8 +149,8 @@ class KafkaGroupMember:
         if membership is not None:
             with contextlib.suppress(OffsetMgrError, TimeoutError):
                 async with asyncio.timeout_at(deadline):
-                    connection = await self._client.node(await self._find_coordinator()).connection(deadline)
-                    await lock_membership.leave(self._client, connection, membership, deadline)
+                    at = await self._find_coordinator()
+                    await lock_membership.leave(self._client, membership, deadline, at=at)
         await self.close()
 
     async def close(self) -> None:
@@ -198,7 +193,12 @@ class KafkaGroupMember:
 
     async def _join(self, connection: BrokerConnection, metadata: bytes) -> JoinGroupResponse | None:
         request = member_requests.join_as(
-            self._group, self._member_id, *self._protocol, metadata, _ms(self._session), _ms(self._rebalance)
+            self._group,
+            self._member_id,
+            self._protocol_type,
+            {self._protocol: metadata},
+            _ms(self._session),
+            _ms(self._rebalance),
         )
         self._join_in_flight = True
         try:
@@ -225,7 +225,7 @@ class KafkaGroupMember:
         assignments: Mapping[str, bytes] = {}
         if joined.leader == joined.member_id:
             assignments = assign(generation, [(m.member_id, m.metadata) for m in joined.members])
-        request = member_requests.sync_as(self._group, generation, joined.member_id, assignments)
+        request = member_requests.sync_group(self._group, generation, joined.member_id, assignments)
         sent = self._clock()
         # The response waits for the leader's SyncGroup. The coordinator removes a dead leader after its session.
         answer = await connection.call(request, SyncGroupResponse, self._session + self._wait_s)
@@ -240,19 +240,17 @@ class KafkaGroupMember:
         return Generation(joined.member_id, generation, answer.assignment, sent)
 
     def _request_error(self, code: int, address: Address) -> OffsetMgrError:
+        """Ends the membership or discards the cached coordinator, if the code requires it. Returns the error."""
         error = kafka_error(code, f"group {self._group}")
-        if code in _MEMBERSHIP_ENDED:
-            self._end(error, code)
+        if isinstance(error, LockLost):
+            previous, self._membership = self._membership, None
+            if code != ErrorCode.ILLEGAL_GENERATION:  # otherwise the member id remains valid
+                self._member_id = ""
+            if previous is not None:
+                self._listener.on_ended(error)
         elif code in RETRIABLE:
             self._forget_coordinator(address)
         return error
-
-    def _end(self, why: OffsetMgrError, code: int) -> None:
-        previous, self._membership = self._membership, None
-        if code in _MEMBER_ID_INVALID:
-            self._member_id = ""
-        if previous is not None:
-            self._listener.on_ended(why)
 
     # --- heartbeat -----------------------------------------------------------------------------------
 
@@ -308,15 +306,12 @@ class KafkaGroupMember:
             now.generation != membership.generation or self._join_response_pending()
         ):
             pass  # the JoinGroup response of the new generation has arrived or is about to arrive
-        elif code in _MEMBERSHIP_ENDED:
-            self._end(kafka_error(code, f"group {self._group}"), code)
+        elif isinstance(error := self._request_error(code, address), LockLost):
             self._listener.on_rebalance()
             if self._join_connection is not None:
                 await self._join_connection.close()  # its request belongs to the ended membership
         else:
-            if code in RETRIABLE:
-                self._forget_coordinator(address)
-            self._log_problem(kafka_error(code, f"heartbeat of group {self._group}"))
+            self._log_problem(error)
 
     def _join_response_pending(self) -> bool:
         """Returns whether the JoinGroup in flight may have started the newer generation.

@@ -9,7 +9,6 @@ its membership, even if that process was frozen and does not know it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -44,7 +43,9 @@ from offsetmgr.kafka.client.node import DedicatedConnection
 from offsetmgr.kafka.client.offset_commits import commit_outcomes
 from offsetmgr.kafka.groups import member_requests
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.errors import RETRIABLE, kafka_error
+from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.consumer_protocol import encode_assignment
+from offsetmgr.kafka.protocol.errors import RETRIABLE, VALID_MEMBER_CODES, kafka_error
 from offsetmgr.kafka.protocol.releases import DELETES_OFFSETS
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 
@@ -128,31 +129,38 @@ async def join_alone(
         is_leader = answer.leader == answer.member_id
         # A static member that replaces its dead predecessor receives no member list; see the check below.
         if (not is_leader and instance_id is None) or len(answer.members) > 1:
-            raise await _other_members_error(client, membership, deadline)
+            raise await other_members_error(client, membership, deadline)
+        assignments = {membership.member_id: encode_assignment()} if is_leader else {}
         sync = await connection.call(
-            member_requests.sync_group(
-                group, membership.generation, membership.member_id, instance_id, leader=is_leader
-            ),
+            member_requests.sync_group(group, membership.generation, membership.member_id, assignments, instance_id),
             SyncGroupResponse,
             _remaining(deadline),
         )
         if int(sync.error_code) == ErrorCode.REBALANCE_IN_PROGRESS:
             # Another client has just joined. It waits until this member leaves.
-            raise await _other_members_error(client, membership, deadline)
+            raise await other_members_error(client, membership, deadline)
         if sync.error_code:
             raise kafka_error(int(sync.error_code), f"lock of group {group}")
         if not is_leader:
-            other_members = await _other_members_error(client, membership, deadline)
+            other_members = await other_members_error(client, membership, deadline)
             if other_members.members:
                 raise other_members
     except OffsetMgrError:
-        await leave(client, connection, membership, deadline)
+        await leave(client, membership, deadline, connection=connection)
         raise
     return membership
 
 
-async def leave(client: Client, connection: BrokerConnection, membership: LockMembership, deadline: float) -> None:
-    """Leaves the group. Retries at the current coordinator, because the coordinator may have moved.
+async def leave(
+    client: Client,
+    membership: LockMembership,
+    deadline: float,
+    *,
+    at: Address | None = None,
+    connection: BrokerConnection | None = None,
+) -> None:
+    """Leaves the group, at first over ``connection`` or at the coordinator ``at``. Retries at the current coordinator,
+    because the coordinator may have moved.
 
     The retries end at the deadline, but last at least `_MIN_LEAVE_TIMEOUT_S` and at most a session timeout. If they all
     fail, the membership ends with its session.
@@ -163,6 +171,9 @@ async def leave(client: Client, connection: BrokerConnection, membership: LockMe
     retries = Retries(until)
     while True:
         try:
+            if connection is None:
+                node = client.node(at or await client.coordinator(membership.group, until))
+                connection = await node.connection(until)
             answer = await connection.call(request, LeaveGroupResponse, _remaining(until))
             if int(answer.error_code) not in RETRIABLE:
                 return
@@ -171,8 +182,7 @@ async def leave(client: Client, connection: BrokerConnection, membership: LockMe
                 return
         if not await retries.pause():
             return
-        with contextlib.suppress(OffsetMgrError):
-            connection = await client.node(await client.coordinator(membership.group, until)).connection(until)
+        connection = at = None
 
 
 async def fetch(
@@ -301,7 +311,20 @@ async def heartbeat(connection: BrokerConnection, membership: LockMembership, ti
     return int((await connection.call(request, HeartbeatResponse, timeout)).error_code)
 
 
-async def _other_members_error(client: Client, membership: LockMembership, deadline: float) -> GroupActive:
+async def check(connection: BrokerConnection, membership: LockMembership, deadline: float) -> bool:
+    """Checks with a heartbeat that the membership is valid. Returns whether another client waits for this member to
+    leave.
+
+    Raises `LockLost` if the membership has ended, otherwise the error of the coordinator.
+    """
+    code = await heartbeat(connection, membership, _remaining(deadline))
+    if code not in VALID_MEMBER_CODES:
+        raise kafka_error(code, f"lock of group {membership.group}")
+    return code == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+async def other_members_error(client: Client, membership: LockMembership, deadline: float) -> GroupActive:
+    """Returns the error that names the other members of the group. Raises `OffsetMgrError` if they are unknown."""
     described = (await client.describe([membership.group], deadline))[membership.group]
     if not isinstance(described, GroupDescription):
         raise described

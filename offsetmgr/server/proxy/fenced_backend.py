@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.retry import Retries
+from offsetmgr.kafka.protocol.errors import VALID_MEMBER_CODES
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.server.backend import Backend, ManagerAddress
 from offsetmgr.server.proxy.coordinators import Coordinators
@@ -25,8 +26,6 @@ _Waiting = deque[tuple[CommitRequest, asyncio.Future[CommitResponse]]]
 COORDINATOR_TIMEOUT_S: Final = 4.0
 """How long a commit may wait for the real coordinator before it fails with COORDINATOR_NOT_AVAILABLE."""
 
-VALID_MEMBER_CODES: Final = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS})
-"""The coordinator's responses to the Heartbeat of a valid member; during a rebalance it is REBALANCE_IN_PROGRESS."""
 _FINAL_CODES: Final = frozenset(
     {
         ErrorCode.ILLEGAL_GENERATION,
