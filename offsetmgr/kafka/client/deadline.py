@@ -7,9 +7,9 @@ import asyncio
 from offsetmgr.core.errors import TimedOut
 
 
-def remaining(deadline: float) -> float:
-    """Returns the seconds until the deadline. Raises `TimedOut` after it."""
+def remaining(deadline: float, what: str = "Kafka") -> float:
+    """Returns the seconds until the deadline. Raises `TimedOut` for ``what`` after it."""
     left = deadline - asyncio.get_running_loop().time()
     if left <= 0:
-        raise TimedOut("Kafka", "the timeout has expired")
+        raise TimedOut(what, "the timeout has expired")
     return left

@@ -171,7 +171,7 @@ async def _acquire(
             at = None
             async with AsyncExitStack() as attempt:
                 dedicated = await attempt.enter_async_context(client.node(address).dedicated_connection(deadline))
-                membership = await lock_membership.join_alone_dedicated(dedicated, client, group, None, deadline)
+                membership = await lock_membership.join_alone(dedicated, client, group, None, deadline)
                 resources.push_async_exit(attempt.pop_all())
                 return GroupLock(client, address, membership, dedicated.connection)
         except OffsetMgrError as error:

@@ -167,7 +167,7 @@ class KafkaGroupMember:
 
     async def _attempt(self, metadata: Callable[[], bytes], assign: AssignmentFunction) -> Generation | None:
         """Sends one JoinGroup and one SyncGroup. Returns None if the caller must retry at once."""
-        connection = await self._connection_for_joins()
+        connection = self._join_connection = await self._current_connection(self._join_connection)
         try:
             joined = await self._join(connection, metadata())
             if joined is None:
@@ -177,19 +177,6 @@ class KafkaGroupMember:
             if connection.closed:
                 self._forget_coordinator(connection.address)
             raise error
-
-    async def _connection_for_joins(self) -> BrokerConnection:
-        """Returns the connection for joins and syncs, to the current coordinator."""
-        address = await self._find_coordinator()
-        if self._join_connection is None or self._join_connection.closed or self._join_connection.address != address:
-            if self._join_connection is not None:
-                await self._join_connection.close()
-            try:
-                self._join_connection = await self._client.node(address).open(self._deadline())
-            except OffsetMgrError:
-                self._forget_coordinator(address)
-                raise
-        return self._join_connection
 
     async def _join(self, connection: BrokerConnection, metadata: bytes) -> JoinGroupResponse | None:
         request = member_requests.join_as(
@@ -276,18 +263,14 @@ class KafkaGroupMember:
         self, connection: BrokerConnection | None, membership: LockMembership
     ) -> BrokerConnection:
         """Sends one heartbeat to the current coordinator. Returns the connection for the next one."""
-        address = await self._find_coordinator()
+        connection = await self._current_connection(connection)
+        synced, sent = self._synced, self._clock()
         try:
-            if connection is None or connection.closed or connection.address != address:
-                if connection is not None:
-                    await connection.close()
-                connection = await self._client.node(address).open(self._deadline())
-            synced, sent = self._synced, self._clock()
             code = await lock_membership.heartbeat(connection, membership, self._wait_s)
         except OffsetMgrError:
-            self._forget_coordinator(address)
+            self._forget_coordinator(connection.address)
             raise
-        await self._handle_heartbeat(address, membership, code, sent, synced)
+        await self._handle_heartbeat(connection.address, membership, code, sent, synced)
         return connection
 
     async def _handle_heartbeat(
@@ -337,6 +320,19 @@ class KafkaGroupMember:
                 if self._join_connection is not None and self._join_connection.address != found:
                     await self._join_connection.close()  # its request waits in a former coordinator
             return self._coordinator
+
+    async def _current_connection(self, previous: BrokerConnection | None) -> BrokerConnection:
+        """Returns ``previous`` if it is an open connection to the current coordinator, otherwise a new connection."""
+        address = await self._find_coordinator()
+        if previous is not None:
+            if not previous.closed and previous.address == address:
+                return previous
+            await previous.close()
+        try:
+            return await self._client.node(address).open(self._deadline())
+        except OffsetMgrError:
+            self._forget_coordinator(address)
+            raise
 
     def _forget_coordinator(self, address: Address) -> None:
         """Discards the cached coordinator, because the group may have another one now."""

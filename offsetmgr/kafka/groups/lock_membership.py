@@ -39,6 +39,7 @@ from offsetmgr.core.model import (
 from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.client.node import DedicatedConnection
 from offsetmgr.kafka.client.offset_commits import commit_outcomes
 from offsetmgr.kafka.groups import member_requests
@@ -95,33 +96,26 @@ def active_members_error(group: str, members: Sequence[str], lock_ends_s: float 
     )
 
 
-async def join_alone_dedicated(
-    dedicated: DedicatedConnection, client: Client, group: str, instance_id: str | None, deadline: float
-) -> LockMembership:
-    """Works like `join_alone` on a dedicated connection. While the join waits in the broker, the connection does not
-    count towards the limit of the pool."""
-    timer = asyncio.get_running_loop().call_later(_WAITING_AFTER_S, dedicated.mark_waiting)
-    try:
-        return await join_alone(dedicated.connection, client, group, instance_id, deadline)
-    finally:
-        timer.cancel()
-
-
 async def join_alone(
-    connection: BrokerConnection, client: Client, group: str, instance_id: str | None, deadline: float
+    dedicated: DedicatedConnection, client: Client, group: str, instance_id: str | None, deadline: float
 ) -> LockMembership:
     """Joins the group as its only member, in one attempt.
 
     If the group has other members, leaves again and raises `GroupActive`. Otherwise raises the error of the
     coordinator.
     """
-    request = member_requests.join_group(group, instance_id, SESSION_MS)
-    # The broker delays the first join of an empty group by its group.initial.rebalance.delay.ms.
+    connection, request = dedicated.connection, member_requests.join_group(group, instance_id, SESSION_MS)
+    # The broker delays the first join of an empty group by its group.initial.rebalance.delay.ms. Meanwhile the
+    # connection does not count towards the limit of the pool.
+    timer = asyncio.get_running_loop().call_later(_WAITING_AFTER_S, dedicated.mark_waiting)
     answer: JoinGroupResponse | StaticJoinGroupResponse
-    if instance_id is None:
-        answer = await connection.call(request, JoinGroupResponse, _remaining(deadline))
-    else:
-        answer = await connection.call(request, StaticJoinGroupResponse, _remaining(deadline))
+    try:
+        if instance_id is None:
+            answer = await connection.call(request, JoinGroupResponse, remaining(deadline))
+        else:
+            answer = await connection.call(request, StaticJoinGroupResponse, remaining(deadline))
+    finally:
+        timer.cancel()
     if answer.error_code:
         raise kafka_error(int(answer.error_code), f"lock of group {group}")
     membership = LockMembership(group, answer.member_id, int(answer.generation_id), instance_id)
@@ -134,7 +128,7 @@ async def join_alone(
         sync = await connection.call(
             member_requests.sync_group(group, membership.generation, membership.member_id, assignments, instance_id),
             SyncGroupResponse,
-            _remaining(deadline),
+            remaining(deadline),
         )
         if int(sync.error_code) == ErrorCode.REBALANCE_IN_PROGRESS:
             # Another client has just joined. It waits until this member leaves.
@@ -174,7 +168,7 @@ async def leave(
             if connection is None:
                 node = client.node(at or await client.coordinator(membership.group, until))
                 connection = await node.connection(until)
-            answer = await connection.call(request, LeaveGroupResponse, _remaining(until))
+            answer = await connection.call(request, LeaveGroupResponse, remaining(until))
             if int(answer.error_code) not in RETRIABLE:
                 return
         except OffsetMgrError as error:
@@ -189,9 +183,7 @@ async def fetch(
     connection: BrokerConnection, group: str, partitions: Sequence[TopicPartition] | None, deadline: float
 ) -> FetchedGroup:
     """Returns the committed offsets of the group from its coordinator."""
-    answer = await connection.call(
-        requests.offset_fetch({group: partitions}), OffsetFetchResponse, _remaining(deadline)
-    )
+    answer = await connection.call(requests.offset_fetch({group: partitions}), OffsetFetchResponse, remaining(deadline))
     found = requests.parse_offset_fetch(answer.groups[0])
     if isinstance(found, OffsetMgrError):
         raise found
@@ -215,7 +207,7 @@ async def commit(
             instance_id=membership.instance_id,
         ),
         OffsetCommitResponse,
-        _remaining(deadline),
+        remaining(deadline),
     )
     outcomes = commit_outcomes(membership.group, answer)
     if isinstance(outcomes, OffsetMgrError):
@@ -243,7 +235,7 @@ async def delete(
     if not DELETES_OFFSETS.supported_by(connection.versions):
         return await _expire(connection, membership, partitions, deadline, expected)
     answer = await connection.call(
-        member_requests.offset_delete(group, partitions), OffsetDeleteResponse, _remaining(deadline)
+        member_requests.offset_delete(group, partitions), OffsetDeleteResponse, remaining(deadline)
     )
     if answer.error_code:
         raise kafka_error(int(answer.error_code), f"delete in group {group}")
@@ -292,7 +284,7 @@ async def _expire(
         "member_id": membership.member_id,
         "topics": [{"name": topic, "partitions": parts} for topic, parts in topics.items()],
     }
-    answer = await expire_offsets(connection, commit, _remaining(deadline))
+    answer = await expire_offsets(connection, commit, remaining(deadline))
     for topic in answer["topics"]:
         for part in topic["partitions"]:
             tp, code = TopicPartition(topic["name"], part["partition_index"]), part["error_code"]
@@ -317,7 +309,7 @@ async def check(connection: BrokerConnection, membership: LockMembership, deadli
 
     Raises `LockLost` if the membership has ended, otherwise the error of the coordinator.
     """
-    code = await heartbeat(connection, membership, _remaining(deadline))
+    code = await heartbeat(connection, membership, remaining(deadline))
     if code not in VALID_MEMBER_CODES:
         raise kafka_error(code, f"lock of group {membership.group}")
     return code == ErrorCode.REBALANCE_IN_PROGRESS
@@ -330,7 +322,3 @@ async def other_members_error(client: Client, membership: LockMembership, deadli
         raise described
     others = [str(member) for member in described.members if member.member_id != membership.member_id]
     return active_members_error(membership.group, others, described.lock_ends_s)
-
-
-def _remaining(deadline: float) -> float:
-    return max(deadline - asyncio.get_running_loop().time(), 0.001)

@@ -68,7 +68,7 @@ class StaticMemberLock(GroupLock):
                     membership = lock_membership.non_member(group)
                     return cls(client, coordinator, membership, replaced=False, keeps_epochs=keeps_epochs)
                 async with client.node(coordinator).dedicated_connection(deadline) as own:
-                    membership = await lock_membership.join_alone_dedicated(own, client, group, instance_id, deadline)
+                    membership = await lock_membership.join_alone(own, client, group, instance_id, deadline)
                 return cls(client, coordinator, membership, replaced=bool(described.members), keeps_epochs=keeps_epochs)
             except OffsetMgrError as error:
                 await retries.pause_or_raise(error)
