@@ -243,6 +243,10 @@ def glossary_rules(glossary: str) -> tuple[Rule, ...]:
     )
 
 
+IDENTIFIER = re.compile(r"[a-z]+(?:[_-][a-z]+)*")
+"""A string literal that looks like a name."""
+
+
 class PublicName(NamedTuple):
     """The name of a module, class, function or attribute, split into its words."""
 
@@ -253,18 +257,24 @@ class PublicName(NamedTuple):
     @property
     def words(self) -> str:
         """The name as text: ``ShardWriter`` and ``shard_writer`` are both ``shard writer``."""
-        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", " ", self.name).strip().lower()
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[_-]", " ", self.name).strip().lower()
 
 
 def names(path: Path) -> Iterator[PublicName]:
-    """The names that a module defines, and its own."""
+    """The names that a module defines, and its own: classes, functions, arguments, variables, attributes, and the
+    string literals that look like a name, such as JSON keys, columns and metrics."""
     yield PublicName(path, 1, path.stem)
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield PublicName(path, node.lineno, node.name)
-            if not isinstance(node, ast.ClassDef):
-                arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-                yield from (PublicName(path, one.lineno, one.arg) for one in arguments)
+        elif isinstance(node, ast.arg):
+            yield PublicName(path, node.lineno, node.arg)
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            name = node.id if isinstance(node, ast.Name) else node.attr
+            if not name.startswith("__"):
+                yield PublicName(path, node.lineno, name)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and IDENTIFIER.fullmatch(node.value):
+            yield PublicName(path, node.lineno, node.value)
 
 
 def misspellings(files: Iterable[Path]) -> list[str]:

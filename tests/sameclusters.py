@@ -11,7 +11,7 @@ import json
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create, OperationState
-from offsetmgr.zookeeper.groups.membership import ensure_nodes
+from offsetmgr.zookeeper.groups.registration import ensure_nodes
 
 
 def join_cluster(connect: str, bootstrap: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from offsetmgr.cli.render import note
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.groups.former_locks import wait_for_former_locks
+from offsetmgr.groups.leftover_locks import wait_for_leftover_locks
 
 if TYPE_CHECKING:
     from offsetmgr.core.errors import OffsetMgrError
@@ -36,7 +36,7 @@ class LockWait:
 
 def lock_waiting_directory(directory: DescribeGroups) -> DescribeGroups:
     """Wraps a source of group members for commands that edit: it waits until group locks of other runs have ended."""
-    return wait_for_former_locks(directory, SystemClock(), LockWait())
+    return wait_for_leftover_locks(directory, SystemClock(), LockWait())
 
 
 class _LockWaitingCluster:

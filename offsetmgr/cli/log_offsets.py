@@ -53,7 +53,7 @@ _ROWS: Final = (
 )
 _MIB: Final = 1024 * 1024
 _MINUTE_MS: Final = 60_000
-_DEFAULT_RETENTION: Final = 7 * 24 * 60
+_DEFAULT_RETENTION_MINUTES: Final = 7 * 24 * 60
 """Minutes: the broker's default of ``offsets.retention.minutes`` since 2.0."""
 _DEFAULT_PARTITIONS: Final = 50
 """Partitions of ``__consumer_offsets``: the broker's ``offsets.topic.num.partitions`` by default."""
@@ -102,7 +102,7 @@ def offsets(
             "--retention-minutes",
             metavar="N",
             min=1,
-            help=f"With --expired-at: the cluster's offsets.retention.minutes ({_DEFAULT_RETENTION}).",
+            help=f"With --expired-at: the cluster's offsets.retention.minutes ({_DEFAULT_RETENTION_MINUTES}).",
             show_default=False,
         ),
     ] = None,
@@ -157,7 +157,7 @@ def offsets(
             raise UsageError(f"directory {directory}", "does not exist" if there is None else "is a file")
     expiry = None
     if expired_at is not None:
-        retention_ms = (retention_minutes or _DEFAULT_RETENTION) * _MINUTE_MS
+        retention_ms = (retention_minutes or _DEFAULT_RETENTION_MINUTES) * _MINUTE_MS
         expiry = Expiry(parse_datetime(expired_at, "--expired-at"), retention_ms)
     sources = find_topic_directories(dirs, offsets_topic)
     saved = _SavedOffsets(sources, group or [], TopicSelection.parse(topic or []), processes or processors(), expiry)

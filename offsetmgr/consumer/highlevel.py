@@ -25,7 +25,7 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups.assignors import assignor_named
 from offsetmgr.zookeeper.groups.consumer_member import ConsumerMember, MemberSettings
-from offsetmgr.zookeeper.groups.membership import member_id
+from offsetmgr.zookeeper.groups.registration import member_id
 from offsetmgr.zookeeper.groups.subscription import Subscription
 
 

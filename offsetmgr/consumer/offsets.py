@@ -1,4 +1,4 @@
-"""`GroupOffsets`: reads the committed offsets of a consumer's partitions when it claims them, and commits while it owns
+"""`ConsumerOffsets`: reads the committed offsets of partitions when the consumer claims them, and commits while it owns
 them.
 
 If the offsets are in the ZooKeeper ensemble in which the member is registered, commits use the member's own session.
@@ -127,7 +127,7 @@ def _servers(hosts: str) -> set[str]:
 
 
 class LeaseView(Protocol):
-    """The methods of a `SessionLease` that `GroupOffsets` uses."""
+    """The methods of a `SessionLease` that `ConsumerOffsets` uses."""
 
     @property
     def expired(self) -> bool: ...
@@ -135,7 +135,7 @@ class LeaseView(Protocol):
     def valid(self) -> bool: ...
 
 
-class GroupOffsets:
+class ConsumerOffsets:
     """The offsets of one group during one session. Any thread may use it; it executes one call at a time."""
 
     def __init__(

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.consumer.fetch import Fetcher
-from offsetmgr.consumer.offsets import GroupOffsets, OffsetStorage
+from offsetmgr.consumer.offsets import ConsumerOffsets, OffsetStorage
 from offsetmgr.consumer.settings import ConsumerSettings
 from offsetmgr.consumer.streams import MessageStream, PartitionProgress, StreamState
 from offsetmgr.core.clock import Clock, SystemClock
@@ -63,7 +63,7 @@ class PartitionManager:
             queued_max=settings.queued_max_messages,
             on_failure=self._on_fetch_failure,
         )
-        self._offsets: GroupOffsets | None = None
+        self._offsets: ConsumerOffsets | None = None
         self._closing = threading.Event()
         self._committing = threading.Lock()
         self._committer: threading.Thread | None = None
@@ -96,7 +96,7 @@ class PartitionManager:
 
     def on_joined(self, session: ZookeeperSession, lease: SessionLease) -> None:
         settings = self._settings
-        self._offsets = GroupOffsets(
+        self._offsets = ConsumerOffsets(
             self._storage.open(session, lease, self._group),
             self._group,
             lease,

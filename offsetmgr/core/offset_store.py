@@ -217,6 +217,11 @@ class OffsetStore(Protocol):
         missing. Raises the errors of `log_origin`."""
         ...
 
+    @property
+    def has_topic_creation_times(self) -> bool:
+        """Whether the store knows creation times of topics (see `topic_creation_times`)."""
+        ...
+
     def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:
         """Returns the creation times of ``topics`` in milliseconds since 1970. Topics whose time the store does not
         know are missing. Raises the errors of `log_origin`."""
@@ -311,7 +316,7 @@ class StoreBase:
     parallel_calls: ClassVar[int] = 1
     """The maximum number of concurrent calls, each in its own thread. 1 means that calls must not overlap."""
 
-    has_topic_creation_times: ClassVar[bool] = False
+    has_topic_creation_times: bool = False
     """Whether the store knows creation times of topics (see `topic_creation_times`)."""
 
     def log_origin(self) -> LogOrigin:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import UNNAMED, LogOrigin
@@ -133,6 +133,7 @@ class DiskLogs:
     """The log directories as a source of offsets, for `offsetmgr.stores.cross_cluster_check.OriginStore`."""
 
     sources: TopicDirectories
+    has_topic_creation_times: ClassVar[bool] = False
 
     @property
     def uri(self) -> str:

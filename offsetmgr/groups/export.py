@@ -54,6 +54,8 @@ def export_groups(
 class SnapshotFile:
     """An open and checked snapshot file; close it after use."""
 
+    has_topic_creation_times = False
+
     def __init__(self, stream: IO[bytes], reader: SnapshotReader, uri: str) -> None:
         self._stream = stream
         self._reader = reader

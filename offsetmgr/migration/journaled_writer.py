@@ -24,7 +24,7 @@ from offsetmgr.core.offset_store import (
     Guard,
     OffsetStore,
 )
-from offsetmgr.groups.former_locks import POLL_S, Waiting
+from offsetmgr.groups.leftover_locks import POLL_S, Waiting
 from offsetmgr.migration.group_batches import batched
 from offsetmgr.migration.journal import Journal, Json, Record
 from offsetmgr.migration.plan import Action, PlanStep

@@ -21,7 +21,7 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.lockable_store import HeldLock, LockableStore
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.groups.former_locks import POLL_S, Waiting
+from offsetmgr.groups.leftover_locks import POLL_S, Waiting
 from offsetmgr.migration.apply import check_endpoint
 from offsetmgr.migration.group_batches import batched
 from offsetmgr.migration.journal import Journal

@@ -51,7 +51,7 @@ from offsetmgr.zookeeper.client.transactions import (
     SetData,
     TransactionResult,
 )
-from offsetmgr.zookeeper.groups.membership import ensure_nodes
+from offsetmgr.zookeeper.groups.registration import ensure_nodes
 
 _HISTORY: Final = 2
 """The index of the operation that writes the history in an advance's transaction."""

@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from offsetmgr.core.errors import UnsupportedOperation
-from offsetmgr.segments.batch_compression import compress
 from offsetmgr.segments.batch_reader import (
     BATCH_HEADER,
     BATCH_MIN_BYTES,
@@ -31,7 +30,7 @@ from offsetmgr.segments.batch_reader import (
     Header,
     Record,
 )
-from offsetmgr.segments.compression import NONE
+from offsetmgr.segments.compression import NONE, compress
 
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")

@@ -1,8 +1,10 @@
-"""Decompresses batches of all of Kafka's codecs, up to a maximum size.
+"""Decompresses and compresses batches, for all of Kafka's codecs.
 
-The maximum applies regardless of the sizes in the data, because a few kilobytes can expand to gigabytes.
+`decompress` has a maximum size, whatever sizes the data itself states, because a few kilobytes can expand to gigabytes.
+`compress` writes what Kafka's Java producers and brokers write.
 
-Source: org.apache.kafka.common.compress; the codec is the lowest three bits of a batch's attributes.
+Source: org.apache.kafka.common.compress; the codec is the lowest three bits of a batch's attributes. KAFKA-3160 for LZ4
+in format 0.
 """
 
 from __future__ import annotations
@@ -44,6 +46,18 @@ _LZ4_BLOCK_CHECKSUMS: Final = 0x10
 _LZ4_CONTENT_SIZE: Final = 0x08
 _LZ4_UNCOMPRESSED: Final = 0x80000000
 _UINT32_LE: Final = struct.Struct("<I")
+
+_SNAPPY_HEADER: Final = _XERIAL + struct.pack(">ii", 1, 1)
+_SNAPPY_CHUNK: Final = 32 * 1024
+_LZ4_BLOCK: Final = 64 * 1024
+_LZ4_START: Final = b"\x04\x22\x4d\x18\x60\x40"
+"""The magic number, then the flags (version 1, independent blocks, no checksums) and the block size (64 KiB)."""
+_LZ4_CHECKSUM: Final = b"\x82"
+"""The second byte of xxHash-32 of the two bytes before it."""
+_LZ4_BROKEN_CHECKSUM: Final = b"\x1a"
+"""The header checksum in format 0. Kafka computes it over the magic number as well, against the LZ4 specification, and
+accepts no other checksum in that format (KAFKA-3160)."""
+_ZSTD_LEVEL: Final = 3
 
 
 def decompress(codec: int, data: bytes, what: str, limit: int = MAX_DECOMPRESSED_BYTES) -> bytes:
@@ -190,3 +204,43 @@ def _lz4_frame(data: bytes, at: int, out: bytearray, what: str, limit: int) -> i
         if len(out) > limit:  # by one block at most
             raise _over(what, limit)
         at += size + (_UINT32_LE.size if flags & _LZ4_BLOCK_CHECKSUMS else 0)
+
+
+# --- compression --------------------------------------------------------------------------------------
+
+
+def compress(codec: int, data: bytes, *, magic: int = 2) -> bytes:
+    """Returns ``data`` compressed for a batch or message of format ``magic``. Raises `UnknownVersion` for an unknown
+    codec, and for zstd before format 2 (KIP-110)."""
+    if codec == NONE:
+        return data
+    if codec == GZIP:
+        stream = zlib.compressobj(wbits=_GZIP_WINDOW)
+        return stream.compress(data) + stream.flush()
+    if codec == SNAPPY:
+        return _compress_snappy(data)
+    if codec == LZ4:
+        return _compress_lz4(data, _LZ4_BROKEN_CHECKSUM if magic == 0 else _LZ4_CHECKSUM)
+    if codec == ZSTD and magic >= 2:
+        return bytes(cramjam.zstd.compress(data, _ZSTD_LEVEL))
+    raise UnknownVersion("compression", f"codec {codec} is not known in message format {magic}")
+
+
+def _compress_snappy(data: bytes) -> bytes:
+    out = bytearray(_SNAPPY_HEADER)
+    for at in range(0, len(data), _SNAPPY_CHUNK):
+        packed = bytes(cramjam.snappy.compress_raw(data[at : at + _SNAPPY_CHUNK]))
+        out += _INT32.pack(len(packed)) + packed
+    return bytes(out)
+
+
+def _compress_lz4(data: bytes, checksum: bytes) -> bytes:
+    out = bytearray(_LZ4_START + checksum)
+    for at in range(0, len(data), _LZ4_BLOCK):
+        block = data[at : at + _LZ4_BLOCK]
+        packed = bytes(cramjam.lz4.compress_block(block, store_size=False))
+        if len(packed) < len(block):
+            out += _UINT32_LE.pack(len(packed)) + packed
+        else:
+            out += _UINT32_LE.pack(len(block) | _LZ4_UNCOMPRESSED) + block
+    return bytes(out + _UINT32_LE.pack(0))

@@ -26,7 +26,7 @@ from offsetmgr.core.errors import FileFailure
 from offsetmgr.segments.batch_reader import BATCH_MIN_BYTES, CRC_FROM, LEGACY_MIN_BYTES, LOG_OVERHEAD
 
 CHUNK: Final = 1024 * 1024
-INDEX_INTERVAL: Final = 4096
+INDEX_INTERVAL_BYTES: Final = 4096
 """Bytes between two entries of an index: the broker's default of ``index.interval.bytes``."""
 MAX_SUSPICIONS: Final = 100
 """Maximum number of suspicions that a result lists; further ones are only counted."""
@@ -111,7 +111,7 @@ def examine(
     what: str,
     *,
     end: int | None = None,
-    index_interval: int = INDEX_INTERVAL,
+    index_interval: int = INDEX_INTERVAL_BYTES,
 ) -> ExaminationResult:
     """Reads a segment from its beginning to the first damage, or to ``end`` (by default the file's size).
 
@@ -137,7 +137,7 @@ class Examination:
         what: str,
         *,
         end: int | None = None,
-        index_interval: int = INDEX_INTERVAL,
+        index_interval: int = INDEX_INTERVAL_BYTES,
     ) -> None:
         size = source.seek(0, io.SEEK_END) if end is None else end
         self._cursor = _Cursor(_Window(source, what, size), base_offset, index_interval)

@@ -1,6 +1,6 @@
 """The server that Kafka clients connect to.
 
-`network` has the sockets, `apis` answers the requests about groups and offsets, and `proxy` (the relay) forwards the
-others to the real brokers. The offsets come from a `backend.Backend`: `manager_backend` is the offset manager's,
-`store_backends` has those for any `OffsetStore`. `process` starts all of it.
+`network` handles sockets and frames, `apis` handles requests about groups and offsets, and `proxy` (the relay) forwards
+all other requests to the real brokers. Handlers read and write offsets through a `backend.Backend`: `manager_backend`
+implements it for the offset manager, `store_backends` for any `OffsetStore`. `process` starts these parts.
 """

@@ -1,8 +1,9 @@
 """`Backend`: serves groups' offsets behind the listener.
 
-All methods run on the event loop and must not block it. Methods that return an awaitable should return a future, best a
-completed one: a coroutine needs a task. They return Kafka's error codes and do not raise. An exception is a defect,
-which the listener logs and answers with UNKNOWN_SERVER_ERROR.
+All methods run on the event loop and must not block it. Methods that return an awaitable should return a future,
+preferably a completed one, because a coroutine needs a task. All methods except `wait_for_commits` report errors as
+Kafka error codes and do not raise. If such a method raises an exception, that is a defect: the listener logs it and
+responds with UNKNOWN_SERVER_ERROR.
 """
 
 from __future__ import annotations
@@ -34,18 +35,19 @@ class Backend(Protocol):
         ...
 
     def ownership_error(self, group: str) -> int:
-        """NONE if this process may serve the group at this moment; otherwise COORDINATOR_LOAD_IN_PROGRESS,
+        """Returns NONE if this process may serve the group at this moment; otherwise COORDINATOR_LOAD_IN_PROGRESS,
         COORDINATOR_NOT_AVAILABLE or NOT_COORDINATOR."""
         ...
 
     def ownership_epoch(self, group: str) -> int:
-        """A number that changes whenever this process acquires the group's shard. Evidence about members from one epoch
-        is invalid in the next. The number is constant if no other process can own the shard."""
+        """A number that changes whenever this process acquires the group's shard. Evidence about group members that was
+        collected in one epoch is invalid in the next epoch. The number is constant if no other process can own the
+        shard."""
         ...
 
     def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
-        """Commits; the awaitable completes when the commit is acknowledged or has failed. Commits to one group keep the
-        order of the calls."""
+        """Commits; the awaitable completes when the commit is acknowledged or has failed. Commits to one group take
+        effect in the order of the calls."""
         ...
 
     def fetch(self, request: FetchRequest) -> Awaitable[FetchResponse]: ...
@@ -53,7 +55,7 @@ class Backend(Protocol):
     def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> Awaitable[DeleteResponse]: ...
 
     def delete_group(self, group: str) -> Awaitable[int]:
-        """Deletes all offsets of a group; returns an error code (GROUP_ID_NOT_FOUND if it has none)."""
+        """Deletes all offsets of a group; returns an error code (GROUP_ID_NOT_FOUND if the group has no offsets)."""
         ...
 
     def list_groups(self) -> Awaitable[tuple[int, Sequence[str]]]:
@@ -62,13 +64,13 @@ class Backend(Protocol):
 
     def wait_for_commits(self, group: str) -> Awaitable[None]:
         """Completes when every commit to the group that started before the call has ended and can no longer take
-        effect. The only method that raises: a retriable `OffsetMgrError` if that is not certain in time."""
+        effect. Raises a retriable `OffsetMgrError` if the backend cannot be certain of this within its time limit."""
         ...
 
     def backpressure(self) -> asyncio.Future[None] | None:
-        """Returns None while the backend accepts commits; otherwise a future that completes when it does again. The
-        listener calls it after every commit, and stops reading from that commit's connection until the future
-        completes."""
+        """Returns None while the backend accepts commits; otherwise a future that completes when the backend accepts
+        commits again. The listener calls this method after every commit, and stops reading from that commit's
+        connection until the future completes."""
         ...
 
     def features(self) -> Mapping[str, int]:

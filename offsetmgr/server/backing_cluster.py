@@ -22,7 +22,8 @@ class BackingCluster(Protocol):
         ...
 
     async def topics(self, names: Sequence[str] | None, ids: Sequence[uuid.UUID] = ()) -> Sequence[TopicLayout]:
-        """The topics with these names and ids, each with its error code. If ``names`` is None, all topics."""
+        """Returns the topics with these names and ids, each with its error code. If ``names`` is None, returns all
+        topics."""
         ...
 
     async def list_offsets(

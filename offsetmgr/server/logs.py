@@ -52,8 +52,8 @@ def start_logging(stream: TextIO, format_: str, level: int = logging.INFO) -> No
 
 
 def _is_relevant(record: logging.LogRecord) -> bool:
-    """Drops kazoo's messages below ERROR: while a server is down, it logs every connection attempt, one a second. The
-    caller that needs the server logs the failure."""
+    """Drops kazoo's messages below ERROR, because kazoo logs every connection attempt (one per second) while a
+    ZooKeeper server is down. The code that needs the server logs the failure."""
     return record.levelno >= logging.ERROR or not record.name.startswith("offsetmgr.zookeeper.kazoo")
 
 

@@ -1,4 +1,4 @@
-"""The decision on an edit of one group, and its execution, for stores over Kafka's protocol.
+"""Decides on the changes of one group's edit and executes them, for stores over Kafka's protocol.
 
 This module performs no I/O: the caller passes the group's current offsets and the functions that write and delete.
 """
@@ -33,7 +33,7 @@ from offsetmgr.core.offset_store import (
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 
 COMPARED_FIELDS: Final = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=False, conditional="none")
-"""The fields that a write compares with the current commit; if they are equal, nothing is written."""
+"""The fields in which a new value is compared with the committed one. If they are equal, nothing is written."""
 
 _MAX_STRING_BYTES: Final = 2**15 - 1
 
@@ -58,8 +58,9 @@ async def execute(
 ) -> dict[TopicPartition, ChangeOutcome]:
     """Decides on the changes, given the current offsets, executes them, and returns the outcome of each partition.
 
-    ``decided`` replaces the decision. If the commit of the whole group fails, its error is the outcome of each
-    partition to write, and nothing is deleted. Raises `LockLost` if the lock was lost before anything was written.
+    If ``decided`` is given, it is used instead of a new decision. If the commit request as a whole fails, its error
+    becomes the outcome of every partition that was to be written or deleted, and nothing is deleted. Raises `LockLost`
+    if the lock was lost before anything was written.
     """
     outcomes, todo = decided or decide(changes, current)
     commits: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -116,8 +117,8 @@ def decide(changes: Mapping[TopicPartition, Change], current: FetchedGroup) -> E
 
 
 def without_epochs(changes: Mapping[TopicPartition, Change]) -> dict[TopicPartition, Change]:
-    """Returns the changes without leader epochs, for a broker that does not store them. Otherwise a commit that differs
-    only in its epoch would be written again."""
+    """Returns the changes without leader epochs, for a broker that does not store them. With epochs, a commit that
+    differs from the stored one only in its epoch would be written again each time."""
     return {
         tp: change
         if change.after is None or change.after.leader_epoch is None
@@ -153,7 +154,7 @@ def _rewind(tp: TopicPartition, change: Change, before: Offset) -> OffsetMgrErro
 
 
 def value_error(tp: TopicPartition, after: OffsetAndMetadata | None) -> OffsetMgrError | None:
-    """Returns the error of a partition or value that a request cannot contain; None if it is valid."""
+    """Returns the error if a request cannot contain this partition or value; None if both are valid."""
     if isinstance(tp.partition, BrokerPartition):
         return UsageError(
             str(tp),
@@ -179,7 +180,7 @@ def _is_string(text: str) -> bool:
 
 
 def group_id_error(group: str) -> OffsetMgrError | None:
-    """Returns the error of a group id that a request cannot contain; None if it is valid."""
+    """Returns the error if a request cannot contain this group id; None if it is valid."""
     if _is_string(group):
         return None
     return UsageError(f"group {group[:50]!r}", "is not a valid group id: it must have 1 to 32767 bytes")

@@ -23,7 +23,8 @@ _CLUSTER_ID: Final = re.compile("[A-Za-z0-9_-]{22}")
 
 
 def origin_of_snapshot(header: SnapshotHeader | None) -> LogOrigin:
-    """Returns the origin of a snapshot according to its header; ``header`` is None if the format has none."""
+    """Returns the origin of a snapshot according to its header; ``header`` is None if the file's format has no
+    header."""
     if header is None:
         return replace(UNNAMED, how="the file names no Kafka cluster")
     cluster_id = header.log_cluster_id
@@ -59,11 +60,16 @@ class OriginStore(Protocol):
         ...
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
-        """Returns the ids of those ``topics`` (None: all) for which the store knows one."""
+        """Returns the ids of those ``topics`` whose id the store knows. If ``topics`` is None, returns all ids that it
+        knows."""
         ...
 
+    @property
+    def has_topic_creation_times(self) -> bool: ...
+
     def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:
-        """Returns the creation times of those ``topics`` for which the store knows one, in milliseconds since 1970."""
+        """Returns the creation times of those ``topics`` whose creation time the store knows, in milliseconds since
+        1970."""
         ...
 
 
@@ -87,8 +93,8 @@ HINT: Final = (
 class CrossClusterCheck:
     """The check of one command that writes offsets of ``source`` to ``target``.
 
-    Order of the calls: 1. the constructor, which compares the clusters; 2. `check`, which rejects another cluster;
-    3. `load_topics` for the topics of each batch; 4. for each offset `recreation_error`, and `adapt` for the value to
+    Call in this order: 1. the constructor, which compares the clusters; 2. `check`, which rejects different clusters;
+    3. `load_topics` for the topics of each batch; 4. `recreation_error` for each offset, and `adapt` for each value to
     write.
     """
 
@@ -113,7 +119,8 @@ class CrossClusterCheck:
             self.comparison = compare_origins(self.source.log_origin(), self.target.log_origin(), self.roles)
 
     def check(self, what: str) -> None:
-        """Raises `OtherCluster` if the offsets belong to another cluster and the user has not accepted that."""
+        """Raises `OtherCluster` if source and target belong to different clusters and the user has not chosen a
+        translation."""
         if self.comparison.relation is Relation.OTHER and self.translate is None:
             why = f"the offsets are positions in the logs of another Kafka cluster: {self.comparison.how}"
             raise OtherCluster(what, why, HINT)
@@ -129,7 +136,8 @@ class CrossClusterCheck:
         return self.comparison.text(self.translate)
 
     def adapt(self, value: OffsetAndMetadata) -> OffsetAndMetadata:
-        """Returns the value to write to the target: without the leader epoch, unless both are the same cluster."""
+        """Returns the value to write to the target. Removes the leader epoch unless source and target are known to
+        belong to the same cluster."""
         if value.leader_epoch is None or self.comparison.keeps_epochs:
             return value
         return value._replace(leader_epoch=None)
@@ -137,7 +145,7 @@ class CrossClusterCheck:
     # --- recreated topics ----------------------------------------------------------------------------
 
     def recreation_detection(self) -> str:
-        """Returns a text for people: how the command detects topics that were recreated after a commit."""
+        """Returns a description, for people, of how the command detects topics that were recreated after a commit."""
         if self.other_cluster:
             return "not checked: the topics of another cluster have other logs"
         if self._snapshot_ids() is not None:
@@ -166,8 +174,9 @@ class CrossClusterCheck:
         self._created.clear()
 
     def recreation_error(self, tp: TopicPartition, committed: Committed) -> RecreatedTopic | None:
-        """Returns the error of an offset whose topic was recreated after the commit; None if the topic was not
-        recreated, or if ids and times are unknown. Call `load_topics` for the topic first."""
+        """Returns an error if the offset's topic was recreated after the commit. Returns None if the topic was not
+        recreated, or if the topic ids and times needed for the comparison are unknown. Call `load_topics` for the topic
+        first."""
         topic = tp.topic
         was, now = self._source_ids.get(topic), self._target_ids.get(topic)
         same_topic = was is not None and was == now
@@ -191,7 +200,7 @@ class CrossClusterCheck:
 
     def _stores_with_creation_times(self) -> list[OriginStore]:
         """Returns the stores that know creation times of topics, the source first."""
-        return [store for store in (self.source, self.target) if getattr(store, "dates_topics", False)]
+        return [store for store in (self.source, self.target) if store.has_topic_creation_times]
 
 
 def _recreated(tp: TopicPartition, why: str) -> RecreatedTopic:

@@ -1,17 +1,17 @@
 """`DualStore`: two stores that receive the same commits, as with ``dual.commit.enabled=true`` of the old consumer.
 
 It implements the data rule "dual commit: Kafka first" with the semantics of kafka.consumer.ZookeeperConsumerConnector
-(0.8.2 - 1.1): a commit goes to the primary store (Kafka) first, then to the secondary store (ZooKeeper) with the
-partitions that the primary accepted; a fetch returns the larger offset of each partition. In addition, a change that
-the secondary did not accept is retried and reported. It stays pending and is tried again at the next edit, in
-`DualStore.flush` and in `DualStore.close`.
+(0.8.2 - 1.1): a commit is written to the primary store (Kafka) first; then the partitions that the primary accepted are
+written to the secondary store (ZooKeeper); a fetch returns the larger offset of each partition. In addition, a change
+that the secondary did not accept is retried and reported. Such a change is *pending* until it is written: the next
+edit, `DualStore.flush` and `DualStore.close` try again.
 
 Ordering contract: the primary is written before the secondary, and the secondary is never written for a partition that
 the primary rejected. So an edit with ``expected`` is atomic in each store but not across both, as its result
 reports.
 
 Both stores must hold offsets of the same Kafka cluster's logs, because offsets of different logs cannot be compared.
-The first call that reads or writes offsets compares the two clusters. It rejects different clusters with
+The first call that reads or writes offsets compares the two clusters. If the clusters differ, that call raises
 `OtherCluster`, unless ``translate`` states that the logs are identical copies. Nothing is written before the
 comparison.
 """
@@ -56,9 +56,9 @@ Value = TypeVar("Value")
 class DualStore(StoreBase):
     """Commits to ``primary``, then to ``secondary``; reads the larger offset. Usually Kafka and ZooKeeper.
 
-    One call tries a write to the secondary up to ``attempts`` times while its error is retriable, and waits
-    ``backoff_ms`` between two attempts. ``translate`` is the user's statement that the stores' clusters have identical
-    logs. Instances are not thread-safe. `close` closes both stores.
+    If a write to the secondary fails with a retriable error, the call retries it, up to ``attempts`` attempts in total
+    with pauses of ``backoff_ms``. ``translate`` is the user's statement that the stores' clusters have identical logs.
+    Instances are not thread-safe. `close` closes both stores.
     """
 
     has_topic_creation_times = True
@@ -98,18 +98,19 @@ class DualStore(StoreBase):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The capabilities of the primary store, which the group keeps after the end of dual commit."""
+        """The capabilities of the primary store, because the group continues to use that store when dual commit
+        ends."""
         return self._primary.capabilities
 
     @property
     def pending(self) -> Mapping[str, Mapping[TopicPartition, PendingChange]]:
-        """The changes that the primary store accepted and the secondary store did not yet accept, by group."""
+        """The changes that the primary store has accepted but the secondary store has not yet accepted, by group."""
         return {group: dict(changes) for group, changes in self._pending.items()}
 
     @property
     def dropped(self) -> Mapping[str, Mapping[TopicPartition, OffsetMgrError]]:
-        """The errors of pending changes that were dropped because another client has changed the primary or the
-        secondary since, by group."""
+        """The errors of pending changes that were dropped, by group. A pending change is dropped if another client has
+        changed the primary or the secondary since."""
         return {group: dict(errors) for group, errors in self._dropped.items()}
 
     def identity(self) -> StoreIdentity:
@@ -119,11 +120,11 @@ class DualStore(StoreBase):
     # --- origin of the logs --------------------------------------------------------------------------
 
     def cross_cluster_check(self) -> CrossClusterCheck:
-        """Returns the comparison of the two stores' clusters. The first successful call makes it, later calls return
-        the same one.
+        """Returns the comparison of the two stores' clusters. The first successful call compares the clusters; later
+        calls return the same result.
 
-        Raises `OtherCluster` if the clusters differ and ``translate`` does not allow that, and the errors of
-        `OffsetStore.log_origin`; after an error the next call compares again.
+        Raises `OtherCluster` if the clusters differ and ``translate`` is not set. Also raises the errors of
+        `OffsetStore.log_origin`. After an error, the next call compares again.
         """
         if self._cross_cluster_check is None:
             check = CrossClusterCheck(self._primary, self._secondary, self._translate, ("primary", "secondary"))
@@ -155,12 +156,14 @@ class DualStore(StoreBase):
         return self._of_topics(lambda store: store.topic_creation_times(asked))
 
     def _of_topics(self, ask: Callable[[OffsetStore], Mapping[str, Value]]) -> dict[str, Value]:
-        """Returns the primary's values for its topics, and the secondary's for other topics of the same cluster."""
+        """Returns the primary's values. For topics without a value in the primary, returns the secondary's values if
+        both stores belong to the same cluster."""
         theirs = {} if self.cross_cluster_check().other_cluster else ask(self._secondary)
         return {**theirs, **ask(self._primary)}
 
     def _with_valid_epochs(self, offsets: GroupOffsets) -> GroupOffsets:
-        """Returns the secondary's offsets; removes leader epochs that are not valid in the primary's logs."""
+        """Returns the given offsets of the secondary. Removes leader epochs that are not valid in the primary's
+        logs."""
         check = self.cross_cluster_check()
         if check.comparison.keeps_epochs or not any(c.leader_epoch is not None for c in offsets.offsets.values()):
             return offsets
@@ -205,7 +208,7 @@ class DualStore(StoreBase):
                 yield merged(first[group], self._with_valid_epochs(second[group]))
 
     def _comparison_error(self) -> OffsetMgrError | None:
-        """Returns the error that prevents the comparison of the two clusters, or None. Raises `OtherCluster`."""
+        """Returns the error if the two clusters cannot be compared yet; otherwise None. Raises `OtherCluster`."""
         try:
             self.cross_cluster_check()
         except OtherCluster:
@@ -219,12 +222,12 @@ class DualStore(StoreBase):
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
         """Works as `OffsetStore.edit`; ``expected`` is compared with the larger offset, which `fetch` returns.
 
-        A change is FAILED if the primary rejects it. If only the secondary rejects it, the outcome is that of the
+        A change is FAILED if the primary rejects it. If only the secondary rejects a change, the outcome is that of the
         primary, and ``secondary`` of the result contains the error. While the secondary cannot be read, a change
-        without ``expected`` still goes to the primary, and must not lower the primary's offset; a change with
-        ``expected`` fails, because it cannot be compared.
+        without ``expected`` is still written to the primary, and is compared only with the primary's offset; a change
+        with ``expected`` fails, because the larger offset is unknown.
         """
-        pending = self.pending  # before this edit adds its own
+        pending = self.pending  # a copy: this edit may add further pending changes
         for batch in edit_batches(edits):
             if (unknown := self._comparison_error()) is not None:
                 failed = ChangeOutcome(EditStatus.FAILED, None, unknown)
@@ -240,14 +243,14 @@ class DualStore(StoreBase):
     def flush(self) -> Mapping[str, Mapping[TopicPartition, OffsetMgrError]]:
         """Writes all pending changes again; returns the errors of those that were not written.
 
-        A change is dropped if another client has changed the primary since (`Conflict`), or if the secondary rejects
-        it (`Conflict`, `RewindRefused`). Other changes that fail stay pending.
+        A pending change is dropped if another client has changed the primary since (`Conflict`), or if the secondary
+        rejects the change (`Conflict`, `RewindRefused`). All other changes that fail stay pending.
         """
         return self._retry(self.pending)
 
     def close(self) -> None:
-        """Writes the pending changes again, then closes both stores. Changes that are still in `pending` afterwards
-        were never written to the secondary."""
+        """Writes the pending changes again, then closes both stores. Changes that are still in `pending` after this
+        call have not been written to the secondary."""
         try:
             self.flush()
         finally:
@@ -267,7 +270,7 @@ class DualStore(StoreBase):
         for group, result in done.items():
             accepted = [tp for tp, outcome in result.outcomes.items() if outcome.error is None]
             for tp in accepted:
-                self._remove_pending(group, tp)  # this write replaces the pending one
+                self._remove_pending(group, tp)  # the new change replaces the pending one
             secondary = decisions[group].secondary
             writes[group] = {
                 tp: secondary[tp]
@@ -322,7 +325,7 @@ class DualStore(StoreBase):
                 if isinstance(current, OffsetMgrError):
                     failed.setdefault(group, {})[tp] = current
                 elif pending.superseded(current):
-                    why = "the primary was changed since, so the secondary keeps its offset"
+                    why = "another client has changed the primary since, so the secondary keeps its offset"
                     error = Conflict(f"group {group}, {tp}: pending change dropped", why, actual=current)
                     failed.setdefault(group, {})[tp] = self._drop_pending(group, tp, error)
                 else:
@@ -334,7 +337,8 @@ class DualStore(StoreBase):
     def _write_secondary(
         self, writes: Mapping[str, Mapping[TopicPartition, PendingChange]], attempts: int
     ) -> dict[str, dict[TopicPartition, OffsetMgrError]]:
-        """Writes changes to the secondary, with retries. Changes that failed become pending; returns their errors."""
+        """Writes changes to the secondary, with retries. Changes that failed become pending or are dropped; returns
+        their errors."""
         left = {group: dict(changes) for group, changes in writes.items() if changes}
         failed: dict[str, dict[TopicPartition, OffsetMgrError]] = {}
         retries = BlockingRetries(backoff=Backoff.fixed(self._backoff_ms / 1000, attempts - 1), clock=self._clock)
@@ -360,7 +364,8 @@ class DualStore(StoreBase):
         return {group: errors for group, errors in failed.items() if errors}
 
     def _was_written(self, error: OffsetMgrError, pending: PendingChange) -> bool:
-        """Returns whether a conflict comes from our own earlier attempt, whose response was lost."""
+        """Returns whether the error is a conflict with our own earlier attempt, which was written but whose response
+        was lost."""
         return isinstance(error, Conflict) and same_value(error.actual, pending.after, self._secondary.capabilities)
 
     def _pending_change(self, group: str, tp: TopicPartition) -> PendingChange | None:
@@ -368,7 +373,7 @@ class DualStore(StoreBase):
 
     def _keep_pending(self, group: str, tp: TopicPartition, pending: PendingChange) -> OffsetMgrError:
         if isinstance(pending.error, (Conflict, RewindRefused)):
-            # Another client has changed the secondary since; a retry would overwrite that change.
+            # Another client has changed the secondary since. A retry could overwrite that client's change.
             return self._drop_pending(group, tp, pending.error)
         self._pending.setdefault(group, {})[tp] = pending
         return pending.error

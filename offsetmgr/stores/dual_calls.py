@@ -1,4 +1,4 @@
-"""Calls to one of the two stores of a dual store that return errors as results of the groups."""
+"""Calls to one store of a dual store. They do not raise a store's errors, but return them as results of the groups."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from offsetmgr.core.offset_store import (
 )
 
 GROUPS_IN_FLIGHT: Final = 200
-"""The number of groups in one batch: all of them are processed in one store, then in the other."""
+"""The number of groups in one batch. All groups of a batch are processed in one store, then in the other."""
 
 
 def edit_batches(edits: Iterable[GroupEdit]) -> Iterator[list[GroupEdit]]:
-    """Divides edits into batches of different groups, so that a second edit of a group reads the result of the
-    first."""
+    """Divides edits into batches that contain each group at most once, so that a second edit of a group reads the
+    result of the first edit."""
     batch: dict[str, GroupEdit] = {}
     for edit in edits:
         if edit.group in batch or len(batch) >= GROUPS_IN_FLIGHT:
@@ -34,15 +34,16 @@ def edit_batches(edits: Iterable[GroupEdit]) -> Iterator[list[GroupEdit]]:
 
 
 def read_batch(store: OffsetStore, batch: list[GroupEdit]) -> dict[str, GroupOffsets]:
-    """Returns a store's offsets of the groups in a batch. For a batch of one edit it reads only the partitions to
-    change."""
+    """Returns a store's offsets of the groups in a batch. If the batch has only one edit, reads only the partitions
+    that the edit changes."""
     if len(batch) == 1:
         return {batch[0].group: fetch_group(store, batch[0].group, list(batch[0].changes))}
     return scan_store(store, [edit.group for edit in batch])
 
 
 def fetch_group(store: OffsetStore, group: str, partitions: list[TopicPartition] | None) -> GroupOffsets:
-    """Returns a store's offsets of one group (None: of all its partitions), with errors as part of the result."""
+    """Returns a store's offsets of one group, for all its partitions if ``partitions`` is None. Errors are part of the
+    result."""
     try:
         found, failures = store.fetch(group, partitions), {}
     except PartialFailure as partial:

@@ -12,10 +12,10 @@ from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, Group
 
 @dataclass(frozen=True, slots=True)
 class PendingChange:
-    """A change that the primary accepted and the secondary did not accept yet.
+    """A change that the primary has accepted but the secondary has not yet accepted.
 
-    ``after`` is the value to write, None for a deletion. ``expected`` is the secondary's value at the time of the
-    decision, None if it could not be read. ``error`` is the error of the latest attempt.
+    ``after`` is the value to write, or None for a deletion. ``expected`` is the secondary's value when the change was
+    decided, or None if that value could not be read. ``error`` is the error of the latest attempt.
     """
 
     after: OffsetAndMetadata | None
@@ -29,13 +29,13 @@ class PendingChange:
         return self.allow_rewind or self.after is None
 
     def change(self) -> Change:
-        """Returns the change for the secondary. A change that may lower the offset is conditional on the value at the
-        time of the decision; any other change can only raise it."""
+        """Returns the change for the secondary. If the change may lower the offset, it is written only if the secondary
+        still has the ``expected`` value. All other changes can only raise the offset."""
         return Change(self.after, self.expected if self.may_lower else None, self.allow_rewind)
 
     def superseded(self, primary: Offset) -> bool:
-        """Returns whether another client has changed the primary since, given its current value. The change must then
-        not be written any more."""
+        """Returns whether another client has changed the primary since; ``primary`` is the primary's current value. If
+        so, the change must no longer be written."""
         if self.after is None or isinstance(primary, Absent):
             return not (self.after is None and isinstance(primary, Absent))
         return primary.offset != self.after.offset if self.may_lower else primary.offset < self.after.offset
@@ -43,7 +43,8 @@ class PendingChange:
 
 @dataclass(frozen=True, slots=True)
 class DualDecision:
-    """The decision on the changes of one group: the outcomes of rejected ones, and the changes for each store."""
+    """The decision on the changes of one group: the outcomes of rejected changes, and the changes to write to each
+    store."""
 
     failed: dict[TopicPartition, ChangeOutcome]
     primary: dict[TopicPartition, Change]
@@ -57,7 +58,7 @@ def rejection(
     second: Offset | OffsetMgrError,
     pending: PendingChange | None,
 ) -> ChangeOutcome | None:
-    """Returns the outcome of a change that must not be written at all; None if it may be written.
+    """Returns the outcome of a change that must not be written to either store; None if the change may be written.
 
     ``first`` and ``second`` are the values (or read errors) of the primary and the secondary, ``pending`` is the
     partition's pending change.
@@ -65,13 +66,14 @@ def rejection(
     if isinstance(first, OffsetMgrError):
         return ChangeOutcome(EditStatus.FAILED, None, first)
     if isinstance(second, OffsetMgrError):
-        # The primary's own check suffices: it rejects a change that lowers its offset.
+        # The primary itself rejects a change that must not lower its offset, so no check is needed here.
         return ChangeOutcome(EditStatus.FAILED, None, second) if change.expected is not None else None
     current = larger(first, second)
     if change.expected is not None and _offset(change.expected) != _offset(current):
         why = f"holds {_as_text(current)} where {_as_text(change.expected)} was expected"
         return ChangeOutcome(EditStatus.FAILED, current, Conflict(where, why, "read it again", actual=current))
-    # A pending rewind or deletion is not in the secondary yet, so only the primary's offset counts for later commits.
+    # If a rewind or deletion is pending, the secondary's offset is outdated, so a later commit is compared with the
+    # primary's offset only.
     floor = first if pending is not None and pending.may_lower and change.expected is None else current
     if change.after is not None and isinstance(floor, Committed) and change.after.offset < floor.offset:
         if change.allow_rewind:
@@ -127,14 +129,14 @@ def merged(first: GroupOffsets, second: GroupOffsets) -> GroupOffsets:
 
 
 def outcome_of(found: GroupOffsets, tp: TopicPartition) -> Offset | OffsetMgrError:
-    """Returns the offset of a partition, or the error of the read."""
+    """Returns the offset of a partition, or the error with which its read failed."""
     error = found.error or found.errors.get(tp)
     return error if error is not None else found.offsets.get(tp, ABSENT)
 
 
 def larger(first: Offset, second: Offset) -> Offset:
-    """Returns the larger offset, or the first if they are equal. It has no version, because a version is valid in one
-    store only."""
+    """Returns the larger offset, or the first one if both are equal. The result has no version, because a version is
+    valid in one store only."""
     if isinstance(first, Absent) or (isinstance(second, Committed) and second.offset > first.offset):
         first = second
     return first if isinstance(first, Absent) else first._replace(version=None)

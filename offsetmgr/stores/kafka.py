@@ -3,7 +3,7 @@
 The store does not use confluent-kafka's Admin client for offsets: release 2.16 reads past the end of a commit's
 metadata, sends one request for each group, and waits for its timeout on a cluster without an offsets topic.
 
-`kafka_edits` protects edits against concurrent writers; this module has the long-lived group locks.
+`kafka_edits` protects edits against concurrent writers; this module implements the long-lived group locks.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class KafkaStore(ProtocolStore):
         super().__init__(bootstrap, config)
         self._identity: StoreIdentity | None = None
         self.on_read: Callable[[int, int], object] = lambda _read, _all: None
-        """Called with the number of records read and the total while the offsets topic is read, for brokers that do not
-        list groups. Set it before the first call."""
+        """A progress callback for brokers that do not list groups: while the store reads the offsets topic, it calls
+        this function with the number of records read and the total. Set it before the first call."""
 
     def _client(self, config: ConnectionConfig) -> Client:
         from offsetmgr.kafka.client.client import Client
@@ -67,7 +67,7 @@ class KafkaStore(ProtocolStore):
     def identity(self) -> StoreIdentity:
         if self._identity is None:
             origin = self.log_origin()
-            how = "cluster id" if origin.cluster_id else "addresses of the brokers, which are older than cluster ids"
+            how = "cluster id" if origin.cluster_id else "addresses of the brokers; their release has no cluster ids"
             self._identity = StoreIdentity("kafka", origin.name, how)
         return self._identity
 
@@ -144,8 +144,8 @@ class KafkaStore(ProtocolStore):
     def refresh_locked(self, held: Iterable[HeldLock]) -> Iterator[tuple[str, OffsetMgrError | None]]:
         """See `offsetmgr.core.lockable_store.LockableStore`.
 
-        The lock's member subscribes to no topic, so the coordinator measures each offset's retention from its commit
-        (KIP-211), and a new commit restarts it.
+        The lock's member subscribes to no topic, so the coordinator measures the retention time of each offset from its
+        commit (KIP-211), and a new commit restarts that time.
         """
 
         async def refresh(one: HeldLock) -> tuple[str, OffsetMgrError | None]:
@@ -251,7 +251,7 @@ class KafkaGroupLock:
         self._wire.run(self._member_lock.release)
 
     def _edits(self) -> KafkaEdits:
-        """Returns the edits that need no group lock, for brokers that do not support it."""
+        """Returns the object that edits groups without the group lock, for brokers that do not support the lock."""
         from offsetmgr.stores.kafka_edits import KafkaEdits
 
         assert isinstance(self._wire.edits, KafkaEdits)

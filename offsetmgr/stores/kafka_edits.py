@@ -1,7 +1,7 @@
 """Edits of Kafka groups, protected by the group lock or by a comparison just before the write.
 
-Ordering contract under the group lock: join, *then* read, compare, commit with the generation, leave. The module of the
-lock is imported when an edit needs it, because most commands never do.
+Ordering contract under the group lock: join, *then* read, compare, commit with the generation, leave. The lock's module
+is imported only when an edit needs the lock, because most commands never need it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UNLOCKED: Final = "read and compared just before the write, and read again after
 COMPARED_FIELDS_WITHOUT_LOCK: Final = Capabilities(
     metadata=True, leader_epoch=False, commit_timestamp=False, conditional="none"
 )
-"""The fields of a commit that brokers without the group lock keep."""
+"""The fields of a commit that brokers without the group lock store."""
 
 _LOCK_BACKOFF: Final = Backoff.fixed(0, max_retries=2)
 """The repetition of an edit whose group lock was lost: at once, because the loss took longer than a session."""
@@ -105,8 +105,9 @@ class KafkaEdits(ProtocolEdits):
             return await self._compare_and_write(edit, deadline, at)
         from offsetmgr.kafka.groups.group_lock import acquire_lock
 
-        # A request for all partitions is shorter. But its response omits partitions whose only commit belongs to an
-        # open transaction, and is long if few of many partitions are edited.
+        # A request for all partitions is shorter than a request that names them. But its response omits partitions
+        # whose only commit belongs to an open transaction, and is long if the group has many more partitions than the
+        # edit.
         few_of_many = len(current.offsets) > 2 * len(edit.changes)
         asked = list(edit.changes) if few_of_many or edit.changes.keys() - current.offsets.keys() else None
         retries = Retries(deadline, _LOCK_BACKOFF)
@@ -117,7 +118,8 @@ class KafkaEdits(ProtocolEdits):
                     write, erase = partial(lock.commit, deadline=deadline), partial(lock.delete, deadline=deadline)
                     return GroupEditResult(edit.group, await execute(edit.changes, found, write, erase))
             except LockLost:
-                # This process was stopped for longer than the lock's session. Nothing was written, so it reads again.
+                # This process was suspended for longer than the lock's session timeout. Nothing was written, so the
+                # edit starts again.
                 if not await retries.pause():
                     raise
 

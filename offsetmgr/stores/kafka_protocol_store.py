@@ -1,7 +1,7 @@
 """The base class of stores over Kafka's protocol: blocking methods that run coroutines in a background event loop.
 
-`protocol_edits` and its subclasses contain the coroutines that read and write. The Kafka client is imported when it is
-first needed, because the import takes a tenth of a second.
+The coroutines that read and write are in `protocol_edits`, and in the modules with subclasses of its `ProtocolEdits`.
+The Kafka client is imported when it is first needed, because the import takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class ProtocolStore(StoreBase):
     def delete_group(self, group: str) -> None:
         """Deletes a group with all its offsets.
 
-        Raises `GroupActive` with the members' names, `GroupNotFound`, and the errors of a read.
+        Raises `GroupActive` with the members' names, `GroupNotFound`, and the errors of `fetch`.
         """
         wire = self.wire()
         wire.run(lambda deadline: wire.edits.delete_group(group, deadline))
@@ -139,7 +139,7 @@ class ProtocolStore(StoreBase):
             connection.close()
 
     def wire(self) -> ClientThread:
-        """Returns the client and its event loop, which the first call creates."""
+        """Returns the client and its event loop. The first call creates both."""
         with self._connecting:
             if self._connection is None:
                 client = self._client(self._config)
@@ -158,8 +158,8 @@ class ClientThread:
         self.runner = EventLoopThread()
 
     def run(self, call: Callable[[float], Awaitable[T]]) -> T:
-        """Runs a coroutine in the event loop and waits for its result; ``call`` receives the deadline, in the loop's
-        time."""
+        """Runs a coroutine in the event loop and waits for its result; ``call`` receives the deadline as a time of the
+        loop's clock."""
 
         async def within() -> T:
             return await call(self.edits.deadline())

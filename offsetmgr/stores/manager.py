@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ManagerStore(ProtocolStore):
-    """The groups of the offset managers at an address, or of the store behind the listener at that address."""
+    """The groups of the offset managers at an address, or of the store that a manager at that address serves."""
 
     kind = "manager"
 
@@ -42,7 +42,7 @@ class ManagerStore(ProtocolStore):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Returns the capabilities that the server announces; they are requested once. Raises `Unreachable`,
+        """Returns the capabilities that the server announces. Only the first call requests them. Raises `Unreachable`,
         `TimedOut`.
 
         Each edit checks the capabilities of its group's coordinator again, because that manager may be older.
@@ -58,8 +58,8 @@ class ManagerStore(ProtocolStore):
         )
 
     def identity(self) -> StoreIdentity:
-        """Returns the cluster id together with the managers' offsets topic, or with the kind of store behind the
-        listener."""
+        """Returns an id that consists of the cluster id and the managers' offsets topic. If the server serves another
+        store, its kind replaces the topic."""
         from offsetmgr.kafka.protocol.conditional_commit import LOG_FEATURE, STORE_FEATURE
 
         if self._identity is None:

@@ -1,9 +1,9 @@
 """Edits of an offset manager's groups by conditional commits.
 
-An edit reads the offsets, decides, and sends a commit with the condition that the offsets are still the ones it read.
-If the manager rejects the condition, the edit reads and decides again. The manager checks the condition and appends in
-one step, and a commit in flight makes the condition fail (see `offsetmgr.kafka.protocol.conditional_commit`), so an
-edit is atomic for each partition, including deletions.
+An edit reads the offsets, decides, and sends a commit on the condition that the offsets have not changed since the
+read. If the manager rejects the condition, the edit reads and decides again. The manager checks the condition and
+appends in one step, and a commit in flight makes the condition fail (see
+`offsetmgr.kafka.protocol.conditional_commit`), so an edit is atomic for each partition, including deletions.
 
 If the server does not announce conditional commits (a broker, an older manager, or a store without them), the edit
 compares the offsets just before the write instead, and its result reports that.
@@ -92,7 +92,7 @@ class _EditProgress:
         self._outcomes: dict[TopicPartition, ChangeOutcome] = {}
         self._current = FetchedGroup({}, {})
         self._in_doubt: set[TopicPartition] = set()
-        """Partitions for which an earlier attempt may have succeeded: its response was lost."""
+        """Partitions for which an earlier attempt may have succeeded although its response was lost."""
         self.todo: Sequence[TopicPartition] = list(edit.changes)
         self.written = False
 
@@ -102,7 +102,7 @@ class _EditProgress:
         return {tp: offsets[tp].offset if tp in offsets else NO_OFFSET for tp in self.todo}
 
     def decide(self, current: FetchedGroup) -> None:
-        """Decides again on the partitions still to write, given the current offsets of the group."""
+        """Decides again on the remaining partitions, given the current offsets of the group."""
         for tp in [tp for tp in self.todo if tp in self._in_doubt]:
             found = current.offsets.get(tp, ABSENT)
             if tp not in current.errors and same_value(found, self._changes[tp].after, COMPARED_FIELDS):

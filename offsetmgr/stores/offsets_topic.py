@@ -1,8 +1,9 @@
-"""Committed offsets from the topic ``__consumer_offsets`` itself, for brokers that cannot list them.
+"""Reads committed offsets from the topic ``__consumer_offsets`` itself, for brokers that cannot list all groups and
+their partitions.
 
 Brokers of release 0.8.2 list neither groups nor the partitions of a group; brokers of 0.9 and 0.10.0 list only groups
-with members. The offsets topic contains all of them. The first read starts at the beginning of the topic, each later
-one where the previous one ended.
+with members. The offsets topic contains all groups and partitions. The first read starts at the beginning of the topic;
+each later read continues where the previous read ended.
 """
 
 from __future__ import annotations
@@ -29,15 +30,16 @@ from offsetmgr.segments.offsets import OffsetsReplay
 _FETCH_BYTES: Final = 1024 * 1024
 _MAX_FETCH_BYTES: Final = 64 * 1024 * 1024
 _MAX_METADATA_WAIT_S: Final = 10.0
-"""Maximum time in seconds for requests of the topic's number of partitions."""
+"""Maximum time in seconds for finding out the topic's number of partitions."""
 _MIN_METADATA_WAIT_S: Final = 1.0
-"""Minimum of that time if the caller's deadline is nearer, because at least two responses are needed."""
+"""The reader allows at least this time, even if the caller's deadline is earlier, because it needs at least two
+responses."""
 _METADATA_BACKOFF: Final = Backoff.fixed(0.25)
-"""Seconds between two of these requests."""
+"""The pauses between two requests for the number of partitions."""
 
 Groups: TypeAlias = dict[str, Mapping[TopicPartition, SavedOffset | None]]
 OnRead: TypeAlias = Callable[[int, int], object]
-"""Receives the number of records read and the total."""
+"""A progress callback. It receives the number of records read and the total."""
 
 
 class KafkaOffsetsTopic:
@@ -53,9 +55,10 @@ class KafkaOffsetsTopic:
         self._leaders = PartitionLeaders(client)
         self._folds: dict[TopicPartition, OffsetsReplay] = {}
         self._decoded: dict[TopicPartition, tuple[int, Groups]] = {}
-        """The decoded groups of each partition, and the offset of the log up to which they were decoded."""
+        """For each partition, the decoded groups and the log offset up to which the partition was decoded."""
         self._confirmed_count: int | None = None
-        """The number of partitions on which two responses agreed; None until then."""
+        """The number of partitions on which two responses agreed; None until two responses have agreed that the topic
+        exists."""
         self._reading = asyncio.Lock()
 
     async def groups(self, deadline: float) -> list[str]:
@@ -69,9 +72,9 @@ class KafkaOffsetsTopic:
         return {group: list(found.get(group, ())) for group in groups}
 
     async def read(self, deadline: float, groups: Sequence[str] | None = None) -> Groups:
-        """Reads the topic up to its current end and returns each group's offsets with their commit times; None stands
-        for an offset that cannot be decoded. With ``groups``, only the partitions of these groups are read; the result
-        then contains all groups of these partitions.
+        """Reads the topic up to its current end and returns each group's offsets with their commit times; the value
+        None means that the offset cannot be decoded. If ``groups`` is given, reads only those partitions of the offsets
+        topic that may contain these groups; the result then contains all groups in these partitions.
 
         Raises `OffsetMgrError` if a partition cannot be read, or has a key that cannot be decoded.
         """
@@ -95,9 +98,9 @@ class KafkaOffsetsTopic:
     async def _partition_count(self, limit: float) -> int:
         """Returns the number of partitions of the offsets topic; 0 if the cluster has other topics, but not this one.
 
-        A broker that has just started knows no topic until the controller sends the metadata, and after a failure of
-        the controller it may know only some partitions. So a response without any topic is an error, and a new number
-        is accepted only after two responses agree on it.
+        A broker that has just started knows no topic until the controller sends the metadata. If the controller fails
+        meanwhile, the broker may know only some partitions. So a response without any topic is an error, and a new
+        number is accepted only after two responses agree on it.
         """
         until = _from_now(min(max(limit, _MIN_METADATA_WAIT_S), _MAX_METADATA_WAIT_S))
         retries = Retries(until, _METADATA_BACKOFF)
@@ -115,10 +118,11 @@ class KafkaOffsetsTopic:
         raise ServerError(OFFSETS_TOPIC, why, hint)
 
     async def _count_in_one_response(self, deadline: float) -> int | None:
-        """Returns the number of partitions of the offsets topic according to one response (0: no such topic); None if
-        the response contains no topic at all.
+        """Returns the number of partitions of the offsets topic according to one response (0 if the topic does not
+        exist); None if the response contains no topic at all.
 
-        Brokers before 0.11 create the offsets topic if a request names it, so the first request asks for all topics.
+        Brokers before 0.11 create the offsets topic if a request names it. So requests ask for all topics until the
+        topic is known to exist.
         """
         names = [OFFSETS_TOPIC] if self._confirmed_count else None
         counts = await partition_counts(self._client, names, deadline)
@@ -205,8 +209,8 @@ def _whole_entries(data: bytes) -> bytes:
 
 
 def _possible_partitions(group: str, partitions: int) -> set[int]:
-    """Returns the partitions of the offsets topic that may contain a group. There are two, because an older
-    ``Utils.abs`` of Kafka computed another partition for some hashes."""
+    """Returns the partitions of the offsets topic that may contain a group. For some hashes there are two candidates,
+    because ``Utils.abs`` of older Kafka releases returned another value."""
     found = java_hash(group)
     return {abs(found) % partitions, (found & 0x7FFFFFFF) % partitions} if partitions else set()
 

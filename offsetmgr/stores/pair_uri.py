@@ -78,7 +78,7 @@ def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
 
 def translate_of(uri: str, config: ConnectionConfig) -> OffsetTranslation | None:
     """Returns the option ``translate`` of a dual or switched store, from its URI or from its section of the
-    configuration file; None if it is not set, and for other stores. Raises `InvalidUri`."""
+    configuration file. Returns None if the option is not set, or if the store is no such pair. Raises `InvalidUri`."""
     parsed = parse_uri(uri)
     if parsed.kind not in PAIRS:
         return None
@@ -87,7 +87,8 @@ def translate_of(uri: str, config: ConnectionConfig) -> OffsetTranslation | None
 
 
 def _check_switched(uri: str, inner: tuple[str, str]) -> tuple[str, str]:
-    """Raises `InvalidUri` unless the first is a ZooKeeper in Kafka's layout and the second speaks Kafka's protocol."""
+    """Raises `InvalidUri` unless the first URI names a ZooKeeper in Kafka's layout and the second one names a store
+    that speaks Kafka's protocol."""
     zookeeper, kafka = parse_uri(inner[0]), parse_uri(inner[1])
     if zookeeper.kind != "zookeeper" or zookeeper.options.get("layout", "0.8") != "0.8":
         raise InvalidUri(f"store {redact(uri)!r}", "its zookeeper must be zookeeper://HOST:PORT/CHROOT, layout 0.8")

@@ -1,7 +1,9 @@
-"""Reads and edits of groups over Kafka's protocol, as far as they are the same for brokers and offset managers.
+"""Reads and edits of groups over Kafka's protocol. This module contains the code that is the same for brokers and
+offset managers.
 
 The subclasses in `kafka_edits` and `manager_edits` protect edits against concurrent writers. All calls are coroutines
-on `offsetmgr.kafka`'s client. Functions import rarely used parts of the client themselves, to keep the start fast.
+on `offsetmgr.kafka`'s client. Functions import rarely used parts of the client when they need them, so that commands
+start fast.
 """
 
 from __future__ import annotations
@@ -39,11 +41,11 @@ from offsetmgr.stores.conditional_edit import (
 COMPARED: Final = "read and compared just before the write, which was not conditional"
 """The value of `GroupEditResult.how` for edits without a lock or a conditional commit."""
 _MAX_READ_AGE_S: Final = 0.05
-"""Maximum age in seconds of the values that a write is compared with. Only a process that was stopped, or a very busy
-machine, exceeds it; the values are then read again."""
+"""Maximum time in seconds between the read of the committed offsets and the write that is compared with them. This time
+is exceeded only if the process was suspended or the machine is very busy; the offsets are then read again."""
 _MAX_RESPONSE_AGE_S: Final = 1.0
-"""Maximum time in seconds between a request and its response. A process that was stopped in between receives an old
-response when it continues."""
+"""Maximum time in seconds between a request and its response. If it is exceeded, the offsets are read again: a process
+that was suspended in between receives an outdated response when it continues."""
 _MAX_ATTEMPTS: Final = 20
 OVERWRITTEN: Final = "nothing was compared: the last commit wins, as among consumers"
 """The value of `GroupEditResult.how` for commits with `Guard.OVERWRITE`."""
@@ -54,14 +56,14 @@ class _Stale(Exception):
 
 
 class ProtocolEdits:
-    """Reads and edits batches of groups. Its methods run in the client's event loop."""
+    """Reads and edits batches of groups. The methods run in the client's event loop."""
 
     def __init__(self, client: Client, timeout: float) -> None:
         self._client = client
         self._timeout = timeout
 
     def deadline(self) -> float:
-        """Returns the deadline of a call that starts now, in the loop's time."""
+        """Returns the deadline of a call that starts now, as a time of the loop's clock."""
         return asyncio.get_running_loop().time() + self._timeout
 
     async def fetch(self, group: str, partitions: Sequence[TopicPartition] | None, deadline: float) -> FetchedGroup:
@@ -174,9 +176,10 @@ class ProtocolEdits:
         write: Callable[[FetchedGroup, float], Awaitable[GroupEditResult]],
         deadline: float,
     ) -> GroupEditResult:
-        """Reads offsets and passes them, with the time of the read, to ``write``. Reads again if that raises `_Stale`.
+        """Reads offsets and passes them, with the time of the read, to ``write``. If ``write`` raises `_Stale`, reads
+        and writes again.
 
-        Raises `TimedOut` if the process was stopped between read and write in every attempt.
+        Raises `TimedOut` if too much time passed between read and write in every attempt.
         """
         now = asyncio.get_running_loop().time
         retries = Retries(backoff=Backoff.fixed(0, _MAX_ATTEMPTS - 1))
@@ -202,9 +205,11 @@ class ProtocolEdits:
         decided: EditDecision | None = None,
         read_at: float | None = None,
     ) -> GroupEditResult:
-        """Writes without a group lock. The coordinator rejects the write if the group has received members since.
+        """Writes without a group lock. The coordinator rejects the write if members have joined the group since the
+        read.
 
-        Raises `_Stale`, and writes nothing, if ``current`` was read (at ``read_at``, in the loop's time) too long ago.
+        Raises `_Stale`, and writes nothing, if too much time has passed since ``read_at``, the time (by the loop's
+        clock) at which ``current`` was read.
         """
 
         async def write(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Outcomes:
@@ -237,7 +242,7 @@ class ProtocolEdits:
 
 
 def _overwrites(edit: GroupEdit) -> bool:
-    """Returns whether the edit may be executed without a read."""
+    """Returns whether the edit may be executed without reading the current offsets first."""
     return (
         edit.guard is Guard.OVERWRITE
         and bool(edit.changes)

@@ -29,8 +29,8 @@ class Scheme:
 
     ``options`` are the names of the valid options. ``parse`` receives the URI as error messages show it, the text
     between ``scheme:`` and ``?``, and the options. ``open`` returns the store. ``bootstrap`` returns the Kafka brokers
-    that a URI names, ``zookeeper`` the connect string of the ZooKeeper in which the store's consumers register; both
-    return None if there is none. Each function raises `InvalidUri`.
+    that a URI names, or None if it names none. ``zookeeper`` returns the connect string of the ZooKeeper in which the
+    store's consumers register, or None if there is no such ZooKeeper. Each function raises `InvalidUri`.
     """
 
     options: frozenset[str]

@@ -26,7 +26,7 @@ def parse_server_uri(kind: str, shown: str, body: str, options: dict[str, str]) 
     _check_hosts(shown, kind, address)
     path = f"/{path}".rstrip("/") if slash else ""
     if path and kind != "zookeeper":
-        raise InvalidUri(f"store {shown!r}", f"{kind}: has no path, but {path!r} was given")
+        raise InvalidUri(f"store {shown!r}", f"{kind}: URIs have no path, but {path!r} was given")
     if "//" in path:
         raise InvalidUri(f"store {shown!r}", f"the chroot {path!r} has an empty part")
     return StoreUri(kind, address, path, options)

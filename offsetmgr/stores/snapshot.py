@@ -81,7 +81,7 @@ def write_snapshot(
 
     ``format`` and ``group`` are as in ``file:PATH?format=...&group=...``. A group or partition with a read error ends
     the call with that error, unless ``keep_errors`` is set and the format (Avro) can record the error. An existing file
-    is rejected unless ``overwrite`` is set; after any failure it is unchanged.
+    is rejected unless ``overwrite`` is set. If the call fails, an existing file stays unchanged.
 
     Raises `FileFailure`, `UsageError`, `UnsupportedOperation`, and the errors of ``groups``.
     """
@@ -92,7 +92,7 @@ def write_snapshot(
         report = form.write(stream, header, groups, keep_errors=keep_errors)
         return report, stream.tell()
 
-    if not overwrite and where.exists():  # before the lock and before any read of the source
+    if not overwrite and where.exists():  # checked before taking the lock and reading the source
         raise FileFailure(f"file {path}", "exists already", "choose another name, or add --overwrite")
     with exclusive_writer(where, clock or SystemClock(), LOCK_TIMEOUT_MS):
         report, size = replace_file(where, write, overwrite=overwrite)
@@ -102,8 +102,8 @@ def write_snapshot(
 class SnapshotStore(StoreBase):
     """``file:PATH[?format=csv|avro|zk|json|spark&group=G&unterminated=accept]``.
 
-    ``group`` names the group of a file that does not contain the name: CSV without a group column, and Spark's JSON. A
-    read of a missing file fails; an edit creates the file. The constructor raises `UsageError` if the format is
+    ``group`` is the group of the offsets in a file that does not name it: CSV without a group column, and Spark's JSON.
+    A read of a missing file fails; an edit creates the file. The constructor raises `UsageError` if the format is
     unknown.
     """
 
@@ -154,7 +154,8 @@ class SnapshotStore(StoreBase):
         return self._open().reader.header
 
     def identity(self) -> StoreIdentity:
-        """Returns the snapshot's own id; for formats without one, the hash of the content (which an edit changes).
+        """Returns the snapshot's own id. If the format has no such id, returns a hash of the file's content, which
+        changes with every edit.
 
         Raises `FileFailure`, `MalformedData`.
         """
@@ -218,7 +219,8 @@ class SnapshotStore(StoreBase):
             self._opened = None
 
     def _open(self) -> _OpenSnapshot:
-        """Opens and checks the file; returns the open one unless another process has replaced or changed it."""
+        """Returns the open file. Opens and checks the file first if it is not open, or if another process has replaced
+        or changed it."""
         what = f"snapshot {self._path}"
         try:
             signature = _signature(self._path.stat())
@@ -364,8 +366,8 @@ def _seekable(stream: BinaryIO) -> BinaryIO:
 
 
 def _signature(status: os.stat_result) -> tuple[int, ...]:
-    """Returns a value that changes when the file is replaced or changed. For a pipe it never changes: its content was
-    copied and cannot be read again."""
+    """Returns a value that changes when the file is replaced or changed. For a pipe, the value never changes, because
+    the pipe's content was copied and cannot be read again."""
     if not stat.S_ISREG(status.st_mode):
         return (status.st_dev, status.st_ino)
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

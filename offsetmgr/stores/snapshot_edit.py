@@ -1,4 +1,4 @@
-"""The decision on edits of a snapshot file, and the encoding of decisions in a temporary file."""
+"""Decides on edits of a snapshot file, and encodes the decisions in a temporary file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SnapshotEditor:
 
     def decide(self, entry: GroupEntry, edit: GroupEdit) -> tuple[GroupEditResult, GroupEntry | None]:
         """Returns the result of an edit of the group ``entry``, and the new entry (None if nothing changes)."""
-        self._name_errors.clear()  # one group's names at a time
+        self._name_errors.clear()  # the cache holds the names of one group only
         offsets = dict(entry.offsets)
         outcomes = {tp: self._decide_one(entry, tp, change, offsets) for tp, change in edit.changes.items()}
         written = any(outcome.status is EditStatus.WRITTEN for outcome in outcomes.values())
@@ -72,8 +72,8 @@ class SnapshotEditor:
         )
 
     def _name_error(self, group: str, topic: str) -> OffsetMgrError | None:
-        """Returns the error of a group or topic name that the format cannot contain, found by a trial encoding; None if
-        it can contain both."""
+        """Returns an error if the format cannot contain the group's or the topic's name; otherwise None. The method
+        finds this out by a trial encoding of both names."""
         if (group, topic) not in self._name_errors:
             probe = GroupEntry(group, {TopicPartition(topic, 0): Committed(0)})
             try:
@@ -111,8 +111,8 @@ def _as_text(offset: int | None) -> str:
 
 
 def append_decision(result: GroupEditResult, after: GroupEntry | None, stream: IO[bytes]) -> None:
-    """Appends an edit's result and the group's new entry to a stream. They are pickled as plain tuples, which is much
-    faster than pickling the objects."""
+    """Appends an edit's result and the group's new entry to a stream. The values are pickled as plain tuples, which is
+    much faster than pickling the objects."""
     outcomes = [
         (tp[0], tp[1], o.status.value, tuple(o.before) if isinstance(o.before, Committed) else o.before, o.error)
         for tp, o in result.outcomes.items()
@@ -139,8 +139,8 @@ def read_result(stream: IO[bytes]) -> GroupEditResult:
 
 
 def read_entry(stream: IO[bytes], position: int) -> GroupEntry:
-    """Reads the decision at a position of the stream and returns the group's new entry. The edit must have changed
-    something."""
+    """Reads the decision at a position of the stream and returns the group's new entry. The decision must contain a new
+    entry."""
     stream.seek(position)
     group, _, (offsets, errors, error) = pickle.load(stream)
     found = {TopicPartition(topic, partition): Committed(*values) for topic, partition, values in offsets}

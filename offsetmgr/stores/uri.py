@@ -34,7 +34,7 @@ def scheme_of(uri: str) -> Scheme:
 def parse_uri(uri: str) -> StoreUri:
     """Returns the parts of ``uri``.
 
-    Raises `InvalidUri` with the part that is wrong and without credentials, and `UsageError` for ``file:-``.
+    Raises `InvalidUri`, which names the invalid part and contains no credentials. Raises `UsageError` for ``file:-``.
     """
     scheme = scheme_of(uri)
     shown = redact(uri)
@@ -44,7 +44,7 @@ def parse_uri(uri: str) -> StoreUri:
 
 
 def redact(uri: str) -> str:
-    """Returns the URI without anything before an ``@``, for error messages."""
+    """Returns the URI for error messages: asterisks replace the credentials in front of an ``@``."""
     return re.sub(r"//[^/?#]*@", "//***@", re.sub(r"%2[Ff]%2[Ff][^%&]*(?:%3[Aa][^%&]*)?%40", "%2F%2F***%40", uri))
 
 
@@ -63,8 +63,8 @@ def _parse_options(shown: str, kind: str, query: str, known: frozenset[str]) -> 
 
 
 def reject_dash(what: str, path: str, instead: str) -> None:
-    """Raises `UsageError` if ``path`` is ``-``: it would be a file of that name, not standard input or output.
-    ``instead`` is the hint of the error."""
+    """Raises `UsageError` if ``path`` is ``-``, because the command would use a file of that name, not standard input
+    or output. ``instead`` is the hint of the error."""
     if path == "-":
         raise UsageError(what, "- is not standard input or output here", instead)
 

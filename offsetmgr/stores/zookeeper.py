@@ -49,11 +49,11 @@ class ZookeeperStore(StoreBase):
     """Offsets under ``/consumers`` of a ZooKeeper ensemble. The constructor performs no I/O; the first call connects.
 
     The timestamp of a commit is the time at which ZooKeeper wrote the node; its version is the data version of the
-    node. The nodes contain neither metadata nor leader epochs. The deletion of a commit leaves the nodes of its topic
-    and group; `delete_group` deletes them too.
+    node. The nodes contain neither metadata nor leader epochs. The deletion of an offset does not delete the nodes of
+    its topic and group; `delete_group` deletes these nodes too.
 
     `groups`, `fetch`, `scan` and `identity` raise `Unreachable`, `TimedOut`, `AuthenticationFailed`, and `ServerError`
-    if the chroot does not exist; `scan` and `edit` do so only if the whole ensemble cannot be used.
+    if the chroot does not exist; `scan` and `edit` raise these errors only if the whole ensemble cannot be used.
     """
 
     parallel_calls = 2
@@ -92,11 +92,11 @@ class ZookeeperStore(StoreBase):
         return self._layout.has_registry
 
     def identity(self) -> StoreIdentity:
-        """Returns the id of the Kafka cluster under this chroot; without one, an id from the connect string and the
-        creation of ``/brokers`` (data rule "migration is a state machine on disk").
+        """Returns the id of the Kafka cluster under this chroot. If there is no such id, returns an id that is derived
+        from the connect string and the creation of ``/brokers`` (data rule "migration is a state machine on disk").
 
-        Another layout under the same chroot is another store. Raises `CorruptData` if the node with the cluster id
-        cannot be decoded.
+        Stores with different layouts under the same chroot have different ids. Raises `CorruptData` if the node with
+        the cluster id cannot be decoded.
         """
         found = self._cluster_identity()
         if self._layout.name == ConsumersLayout.name:
@@ -209,7 +209,7 @@ class ZookeeperStore(StoreBase):
         }
 
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
-        """Works as `OffsetStore.scan`, with up to `MAX_GROUPS_IN_FLIGHT` groups in flight, in the order given."""
+        """Works as `OffsetStore.scan`, with up to `MAX_GROUPS_IN_FLIGHT` groups in flight. Keeps their order."""
         remaining = iter(groups)
         while batch := list(islice(remaining, 1)):
             if self._layout.topic_in_data or not self.session.supports_bulk_reads():
@@ -228,7 +228,7 @@ class ZookeeperStore(StoreBase):
         offsets: dict[str, dict[TopicPartition, Committed]] = {group: {} for group in groups}
         errors: dict[str, dict[TopicPartition, OffsetMgrError]] = {group: {} for group in groups}
         data = self.session.get_many([path for _, _, path in found])
-        # The loop decodes the usual node itself: a decimal number is an offset, unless the data names the topic.
+        # The loop itself decodes decimal numbers (the usual data), unless the layout stores the topic in the data.
         new, decimal = tuple.__new__, not self._layout.topic_in_data
         for (group, partition, path), node in zip(found, data, strict=True):
             if node is None:  # deleted since its parent was listed
@@ -238,7 +238,7 @@ class ZookeeperStore(StoreBase):
                 continue
             self._decode_into(partition, path, node, offsets[group], errors[group])
             if errors[group] and (unknown := errors[group].get(TopicPartition("", partition.partition))):
-                failed[group] = unknown  # an offset of any topic may be missing
+                failed[group] = unknown  # the node's topic is unknown
         return [
             GroupOffsets(group, {}, {}, failed[group])
             if group in failed
@@ -263,7 +263,7 @@ class ZookeeperStore(StoreBase):
             if isinstance(names, OffsetMgrError):
                 failed[group] = names
                 continue
-            for name in names or ():  # the group has no offsets, or does not exist
+            for name in names or ():  # None if the group has no offsets or does not exist
                 if self._layout.topic_in_data and (partition := self._layout.partition("", name)) is not None:
                     found.append((group, partition, f"{root}/{name}"))
                 else:
@@ -302,7 +302,7 @@ class ZookeeperStore(StoreBase):
             return
         if self._layout.topic_in_data and (tp in offsets or tp in errors):
             offsets.pop(tp, None)
-            why = f"ZooKeeper node {self.session.chroot}{path} is one of two nodes for it; which is valid is unknown"
+            why = f"ZooKeeper node {self.session.chroot}{path} is one of two nodes for it; either may be valid"
             errors[tp] = CorruptData(f"offset of {tp}", why, "delete the node that no topology uses")
             return
         offsets[tp] = Committed(offset, "", None, node.mtime_ms, node.version)
@@ -358,10 +358,10 @@ class ZookeeperStore(StoreBase):
         if not tree:
             raise GroupNotFound(f"delete of group {group}", f"there is no {self.session.chroot}{root}")
         before = self._offsets_in(tree, group)
-        # Children before their parents. A consumer that registers meanwhile adds a child, so the transaction fails.
+        # Children before their parents. If a consumer registers meanwhile, it adds a child, so the transaction fails.
         deletions = [Delete(path, tree[path].version) for path in sorted(tree, key=lambda p: -p.count("/"))]
         if sum(map(max_encoded_size, deletions)) > MAX_BYTES_PER_TRANSACTION:
-            # Too large for one transaction: delete the offsets first, each conditionally, then the nodes above them.
+            # Too large for one transaction: first delete each offset conditionally, then all other nodes at once.
             self._edit_one("delete", GroupEdit(group, {tp: Change(None, found) for tp, found in before.items()}))
             gone = set(self._paths_of(group, list(before)).values())
             deletions = [deletion for deletion in deletions if deletion.path not in gone]

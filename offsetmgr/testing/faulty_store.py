@@ -61,6 +61,7 @@ class FaultyStore(StoreBase):
 
     def __init__(self, store: OffsetStore) -> None:
         self.store = store
+        self.has_topic_creation_times = store.has_topic_creation_times
         self.faults: list[Fault] = []
         self.writes = 0
         """The number of edits of single groups that have reached the store."""

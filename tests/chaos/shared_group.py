@@ -26,8 +26,8 @@ from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, java_tool
 from offsetmgr.sandbox.legacy_consumer import OldConsumer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups.assignors import assignor_named
-from offsetmgr.zookeeper.groups.membership import read_registration
 from offsetmgr.zookeeper.groups.ownership import owners
+from offsetmgr.zookeeper.groups.registration import read_registration
 
 SESSION_MS: Final = 4000
 OWNED_WITHIN_S: Final = 10.0

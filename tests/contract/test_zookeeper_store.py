@@ -12,7 +12,7 @@ from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.groups.membership import ensure_nodes
+from offsetmgr.zookeeper.groups.registration import ensure_nodes
 
 pytest.register_assert_rewrite("offsetmgr.testing")
 

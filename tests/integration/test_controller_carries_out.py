@@ -231,7 +231,7 @@ def test_a_reassignment_that_does_not_end_is_taken_back_as_the_hint_says(
         undo = commands.run(*asked, "--reassignment-json-file", str(image), code=1)
         wait_for(lambda: assigned(session, topic)[0].moving, "the controller is at it")
         (told,) = (line for line in moving.stderr.splitlines() if line.startswith("hint: if it does not finish"))
-        command, *arguments = shlex.split(told.partition("take it back: ")[2])
+        command, *arguments = shlex.split(told.partition("cancel it: ")[2])
         kafkas = java_tool("kafka-3.9", "org.apache.kafka.tools.reassign.ReassignPartitionsCommand", arguments)
         wait_for(lambda: session.get(paths.REASSIGN_PARTITIONS) is None, "the controller has given it up")
         back = assigned(session, topic)[0]

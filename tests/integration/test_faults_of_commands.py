@@ -138,7 +138,7 @@ SAYS = {
     ("zookeeper", "kafka"): "accepts connections, but is not a ZooKeeper server",
     ("kafka", "dead"): "Connection refused",
     ("kafka", "silent"): "no answer within ",  # 3 s, or what was left of them
-    ("kafka", "zookeeper"): "does not answer as a Kafka broker does",
+    ("kafka", "zookeeper"): "does not respond like a Kafka broker",
 }
 
 

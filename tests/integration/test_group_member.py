@@ -25,9 +25,9 @@ from offsetmgr.zookeeper.client.transactions import Create, Delete, Operation, O
 from offsetmgr.zookeeper.groups import consumer_member
 from offsetmgr.zookeeper.groups.assignors import ThreadId, assignor_named
 from offsetmgr.zookeeper.groups.consumer_member import ConsumerMember, MemberSettings
-from offsetmgr.zookeeper.groups.membership import ensure_nodes
 from offsetmgr.zookeeper.groups.ownership import owners
 from offsetmgr.zookeeper.groups.partition_claims import ClaimResult, PartitionClaims
+from offsetmgr.zookeeper.groups.registration import ensure_nodes
 from offsetmgr.zookeeper.groups.subscription import Subscription
 from offsetmgr.zookeeper.nodes import paths
 

@@ -139,13 +139,16 @@ class TestKafka07:
 
         lines = (world.directory / "a.zk").read_text()
         assert lines == f"/consumers/{unique}/offsets/{world.topic}/1-0:3000\n"
-        assert "is a byte position of Kafka 0.7, and no offset" in imported.stdout + imported.stderr
+        assert "is a byte position of Kafka 0.7, not an offset" in imported.stdout + imported.stderr
 
     @pytest.mark.parametrize(
         ("command", "why"),
         [
-            (("migrate", "mirror", "--from", "OLD", "--to", "KAFKA", "--all-groups", "--once", "--yes"), "never agree"),
-            (("manager", "serve", "--store", "OLD", "--listen", "127.0.0.1:0"), "would take for offsets"),
+            (
+                ("migrate", "mirror", "--from", "OLD", "--to", "KAFKA", "--all-groups", "--once", "--yes"),
+                "which cannot be compared",
+            ),
+            (("manager", "serve", "--store", "OLD", "--listen", "127.0.0.1:0"), "would use as offsets"),
             (
                 ("offsets", "reset", "--store", "OLD", "--group", "g", "--to-earliest", "--all-topics"),
                 "no log can be asked",

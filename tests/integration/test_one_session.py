@@ -22,8 +22,8 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_lease import LEASE_FRACTION, SessionLease
 from offsetmgr.zookeeper.client.transactions import Create, OperationState, SetData
 from offsetmgr.zookeeper.groups.assignors import ThreadId
-from offsetmgr.zookeeper.groups.membership import member_id, register
 from offsetmgr.zookeeper.groups.partition_claims import PartitionClaims
+from offsetmgr.zookeeper.groups.registration import member_id, register
 from offsetmgr.zookeeper.groups.subscription import Subscription
 from offsetmgr.zookeeper.nodes import paths
 

@@ -27,7 +27,7 @@ from offsetmgr.period.state_nodes import BarrierStateStore
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create, Delete, SetData
-from offsetmgr.zookeeper.groups.membership import ensure_nodes
+from offsetmgr.zookeeper.groups.registration import ensure_nodes
 
 pytestmark = pytest.mark.servers
 

@@ -219,7 +219,7 @@ def test_no_client_fetches_by_the_session_of_another(besieged: Besieged, version
 
     def begun(ask: Callable[[int, int, Message], Message], name: str) -> int:
         topics = [{**one(name, **AT), "topic_id": ids[name]}]
-        answer = send_request(FETCH, version, {**fetch(topics), "session_id": 0, "session_epoch": 0})
+        answer = ask(FETCH, version, {**fetch(topics), "session_id": 0, "session_epoch": 0})
         assert answer["session_id"] != 0
         return int(answer["session_id"])
 

@@ -155,7 +155,7 @@ FAULTS = {
         {"mechanism": "SCRAM-SHA-256", "kafka": WRONG},
         "the broker rejected the credentials (SASL_AUTHENTICATION_FAILED)",
     ),
-    "no-kafka-credentials": ({"kafka": None}, "is security.protocol set (--command-config FILE)?"),
+    "no-kafka-credentials": ({"kafka": None}, "set security.protocol in the client properties (--command-config FILE)"),
 }
 
 

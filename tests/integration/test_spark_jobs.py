@@ -240,7 +240,7 @@ def test_of_two_queries_on_one_topic_the_slower_one_is_what_the_group_says_from_
         names = ["fast", "slow"]
         with listening(spark, OffsetCommitter(group.written, unique, queries=names)) as committer:
             queries = [start("fast")]
-            until(lambda: committer._follower._followed != {})
+            until(lambda: committer._tracker._tracked != {})
             assert not committer.reconcile()
             assert group.offsets() == reached
             gates["slow"].let(99)

@@ -85,7 +85,7 @@ def test_declared_looked_at_switched_and_the_copy_has_its_before_images(
     direct = run("--to", "zookeeper", "--execute", "--yes")
     assert direct.returncode == 1
     assert f"error: switch of group {unique} kafka -> zookeeper: must go through mode dual" in direct.stderr
-    assert "hint: --to dual first" in direct.stderr
+    assert "hint: switch with --to dual first" in direct.stderr
 
 
 def test_a_switch_that_stays_for_a_member_goes_back_at_ctrl_c(run: Run, kafka: KafkaBroker, unique: str) -> None:
@@ -112,7 +112,7 @@ def test_a_switch_that_stays_for_a_member_goes_back_at_ctrl_c(run: Run, kafka: K
                 if line == "waiting for silent (process 7 on host)\n":
                     switch.send_signal(signal.SIGINT)
         assert switch.returncode == 130
-        assert "stopping: the switch goes back to the old mode" in "".join(said)
+        assert "stopping: the switch returns to the old mode" in "".join(said)
         assert said[-1] == f"interrupted: switch of group {unique} was abandoned; the old mode applies\n"
         after = nodes.read()
         assert after is not None

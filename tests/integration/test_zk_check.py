@@ -27,7 +27,7 @@ from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
 from offsetmgr.zookeeper.check.findings import Finding
 from offsetmgr.zookeeper.check.group_reader import GroupReader, read_cluster
-from offsetmgr.zookeeper.check.log_range_cache import FetchLogRanges, LogRangeCache
+from offsetmgr.zookeeper.check.log_ranges import FetchLogRanges, LogRanges
 from offsetmgr.zookeeper.check.zookeeper_check import ZookeeperCheck
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create, OperationState
@@ -317,7 +317,7 @@ def test_an_offset_beyond_a_range_that_was_heard_before_is_asked_for_again(
     def growing(partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange | OffsetMgrError]:
         return {tp: LogRange(10, next(ends)) for tp in partitions}
 
-    cache = LogRangeCache(growing)
+    cache = LogRanges(growing)
     groups = ["clean", "later"]
     cluster.group("later")
     reader = GroupReader(session, read_cluster(session), groups)

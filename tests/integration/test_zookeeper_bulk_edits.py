@@ -377,7 +377,7 @@ def test_without_a_witness_the_outcome_of_a_transaction_is_reported_to_be_unknow
     errors = [error for result in results for error in result.failures.values()]
     assert len(errors) == 450
     assert {type(error) for error in errors} == {Unreachable}
-    assert all("not known" in str(error) for error in errors)
+    assert all("outcome is unknown" in str(error) for error in errors)
     assert {offset for group in groups for offset, _ in held(through_proxy, group).values()} == {99}
 
 

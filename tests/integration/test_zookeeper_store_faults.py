@@ -504,7 +504,7 @@ def test_without_a_witness_the_outcome_is_reported_to_be_unknown(
 
     error = caught.value.failures[T0]
     assert isinstance(error, Unreachable)
-    assert "not known" in str(error)
+    assert "outcome is unknown" in str(error)
     assert offsets(dict(through_proxy.fetch(unique))) == {T0: 99}
 
 
@@ -523,7 +523,7 @@ def test_a_server_lost_for_good_during_a_write_leaves_an_outcome_for_each_partit
 
     assert set(caught.value.failures) == {T0, T1}
     assert {type(error) for error in caught.value.failures.values()} == {Unreachable}
-    assert all("not known" in str(error) for error in caught.value.failures.values())
+    assert all("outcome is unknown" in str(error) for error in caught.value.failures.values())
 
 
 def test_a_server_killed_in_the_middle_of_a_scan_is_an_error_and_no_end(own_server: ZooKeeperServer) -> None:

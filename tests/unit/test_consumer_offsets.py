@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from offsetmgr.consumer.offsets import GroupOffsets, _bind_to_session
+from offsetmgr.consumer.offsets import ConsumerOffsets, _bind_to_session
 from offsetmgr.core.errors import CoordinatorNotAvailable, NotAuthorized, OffsetMgrError, SessionExpired
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.zookeeper import ZookeeperStore
@@ -56,7 +56,7 @@ class World:
         self.owned = {P0, P1}
         self.memory = MemoryStore()
         self.store = FaultyStore(self.memory)
-        self.offsets = GroupOffsets(
+        self.offsets = ConsumerOffsets(
             self.store, "g", self.lease, retries=retries, backoff_s=0.5, wait_s=6, clock=self.clock
         )
 

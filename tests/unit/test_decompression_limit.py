@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from offsetmgr.core.errors import CorruptData, LimitExceeded, OffsetMgrError
 from offsetmgr.segments.batch_builder import batch, message_set
-from offsetmgr.segments.batch_compression import compress
 from offsetmgr.segments.batch_reader import Record, batches
-from offsetmgr.segments.compression import CODEC_NAMES, GZIP, LZ4, SNAPPY, ZSTD, decompress
+from offsetmgr.segments.compression import CODEC_NAMES, GZIP, LZ4, SNAPPY, ZSTD, compress, decompress
 from offsetmgr.segments.zstd_bound import max_decompressed_size
 
 CODECS = (GZIP, SNAPPY, LZ4, ZSTD)
@@ -59,7 +58,7 @@ sys.path[:0] = {sys.path!r}
 import zlib, cramjam, struct
 from offsetmgr.core.errors import LimitExceeded
 from offsetmgr.segments.compression import decompress
-from offsetmgr.segments.batch_compression import compress
+from offsetmgr.segments.compression import compress
 codec = {codec}
 zeros = bytes(1 << 20)
 if codec == {GZIP}:

@@ -46,7 +46,7 @@ def test_a_uri_is_taken_apart(uri: str, expected: StoreUri) -> None:
         ("kafka://h:9092,", "a host is missing"),
         ("kafka://h:0", "0 is not a port"),
         ("kafka://h:99999", "99999 is not a port"),
-        ("kafka://h:9092/x", "kafka: has no path, but '/x' was given"),
+        ("kafka://h:9092/x", "kafka: URIs have no path, but '/x' was given"),
         ("kafka://h h:1", "'h h:1' is not HOST:PORT"),
         ("zookeeper://h:2181//x", "has an empty part"),
         ("zookeeper://h:2181?layout=0.9", "unknown layout '0.9'"),

@@ -1,5 +1,5 @@
-"""The manager's own admin API, for `offsetmgr.kafka.client.manager_admin`: its status, and the offsets of a shard page
-by page."""
+"""The manager's own admin API, which `offsetmgr.kafka.client.manager_admin` calls. It returns the manager's status, and
+the offsets of a shard page by page."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class AdminBackend(Protocol):
     """The data that the admin API returns."""
 
     def status(self) -> Mapping[str, Any]:
-        """Returns the data that `manager status` shows for one process, in JSON's types."""
+        """Returns the data that `manager status` shows for one process, as JSON-compatible types."""
         ...
 
     def dump(self, partition: int, after: Sequence[Any] | None, max_rows: int) -> Sequence[Mapping[str, Any]]:
-        """Returns the next ``max_rows`` offsets of a shard, sorted, after the key ``after`` (group, topic, partition).
-        Raises `OffsetMgrError` if this process does not hold the shard."""
+        """Returns up to ``max_rows`` offsets of a shard in key order, starting after the key ``after`` (group, topic,
+        partition). Raises `OffsetMgrError` if this process does not hold the shard."""
         ...
 
 

@@ -24,7 +24,7 @@ _MAX_CHARACTERS: Final = 32_767
 
 @dataclass(frozen=True, slots=True)
 class ApiContext:
-    """The backend, the cluster and the security of one manager, for its handlers."""
+    """The backend, the backing cluster and the security settings that the handlers of one manager use."""
 
     backend: Backend
     node_id: int
@@ -49,12 +49,13 @@ class ApiContext:
 
     @property
     def authorizes(self) -> bool:
-        """Whether authorization rules exist. Without them, frequent requests skip all checks."""
+        """Whether authorization rules exist. Without rules, the handlers of frequent requests skip the permission
+        checks."""
         return not isinstance(self.authorizer, AllowAllAuthorizer)
 
 
 def decoded(request: ApiRequest) -> dict[str, Any]:
-    """Decodes a request of an API in the table, with kio's field names. Raises `InvalidRequest`."""
+    """Decodes a request of an API in the table; returns its fields under kio's field names. Raises `InvalidRequest`."""
     if request.prepared is not None:
         message: dict[str, Any] = request.prepared
         return message
@@ -95,10 +96,11 @@ def too_long(request: ApiRequest, topic: str) -> bool:
 
 
 def portions(names: Sequence[T], max_items: int, name: Callable[[T], str] = str) -> Iterator[Sequence[T]]:
-    """Splits a long list into parts of at most ``max_items`` items, with at most `_MAX_CHARACTERS` in their
-    names together. A single item with a longer name is a part of its own.
+    """Splits a long list into parts of at most ``max_items`` items whose names have at most `_MAX_CHARACTERS`
+    characters in total. An item whose name alone exceeds this limit forms a part by itself.
 
-    Handlers yield to other clients between two parts: hashing a name of 32,767 characters takes 4 ms.
+    Handlers yield to other clients between two parts. The limit on characters bounds the time that one part takes:
+    hashing a name of 32,767 characters takes 4 ms.
     """
     start = characters = 0
     for at, item in enumerate(names):
@@ -120,4 +122,4 @@ ACL_READ: Final = 3
 ACL_DELETE: Final = 6
 ACL_DESCRIBE: Final = 8
 NOT_ASKED: Final = -(2**31)
-"""The authorized operations in a response to a request that did not ask for them."""
+"""The value of an authorized-operations field if the request did not ask for authorized operations."""

@@ -1,7 +1,8 @@
 """Metadata, DescribeCluster and FindCoordinator, without the relay.
 
 To clients, the managers are the cluster's brokers, and the manager that owns a group is its coordinator. This manager
-appears as the leader of every partition, so that requests to a leader (ListOffsets) come here.
+appears as the leader of every partition, so that clients send it requests such as ListOffsets, which go to a
+partition's leader.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ async def metadata(context: ApiContext, request: ApiRequest) -> Answer:
         names, ids = None, []
     else:
         if request.version < _NAMELESS and any(topic["name"] is None for topic in requested):
-            raise InvalidRequest("Metadata", f"a topic without a name, before version {_NAMELESS}")
+            raise InvalidRequest("Metadata", f"a topic without a name is allowed only from version {_NAMELESS} on")
         names = [topic["name"] for topic in requested if topic["name"] is not None]
         ids = [topic["topic_id"] for topic in requested if topic["name"] is None and topic.get("topic_id")]
     if names is not None and too_many(request, names):
@@ -105,7 +106,7 @@ async def metadata(context: ApiContext, request: ApiRequest) -> Answer:
 
 
 async def _errors(context: ApiContext, request: ApiRequest, names: Sequence[str]) -> list[int]:
-    """Returns `ApiContext.topic_error` of each name. Yields to other clients in between."""
+    """Returns `ApiContext.topic_error` of each name. Yields to other clients between batches of names."""
     codes: list[int] = []
     for part in portions(names, _MAX_NAMES):
         codes += [context.topic_error(request, Operation.DESCRIBE, name) for name in part]
@@ -144,8 +145,9 @@ async def describe_cluster(context: ApiContext, request: ApiRequest) -> Answer:
 def find_coordinator(context: ApiContext, request: ApiRequest) -> bytes | Awaitable[bytes]:
     """Returns the manager that owns each group. From version 4 on, a request may have many keys (KIP-699).
 
-    There is no permission check, unlike at a broker: the response reveals only the hash of a name, and an unauthorized
-    client gets the error from its next request. With an error here, librdkafka would retry until its timeout.
+    Unlike a broker, the manager does not check permissions here. The response depends only on the hash of the group's
+    name, and an unauthorized client gets an authorization error for its next request. If this response contained an
+    authorization error, librdkafka would retry until its timeout.
     """
     message = decoded(request)
     kind = message.get("key_type", _GROUP)
@@ -156,7 +158,7 @@ def find_coordinator(context: ApiContext, request: ApiRequest) -> bytes | Awaita
         rejected = {
             **_NO_NODE,
             "error_code": ErrorCode.INVALID_REQUEST,
-            "error_message": "more keys than one request may have",
+            "error_message": "the request has more keys than allowed",
         }
         return run_by_size(
             request, lambda: encoded(request, {"coordinators": [{"key": key, **rejected} for key in keys]})
@@ -167,7 +169,7 @@ def find_coordinator(context: ApiContext, request: ApiRequest) -> bytes | Awaita
 
 
 async def _many_coordinators(context: ApiContext, request: ApiRequest, kind: int, keys: Sequence[str]) -> bytes:
-    """Encodes a few keys at a time, and yields to other clients in between."""
+    """Encodes a few keys at a time, and yields to other clients after each batch."""
     data = bytearray()
     for part in portions(keys, _KEYS_BATCH):
         some = _coordinators(context, kind, part)
@@ -182,7 +184,7 @@ def _coordinators(context: ApiContext, kind: int, keys: Sequence[str]) -> list[d
 
 def _coordinator(context: ApiContext, kind: int, key: str) -> dict[str, Any]:
     if kind != _GROUP:
-        why = "an offset manager coordinates the offsets of groups: no transactions, no share groups"
+        why = "an offset manager coordinates only consumer groups, not transactions or share groups"
         return {**_NO_NODE, "error_code": ErrorCode.INVALID_REQUEST, "error_message": why}
     node = context.backend.coordinator(key)
     if node is None:
@@ -222,7 +224,8 @@ async def _encoded_topics(
 
 
 async def _cluster_id(context: ApiContext) -> str | None:
-    """Returns the cluster's id; None while it is unknown. Clients ask again with every Metadata request."""
+    """Returns the cluster's id; None while it is unknown. A client that gets None receives the id with a later Metadata
+    response."""
     if context.cluster is None:
         return context.name
     try:

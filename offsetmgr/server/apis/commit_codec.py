@@ -1,10 +1,11 @@
 """Decodes OffsetCommit requests and encodes their responses, versions 2 to 9.
 
-It is hand-written, because commits are the most frequent requests. Usually no partition of a topic has metadata: then
-all of its partitions have the same size and are decoded by one call. Otherwise they are decoded one after the other.
-Version 10 has topic ids, which an offset manager does not have.
+The codec is hand-written for speed, because commits are the most frequent requests. If no partition of a topic has
+metadata (the usual case), all partitions of the topic have the same size, and one call decodes them. Otherwise, they
+are decoded one after the other. Version 10 is not supported, because it identifies topics by id and an offset manager
+stores topic names only.
 
-Source: OffsetCommitRequest.json and OffsetCommitResponse.json; tested against kio.
+The formats are from Kafka's OffsetCommitRequest.json and OffsetCommitResponse.json. Tests compare the codec with kio's.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ _NO_EPOCH: Final = -1
 _DEFAULT_RETENTION: Final = -1
 _THROTTLE: Final = b"\0\0\0\0"
 DELETION: Final = -1
-"""The new offset of a conditional commit that deletes."""
+"""The offset field of a conditional commit that deletes the committed offset."""
 
 _OFFSET: Final = struct.Struct(">iq")
 _OFFSET_EPOCH: Final = struct.Struct(">iqi")
 _ROW: Final = struct.Struct(">iq2x")
-"""A partition without metadata: the last two bytes are its length."""
+"""A partition without metadata. The last two bytes are the metadata's length (0 or -1)."""
 _ROW_EPOCH: Final = struct.Struct(">iqi2x")
 """A partition with a leader epoch and without metadata. In flexible versions the last two bytes are the metadata's
 length and the number of tags."""
@@ -76,8 +77,8 @@ def decode(version: int, data: bytes, at: int) -> DecodedCommit:
 
 
 def _decode_uniform(cursor: Cursor, number: int, version: int) -> tuple[list[PartitionCommit], bool] | None:
-    """Decodes partitions without metadata; returns them, and whether any number is negative. Returns None if a
-    partition has metadata or tags."""
+    """Decodes partitions without metadata; returns them, and whether any partition number or offset is negative.
+    Returns None if a partition has metadata or tags."""
     data, at = cursor.data, cursor.at
     row = _ROW_EPOCH if version >= 6 else _ROW
     size = row.size
@@ -131,7 +132,8 @@ def _decode_each(
 
 
 def _condition(cursor: Cursor, key: tuple[str, int], expected: dict[tuple[str, int], int]) -> bool:
-    """Reads a partition's tagged fields and adds a condition to ``expected``; returns whether there was one."""
+    """Reads a partition's tagged fields. If they contain a condition, adds it to ``expected``; returns whether they
+    do."""
     found = False
 
     def known(tag: int, size: int) -> None:

@@ -1,10 +1,10 @@
 """Decodes OffsetFetch requests and encodes their responses, versions 1 to 9.
 
-It is hand-written, because the offsets are in memory, and creating kio's objects would take longer than the fetch.
-From version 8 on, one request can fetch many groups (KIP-709). Version 10 has topic ids, which an offset manager does
-not have.
+The codec is hand-written for speed: the offsets are in memory, so creating kio's objects would take longer than reading
+the offsets. From version 8 on, one request can fetch many groups (KIP-709). Version 10 is not supported, because it
+identifies topics by id and an offset manager stores topic names only.
 
-Source: OffsetFetchRequest.json and OffsetFetchResponse.json; tested against kio.
+The formats are from Kafka's OffsetFetchRequest.json and OffsetFetchResponse.json. Tests compare the codec with kio's.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ def encode_batch(groups: Sequence[bytes]) -> bytes:
 
 
 def _failed(request: FetchRequest, error: int) -> FetchResponse:
-    """Returns a response in which each partition has the error: version 1 has no field for an error of the group."""
+    """Returns a response that reports the group's error for each partition, because version 1 has no error field for
+    the group."""
     return FetchResponse(
         topics=[(topic, [(p, *_NOTHING, error) for p in partitions]) for topic, partitions in request.topics or ()]
     )

@@ -1,5 +1,5 @@
-"""ListGroups, DescribeGroups and DeleteGroups, for groups with offsets in this manager. They return no members; the
-relay replaces the first two and adds the real coordinator's members.
+"""ListGroups, DescribeGroups and DeleteGroups, for groups with offsets in this manager. These handlers return no
+members. The relay replaces ListGroups and DescribeGroups with handlers that add the members from the real coordinator.
 
 As in Kafka, a group that was created by commits has the state Empty, the type classic and no protocol type.
 """
@@ -37,7 +37,8 @@ EMPTY: Final = "Empty"
 DEAD: Final = "Dead"
 CLASSIC: Final = "classic"
 _ERRORS_FOR_UNKNOWN: Final = 6
-"""The version of DescribeGroups from which an unknown group is an error instead of a state."""
+"""The first version of DescribeGroups that returns an error code for an unknown group; earlier versions only report the
+state Dead."""
 _BATCH: Final = 2_000
 _DESCRIBED_BATCH: Final = 50
 _DELETED_BATCH: Final = 200
@@ -149,7 +150,7 @@ async def delete_groups(context: ApiContext, request: ApiRequest) -> Answer:
 
     groups = list(
         dict.fromkeys(decoded(request)["groups_names"])
-    )  # a repeated name would get an error for the second deletion
+    )  # removes duplicates: the second deletion of a group would return an error
     if too_many(request, groups):
         results = [{"group_id": group, "error_code": ErrorCode.INVALID_REQUEST} for group in groups]
         return await encoded_by_size(request, {"results": results})

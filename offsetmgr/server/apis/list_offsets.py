@@ -1,5 +1,5 @@
-"""ListOffsets, without the relay: asks the backing cluster, because this manager appears as the leader of every
-partition."""
+"""ListOffsets, without the relay. Clients send it to this manager, because the manager appears as the leader of every
+partition; the handler gets the offsets from the backing cluster."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def prepare(request: ApiRequest) -> tuple[dict[str, list[OffsetQuery]], bool]:
 
 
 async def list_offsets(context: ApiContext, request: ApiRequest) -> Answer:
-    """Returns the backing cluster's offsets. Does not forward leader epochs, since clients have them from the manager's
-    own Metadata responses."""
+    """Returns the backing cluster's offsets. Does not forward the leader epochs in the request, since clients got them
+    from this manager's own Metadata responses."""
     requested, committed = request.prepared or prepare(request)
     codes = {name: context.topic_error(request, Operation.DESCRIBE, name) for name in requested}
     allowed = {name: parts for name, parts in requested.items() if not codes[name]}

@@ -29,8 +29,8 @@ _log = logging.getLogger(__name__)
 _DEFECT: Final = CommitResponse(ErrorCode.UNKNOWN_SERVER_ERROR)
 _FETCH_DEFECT: Final = FetchResponse(ErrorCode.UNKNOWN_SERVER_ERROR)
 _LARGE: Final = 2_000
-"""Number of partitions of a group above which the codec thread encodes the response, even if the request was small.
-Also the number of partitions of small groups after which the handler yields to other clients."""
+"""Number of partitions of a group above which the codec thread encodes the response, even if the request was small. The
+handler also yields to other clients after it has processed this number of partitions of smaller groups."""
 _BATCH: Final = 50
 """Number of groups processed before the handler yields to other clients."""
 
@@ -160,8 +160,8 @@ def _forbidden(context: ApiContext, request: ApiRequest, commit: CommitRequest) 
 
 
 def _invalid_partitions(commit: CommitRequest) -> dict[tuple[str, int], int]:
-    """Rejects negative partitions, which do not exist, and negative offsets, which would mean that nothing is
-    committed."""
+    """Rejects negative partition numbers, because no such partition exists, and negative offsets, because a negative
+    offset means "no committed offset"."""
     rejected: dict[tuple[str, int], int] = {}
     for topic, parts in commit.topics:
         for part in parts:
@@ -203,13 +203,14 @@ async def _failed_fetch(error: int) -> FetchResponse:
 
 
 async def _fetch_many(context: ApiContext, request: ApiRequest, requested: Sequence[FetchRequest]) -> bytes:
-    """Fetches many groups. Processes a few groups and partitions at a time, since tools fetch everything at once."""
+    """Fetches many groups. Yields to other clients after a few groups or partitions, since tools fetch all groups in
+    one request."""
     parts: list[bytes] = []
     for several in portions(requested, _BATCH, lambda one: one.group):
         partitions = 0
         fetches: list[asyncio.Future[FetchResponse]] = []
         for one in several:
-            # The offset manager has completed the fetch when it returns; other backends have not.
+            # The offset manager's backend returns a completed future; other backends return a pending one.
             fetch = asyncio.ensure_future(_fetched(context, request, one))
             fetches.append(fetch)
             if fetch.done() and not fetch.cancelled() and not fetch.exception():
@@ -244,8 +245,8 @@ def _partitions(found: FetchResponse) -> int:
 
 
 async def _fetch_allowed(context: ApiContext, request: ApiRequest, requested: FetchRequest) -> FetchResponse:
-    """Fetches with permission checks. Unauthorized topics and invalid names get an error if the request names them; if
-    it asks for all topics, they are omitted."""
+    """Fetches with permission checks. If the request names topics, unauthorized and invalid ones get an error. If the
+    request asks for all topics, the response omits unauthorized ones."""
     if not context.group_allowed(request, Operation.READ, requested.group):
         return FetchResponse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if requested.topics is None:

@@ -24,8 +24,9 @@ def api_versions(
 ) -> bytes:
     """Returns the body of an ApiVersions response.
 
-    A request in an unknown version gets a response in version 0 with the supported versions, so that the client can
-    try again. ``supported`` replaces the versions of the server's own table; the relay supports more.
+    A request in an unknown version gets a response in version 0 with the supported versions, so that the client can try
+    again. If ``supported`` is given, the response lists these versions instead of those of the server's own table. The
+    relay uses this, because it supports more APIs.
     """
     if supported is None:
         supported = request.connection.service.versions()

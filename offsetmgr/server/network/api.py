@@ -1,13 +1,13 @@
 """The types that connections, handlers and the relay share: requests, responses, and entries of the table of APIs.
 
-A `SocketServer` has a table of `Api`s. Requests for APIs that are not in the table go to its `ForwardingHandler`, if it
-has one. `server.apis.table` builds the table; the relay replaces some entries (Metadata, JoinGroup, ...) and supplies
-the `ForwardingHandler`.
+A `SocketServer` has a table of `Api`s. If the server has a `ForwardingHandler`, that receives the requests for APIs
+that are not in the table. `server.apis.table` builds the table; the relay replaces some entries (Metadata, JoinGroup,
+...) and supplies the `ForwardingHandler`.
 
 A handler receives an `ApiRequest` and returns an *answer*, or an awaitable of one. An answer is one of:
 
 - ``bytes``: the body of the response; the connection adds length, correlation id and tags;
-- `FinalResponse`: the same, and the connection is closed after it;
+- `FinalResponse`: the body of a response after which the connection is closed;
 - `Frame`: a whole response with its length field, such as a broker's response that is forwarded unread;
 - `Stream`: a response that is written piece by piece after all earlier responses of the connection;
 - None: no response (Produce with acks=0);
@@ -19,9 +19,9 @@ in the codec thread.
 Handlers run on the event loop. If a handler or its awaitable raises `InvalidRequest`, the connection is closed, as at a
 broker. Any other exception is a defect: it is logged, and the connection is closed too.
 
-Order: responses are sent in the order of the requests. A request starts if all earlier requests of its connection are
-answered, or if all unanswered ones have the same `Concurrency` or are `UNORDERED`. So commits run concurrently, and a
-fetch returns the commit that was sent before it.
+Order: responses are sent in the order of the requests. A request starts when each earlier request of its connection has
+been answered, has the same `Concurrency` as this request, or is `UNORDERED`. So commits run concurrently, and a fetch
+sees all commits that the client sent before it.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ class Concurrency(enum.Enum):
 
     EXCLUSIVE = enum.auto()
     UNORDERED = enum.auto()
-    """Requests that neither change state nor read changing state. They wait for no other request and block none:
-    librdkafka's Admin client looks up the coordinator before every commit, on the connection of its earlier commits."""
+    """Requests that neither change state nor read changing state. Such requests neither wait for other requests nor
+    delay them. This matters for librdkafka's Admin client, which looks up the coordinator before every commit, on the
+    connection of its earlier commits."""
     COMMITS = enum.auto()
     FETCHES = enum.auto()
     FORWARDED = enum.auto()
-    """Forwarded requests. One upstream connection keeps their order."""
+    """Forwarded requests. They stay in order, because one upstream connection carries them."""
 
 
 class Frame(bytes):
@@ -76,12 +77,13 @@ class Sink(Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether the client takes bytes more slowly than they arrive; if so, stop until `Stream.resume`."""
+        """Whether the client reads bytes more slowly than the stream writes them. If so, the stream must stop writing
+        until `Stream.resume` is called."""
         ...
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Writes the next bytes of the response, beginning with its length field. The caller may reuse the buffer
-        afterwards, unless the socket is full: see `ClientConnection.unsent`."""
+        """Writes the next bytes of the response. The first bytes of a response are its length field. The caller may
+        reuse the buffer afterwards, unless the socket is full: see `ClientConnection.unsent`."""
         ...
 
     def end(self) -> None:
@@ -97,8 +99,8 @@ class Stream(Protocol):
     """A response written piece by piece."""
 
     def begin(self, sink: Sink) -> None:
-        """Starts the response: all earlier ones are sent. May be called while the handler's result is still being
-        processed."""
+        """Starts the response; called when all earlier responses have been sent. May be called while the handler's
+        result is still being processed."""
         ...
 
     def pause(self) -> None:
@@ -110,7 +112,7 @@ class Stream(Protocol):
         ...
 
     def lost(self) -> None:
-        """Discards the response, because the client has disconnected, before or after `begin`."""
+        """Discards the response, because the client has disconnected. This may happen before or after `begin`."""
         ...
 
 
@@ -123,13 +125,13 @@ class DeferredResponse(NamedTuple):
     result: Awaitable[Any]
     answer: Callable[[Any], Answer | Awaitable[Answer]]
     on_error: Any = None
-    """The argument for ``answer`` if ``result`` raises an unexpected exception, which is logged. The value None closes
-    the connection instead."""
+    """The argument for ``answer`` if ``result`` raises an unexpected exception, which is logged. If this is None, the
+    connection is closed instead."""
 
 
 class DeferredWork(NamedTuple):
-    """A computation in the codec thread, and the handler's result from it: ``result(work())``. No later request of the
-    connection starts before that."""
+    """A computation ``work`` that runs in the codec thread. The handler's result is ``result(work())``. No later
+    request of the connection starts before ``work`` has ended."""
 
     work: Callable[[], Any]
     """Runs in the codec thread, so it must not use the event loop."""
@@ -197,7 +199,7 @@ class ClientConnection(Protocol):
         ...
 
     def logged_in(self, principal: str, session_seconds: float | None = None) -> None:
-        """Records a login that ends after ``session_seconds`` (None: never)."""
+        """Records a login that expires after ``session_seconds``, or never if that is None."""
         ...
 
     def login_failed(self, mechanism: str) -> None:
@@ -272,12 +274,12 @@ class Api(NamedTuple):
     handle: Handler
     concurrency: Concurrency = Concurrency.EXCLUSIVE
     before_login: bool = False
-    """Whether a client may use it before it has logged in."""
+    """Whether a client may use the API before the client has logged in."""
     advertised: bool = True
-    """Whether ApiVersions lists it."""
+    """Whether the ApiVersions response lists the API."""
     prepare: Callable[[ApiRequest], Any] | None = None
-    """Decodes the request. The pipeline calls it in the codec thread, before ``handle``, if the request is large; later
-    requests of the connection wait. Raises `InvalidRequest`."""
+    """Decodes the request. If the request is large, the pipeline calls this function in the codec thread before
+    ``handle``; later requests of the connection wait. Raises `InvalidRequest`."""
 
 
 class ForwardingHandler(Protocol):

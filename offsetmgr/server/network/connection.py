@@ -19,15 +19,15 @@ from offsetmgr.server.network.frames import FrameSplitter
 from offsetmgr.server.network.pipeline import Pipeline
 
 _MAX_HELD_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of waiting or running requests of one connection above which reading stops."""
+"""Size of the waiting and running requests of one connection at which the server stops reading from the connection."""
 _FREE_PARTIAL_BYTES: Final = 64 * 1024
-"""Size up to which an incomplete request does not get its connection closed when memory is exhausted."""
+"""When memory is exhausted, the server does not close a connection whose incomplete request is at most this large."""
 _MIN_BYTES_PER_SECOND: Final = 16 * 1024
-"""The slowest client that is not closed as too slow."""
+"""When this number of bytes of a request has arrived, the time limit for sending that request grows by one second."""
 _MAX_UNFLUSHED_RESPONSES: Final = 128
 _MAX_UNFLUSHED_BYTES: Final = 256 * 1024
-"""Maximum number and size of responses that one connection sends in one turn of the event loop, so that others get
-theirs."""
+"""Maximum number and size of the responses that one connection sends in one turn of the event loop, so that other
+connections get their turn."""
 
 
 class ConnectionServer(ServerInfo, Protocol):
@@ -98,9 +98,9 @@ class ServerConnection(asyncio.Protocol):
         self.last_received = 0.0
         """When the last bytes arrived, by the event loop's clock."""
         self.stalled_since: float | None = None
-        """Since when the client has not read its responses; None while it does."""
+        """The time since which the client has not read its responses; None while the client reads them."""
         self.partial_since: float | None = None
-        """Since when a request has been incomplete; None if there is none."""
+        """The time since which a request has been incomplete; None if no request is incomplete."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._pipeline = Pipeline(self, service.limits.answer_bytes)
@@ -136,7 +136,7 @@ class ServerConnection(asyncio.Protocol):
         self._frames.feed(data)
         self._process_frames()
         if self._partial_bytes > _FREE_PARTIAL_BYTES and not self._bytes and self.service.memory_exhausted:
-            # No request of this connection can complete and free memory, so waiting would not help.
+            # This connection has no complete request that could end and free memory, so waiting would not help.
             self.service.close_for_memory(self)
 
     def eof_received(self) -> bool:
@@ -180,7 +180,8 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether all requests are answered. Unsent responses do not count, since a dead client never reads them."""
+        """Whether all requests are answered. Unsent responses do not count as unanswered requests, since a dead client
+        never reads its responses."""
         return len(self._pipeline) == 0
 
     @property
@@ -201,7 +202,7 @@ class ServerConnection(asyncio.Protocol):
         return self._partial_bytes / _MIN_BYTES_PER_SECOND
 
     def last_progress(self, now: float) -> float:
-        """When the client last read any bytes, as far as the periodic calls of this method can see."""
+        """The time of the latest call of this method at which the client had read bytes since the previous call."""
         unsent = self.unsent
         if unsent < self._unsent_before:
             self._last_progress = now
@@ -209,7 +210,7 @@ class ServerConnection(asyncio.Protocol):
         return self._last_progress
 
     def logged_in(self, principal: str, session_seconds: float | None = None) -> None:
-        """Records a login or a re-authentication. It expires after ``session_seconds``; None means never."""
+        """Records a login or a re-authentication, which expires after ``session_seconds``, or never if that is None."""
         self.principal = principal
         self.session_ends_at = self._loop.time() + session_seconds if session_seconds else None
         self._set_frame_limit()
@@ -242,9 +243,9 @@ class ServerConnection(asyncio.Protocol):
         self._frames.limit = limits.unauthenticated_bytes if self.principal is None else limits.request_bytes
 
     def _process_frames(self) -> None:
-        """Passes the complete requests to the pipeline, as many as the limits allow now."""
+        """Passes as many complete requests to the pipeline as the limits allow now."""
         if self._processing:
-            return  # called from within the loop below, which continues by itself
+            return  # called from within the loop below, which processes further frames itself
         self._processing = True
         try:
             while not self._full() and not self._out_full() and (frame := self._frames.next()) is not None:
@@ -264,7 +265,7 @@ class ServerConnection(asyncio.Protocol):
             self._adjust_reading(self._transport)
 
     def _adjust_reading(self, transport: asyncio.Transport) -> None:
-        """Pauses or resumes reading, and records since when a request is incomplete."""
+        """Pauses or resumes reading, and updates `partial_since`."""
         full = self._full()
         if full == self._reading:
             self._reading = not full

@@ -61,7 +61,7 @@ class FrameSplitter:
         (length,) = _INT32.unpack_from(data, position)
         if not _MIN_FRAME_BYTES <= length <= self.limit:
             raise InvalidRequest(
-                "request", f"its length field is {length} bytes; allowed are {_MIN_FRAME_BYTES} to {self.limit}"
+                "request", f"its length field is {length} bytes, but must be from {_MIN_FRAME_BYTES} to {self.limit}"
             )
         size = 4 + length
         if available < size:

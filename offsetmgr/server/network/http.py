@@ -66,7 +66,7 @@ class HttpEndpoint:
                 )
                 writer.write(head.encode() + page.body)
                 await writer.drain()
-        except (TimeoutError, OSError, ValueError):  # slow, disconnected, or a line without end
+        except (TimeoutError, OSError, ValueError):  # the client is slow or gone, or its line too long
             pass
         finally:
             writer.close()

@@ -18,11 +18,11 @@ class ServerLimits:
     names: int = 50_000
     """Groups in one FindCoordinator, DescribeGroups or DeleteGroups. Kafka's tools name all groups at once."""
     partitions: int = 15_000
-    """Partitions of one group in one OffsetCommit, OffsetFetch or OffsetDelete. A broker accepts about as many: all
-    offsets of a commit must fit into one batch of its message.max.bytes, 1 MiB."""
+    """Partitions of one group in one OffsetCommit, OffsetFetch or OffsetDelete. A broker has a similar limit, because
+    all offsets of a commit must fit into one record batch of at most message.max.bytes (1 MiB)."""
     answer_bytes: int = 64 * 1024 * 1024
-    """Size of the responses that wait to be sent on one connection. At this size the server reads and starts none of
-    its requests. A single response may be larger."""
+    """Size of the responses that wait to be sent on one connection. At this size the server neither reads nor starts
+    further requests of the connection. A single response may be larger."""
     tags: int = 64
     """Number of tagged fields of one structure in a request."""
     name_bytes: int = 32_767
@@ -34,15 +34,16 @@ class ServerLimits:
     connections_per_address: int = 2_000
     """Connections of one host (max.connections.per.ip)."""
     held_bytes: int = 256 * 1024 * 1024
-    """Size of all unanswered requests, complete or incomplete (queued.max.request.bytes). Above it, the server reads
-    from a connection only after its earlier responses, and closes connections that have only a large incomplete
-    request."""
+    """Size of all unanswered requests, complete or incomplete (queued.max.request.bytes). Above this size, the server
+    reads from a connection only if the connection has no unanswered complete request, and closes connections that have
+    nothing but a large incomplete request."""
     in_flight: int = 500
-    """Unanswered requests of one connection. At this number the server stops reading from it."""
+    """Unanswered requests of one connection. At this number the server stops reading from the connection."""
     idle_seconds: float = 600.0
     """Time after which the server closes a connection that is idle: it has no request in flight and receives none, or
     the client does not read its responses (connections.max.idle.ms)."""
     request_seconds: float = 60.0
-    """Time from a request's first byte to its last, plus a second for every 16 KiB received."""
+    """Time from a request's first byte to its last. The client gets an additional second for every 16 KiB that it has
+    sent."""
     authentication_seconds: float = 10.0
     """Time from the connection to the end of the login."""

@@ -104,13 +104,13 @@ class Pipeline:
         self._answer_bytes = 0
         """Size of the responses that wait for responses to earlier requests."""
         self._unsized = 0
-        """Number of running requests whose response may have any size. The next request starts when that size is
-        known."""
+        """Number of running requests whose response may have any size. No further request starts until the size of
+        these responses is known."""
         self._in_flight: deque[ApiRequest] = deque()
         self._waiting: deque[ApiRequest] = deque()
         self._concurrency = Concurrency.EXCLUSIVE
         self._preparing = False
-        """Whether a large request is in the codec thread. No later request may overtake it."""
+        """Whether a large request is in the codec thread. No later request may overtake this request."""
         self._advancing = False
         self._results: set[asyncio.Future[Any]] = set()
         self.stream: Stream | None = None
@@ -309,7 +309,7 @@ class Pipeline:
     def _advance(self) -> None:
         """Sends all responses that are next in order, and starts the requests that waited for them."""
         if self._advancing:
-            return  # called from within the loop below, which continues by itself
+            return  # called from within the loop below, which sends and starts the next ones itself
         self._advancing = True
         try:
             while self._send_next() or self._start_next():
@@ -346,8 +346,9 @@ class Pipeline:
 
 
 def _response(request: ApiRequest, body: bytes) -> bytes:
-    """The header of a response: length, correlation id and, in flexible versions, an empty set of tags. ApiVersions has
-    no tags there, so that clients can read the response to an unknown version (KIP-511)."""
+    """The header of a response: length, correlation id and, in flexible versions, an empty set of tags. The header of
+    an ApiVersions response has no tags, so that clients can read the response to a request in an unknown version
+    (KIP-511)."""
     api = request.api
     if api is not None and request.version >= api.flexible and request.api_key != ApiKey.API_VERSIONS:
         return _RESPONSE_TAGGED.pack(5 + len(body), request.correlation, 0)

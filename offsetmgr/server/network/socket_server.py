@@ -1,6 +1,7 @@
 """`SocketServer`: the table of APIs, the limits, the connections and the counters of all ports of one manager.
 
-`ServerListener` is one port. It represents the manager itself (node id None), or for the relay a real broker.
+`ServerListener` is one port. A port represents either the manager itself (node id None) or, with the relay, a real
+broker.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ class SocketServer:
         versions: Callable[[], Mapping[int, tuple[int, int]]] | None = None,
         observe: Callable[[str, float], None] | None = None,
     ) -> None:
-        """``apis``: if several have the same key, the last one counts. ``backpressure``: see `Backend.backpressure`.
-        ``versions``: the versions for ApiVersions, if they differ from the table. ``observe``: receives the duration of
-        every request in seconds, as ``commit``, ``fetch``, ``relayed`` or ``other``."""
+        """``apis``: if several APIs have the same key, the last one is used. ``backpressure``: see
+        `Backend.backpressure`. ``versions``: the versions for ApiVersions, if they differ from the table. ``observe``:
+        receives the duration of every request in seconds, as ``commit``, ``fetch``, ``relayed`` or ``other``."""
         self.apis: dict[int, Api] = {api.key: api for api in apis}
         self.limits = limits or ServerLimits()
         self.requires_login = requires_login
@@ -249,13 +250,13 @@ class ServerListener:
 
 def listen_error(error: OSError) -> str:
     """The system's error text. asyncio's own text repeats the address."""
-    # Negative numbers are errors of the resolver, not of the system.
+    # Negative error numbers come from the name resolver, not from the operating system.
     return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
 
 
 def _raise_file_limit(connections: int) -> None:
-    """Raises this process's soft limit of open files (often 1024) if necessary and allowed: without free files it could
-    not connect to the cluster."""
+    """Raises this process's soft limit of open files (often 1024) if necessary and allowed. Without free file
+    descriptors, the process could not connect to the cluster."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections + _OTHER_FILES
     if soft == resource.RLIM_INFINITY or soft >= needed:

@@ -12,15 +12,15 @@ def server_tls(
     certificate: Path | str, key: Path | str | None = None, *, client_ca: Path | str | None = None
 ) -> ssl.SSLContext:
     """Creates a server's TLS context (TLS 1.2 or later) from PEM files. ``certificate`` holds the certificate chain,
-    and the private key unless ``key`` names another file. With ``client_ca``, clients must present a certificate of one
-    of its authorities.
+    and the private key unless ``key`` names another file. If ``client_ca`` is given, clients must present a certificate
+    that one of the authorities in this file has signed.
 
     Raises `ConfigError`.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # Without a password argument OpenSSL would ask for the password of an encrypted key on the terminal.
+        # Without a password argument, OpenSSL would prompt on the terminal for the password of an encrypted key.
         context.load_cert_chain(str(certificate), str(key) if key else None, password="")
     except (OSError, ssl.SSLError) as error:
         raise ConfigError("TLS certificate and key", *_reason(error, certificate, key)) from None
@@ -44,4 +44,4 @@ def _reason(error: OSError, *files: Path | str | None) -> tuple[str, str]:
             "choose the key from which the certificate was created",
         )
     why = "not a valid certificate and key in PEM, or the key has a passphrase"
-    return f"{names}: {why}", "convert them with openssl: PEM, the server's certificate first, the key without one"
+    return f"{names}: {why}", "convert the files with openssl: PEM, server certificate first, key without passphrase"

@@ -13,8 +13,8 @@ from offsetmgr.server.network.limits import ServerLimits
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """The options of ``manager serve``. Times are in seconds unless the name has another unit; files are paths as the
-    user gave them."""
+    """The options of ``manager serve``. Times are in seconds unless the field's name ends with another unit. Files are
+    paths as the user gave them."""
 
     bootstrap: str
     connection: ConnectionConfig
@@ -25,8 +25,8 @@ class ServeOptions:
     store: str | None = None
     """The URI of the store to serve; None for the offset manager's own topic."""
     translate: OffsetTranslation | None = None
-    """How to translate offsets if the store belongs to a Kafka cluster other than ``bootstrap``; None if it does
-    not."""
+    """How to translate offsets if the store belongs to a Kafka cluster other than ``bootstrap``; None if the user did
+    not specify this."""
     topic: str = "__offsetmgr_offsets"
     partitions: int = 50
     replication_factor: int | None = None

@@ -1,8 +1,8 @@
 """`ManagerProcess`: starts and stops the backend, the listener, the relay and the metrics of one manager.
 
-Start: the process binds its ports, creates or checks the offsets topic, then joins the managers' group, so that it is
-reachable when it gets shard groups. Shutdown: the process leaves the group, so that others get its shard groups at
-once; it waits for commits in flight, then disconnects its clients.
+Start: the process binds its ports, creates or checks the offsets topic, and only then joins the managers' group, so
+that clients can reach the process when it is assigned shard groups. Shutdown: the process leaves the group, so that its
+shard groups are reassigned at once; it waits for commits in flight, then disconnects its clients.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _CLOSE_GRACE_S: Final = 2.0
-"""Seconds for running requests to end after the shards were handed over."""
+"""Seconds that running requests get to end after the process has handed over its shards."""
 _STORE_BACKOFF: Final = Backoff.fixed(1.0)
 """The pauses between attempts to reach a store that was unreachable at the start."""
 _OTHER_CLUSTER_HINT: Final = (
-    "clients would read other records than those that were committed; name brokers of the store's cluster, or, if the "
-    "topics of both clusters are equal copies (same records at the same offsets), add --translate none"
+    "clients would read other records than those whose offsets were committed; name brokers of the store's cluster, "
+    "or, if the topics of both clusters are equal copies (same records at the same offsets), add --translate none"
 )
 
 
@@ -127,11 +127,12 @@ class ManagerProcess:
         self._relay: Proxy | None = None
         self._store_backend: StoreBackend | None = None
         self._store_is_relayed_cluster = False
-        """Whether the store is the relayed cluster itself, so that the cluster holds members' commits too."""
+        """Whether the store is the relayed cluster itself. The cluster's coordinators then hold the commits of group
+        members too."""
         self.listener: ServerListener | None = None
 
     async def start(self) -> None:
-        """Starts the process. Clients are served from then on, or as soon as the shards are loaded. Raises
+        """Starts the process. The process serves clients when this returns, or as soon as the shards are loaded. Raises
         `OffsetMgrError`."""
         options = self._options
         authentication, authorizer = load_authentication(options), load_authorizer(options)
@@ -146,7 +147,7 @@ class ManagerProcess:
         relay = self._relay = create_proxy(options, security, authorizer)
         if relay is not None:
             self._resources.push_async_callback(relay.close)
-        # Bind the port first: the process announces its number to the other managers.
+        # Bind the port first, because the process announces its port number to the other managers.
         backend = _LateBound()
         metrics = Metrics(lambda: {**backend.metrics(), **service.metrics()}) if options.metrics_listen else None
         service = SocketServer(
@@ -247,8 +248,8 @@ class ManagerProcess:
         backend.bound = store_backend
 
     async def _check_cluster(self, store_backend: StoreBackend, store: OffsetStore) -> None:
-        """Checks that the store's offsets belong to the cluster whose offsets clients commit. Raises `OtherCluster`, or
-        the store's error."""
+        """Checks that the store's offsets belong to the Kafka cluster that the clients consume from. Raises
+        `OtherCluster`, or the store's error."""
         from offsetmgr.stores.kafka import KafkaStore
 
         options = self._options
@@ -354,7 +355,7 @@ class ManagerProcess:
 
 
 class _LateBound:
-    """Stands for the backend in objects that are created before it; `bound` is set later."""
+    """A placeholder for objects that are created before the backend; `bound` is set to the backend later."""
 
     bound: Backend
 
@@ -366,7 +367,8 @@ class _LateBound:
 
 
 def check_servable(store: OffsetStore) -> None:
-    """Raises `UsageError` for a file, which is read and written as a whole and cannot serve commits."""
+    """Raises `UsageError` for a file store, because a file is read and written as a whole and so cannot serve
+    commits."""
     if store.capabilities.conditional == "file":
         raise UsageError(
             f"store {store.uri}",

@@ -55,23 +55,23 @@ class ApiResources(NamedTuple):
     error_item: ErrorItem | None = None
     """None if the response has no field for a rejected item; then the whole request is rejected."""
     all_or_nothing: bool = False
-    """Whether one rejected item rejects the whole request, as it does at a broker."""
+    """Whether a broker rejects the whole request if it rejects one item; the relay then does the same."""
     empty_means_all: bool = False
-    """Whether null or an empty array of items means all that exist."""
+    """Whether null or an empty array of items stands for all existing items."""
     transactional_id: str = ""
     """The field of the request that holds a transactional id; empty if there is none."""
     error_fields: Mapping[str, Any] = {}
-    """The other fields of a response with which the relay rejects a request, except the error code."""
+    """The fields of a rejecting response other than the error code and the array of items."""
     visible_items: tuple[tuple[str, ...], str] | None = None
-    """The array of the response that names items which the request did not name: the path to it, and the kind of its
-    items. None if there is no such array."""
+    """The path to the response's array that can name items which the request did not name, and the kind of these items.
+    None if there is no such array."""
 
 
 def _partition_items(
     name: str, parts: str, index: str, response_items: str, answered: str = "", code: str = "error_code", **rest: Any
 ) -> ErrorItem:
-    """Builds items with an error code for each partition in the request's array ``parts`` (numbers, or messages with a
-    field ``index``)."""
+    """Builds response items with an error code for each partition in the array ``parts`` of a request's item. The array
+    contains partition numbers, or messages with the number in the field ``index``."""
 
     def error_response(item: Any, error: int) -> Message:
         numbers = [part if isinstance(part, int) else part[index] for part in item[parts]]
@@ -113,7 +113,7 @@ _NO_TRANSACTION: Final = {
     "topics": [],
 }
 _DIRECTORIES: Final = "dirs"
-"""An array whose items contain topics; the topics are checked instead."""
+"""An array of directories, each with an array of topics. The relay checks the topics."""
 _CONFIGS: Final = ApiResources(("resources",), "resource_name", "resource", "responses", _config_item)
 
 API_RESOURCES: Final[Mapping[int, ApiResources]] = {
@@ -257,7 +257,7 @@ API_RESOURCES: Final[Mapping[int, ApiResources]] = {
 
 
 def requested_items(resources: ApiResources, message: Message) -> list[Any] | None:
-    """Returns the items that a request names; None if it means all."""
+    """Returns the items that a request names; None if the request stands for all items."""
     for field in resources.items:
         if field in message:
             found: list[Any] = message[field] or []
@@ -286,8 +286,7 @@ def error_response(resources: ApiResources, message: Message, codes: list[int], 
 
 
 def hide_items(resources: ApiResources, answer: Message, hidden: Callable[[str, Any], bool]) -> Message:
-    """Removes the items from the response for which ``hidden`` returns true; it is called with the kind and the
-    item."""
+    """Removes those items from the response for which ``hidden(kind, item)`` returns true."""
     assert resources.visible_items is not None
     (*outer, last), kind = resources.visible_items
     holders = [answer]

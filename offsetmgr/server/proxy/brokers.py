@@ -113,8 +113,8 @@ class Brokers:
         return list(self._addresses.values())
 
     def alive(self) -> list[Address]:
-        """Returns the addresses of brokers to which a connection is open. If none is open (brokers close idle
-        connections), of those that responded last."""
+        """Returns the addresses of brokers to which a connection is open. If no connection is open (brokers close idle
+        connections), returns the addresses of all brokers that have responded before."""
         known = [node_id for node_id, probe in self._probes.items() if not probe.closed] or list(self._versions)
         return [self._addresses[node_id] for node_id in known]
 
@@ -151,7 +151,8 @@ class Brokers:
     # --- versions ------------------------------------------------------------------------------------
 
     async def versions(self, node_id: int | None) -> Versions:
-        """Returns the API versions that a broker supports now. For None, the versions that all known brokers support.
+        """Returns the API versions that a broker supports now. If ``node_id`` is None, returns the versions that all
+        known brokers support.
 
         Raises `OffsetMgrError` if the broker cannot be reached.
         """
@@ -173,7 +174,7 @@ class Brokers:
             raise Unreachable(f"broker {node_id}", "its address is unknown")
         probe = self._probes.get(node_id)
         if probe is None or probe.closed or probe.address != address:
-            # A new connection asks for the versions again, since the broker may have been upgraded.
+            # A new connection requests the API versions again, since the broker may have been upgraded.
             new = await BrokerConnection.open(address, self._security, _REQUEST_TIMEOUT_S)
             old = self._probes.get(node_id)
             self._probes[node_id] = new
@@ -193,7 +194,7 @@ class Brokers:
             except OffsetMgrError as error:
                 _log.info("could not refresh the list of brokers, trying again: %s", error)
             except Exception:
-                _log.exception("refreshing the brokers raised an unexpected exception (a defect); it is repeated")
+                _log.exception("refreshing the list of brokers raised an unexpected exception (a defect); trying again")
 
     async def _refresh(self, deadline: float) -> None:
         connection = await self._client.any_connection(deadline)

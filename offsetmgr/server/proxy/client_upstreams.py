@@ -1,4 +1,5 @@
-"""`ClientUpstreams`: the connections to real brokers of one client's connection, each opened on first use."""
+"""`ClientUpstreams`: the connections to real brokers that belong to one client's connection, each opened on first
+use."""
 
 from __future__ import annotations
 
@@ -45,9 +46,9 @@ class ClientUpstreams:
         self._closed = False
 
     def for_port(self) -> UpstreamConnection:
-        """Returns the connection for the client's requests: to the broker that the port represents. For the manager's
-        own port it goes to a random live broker, always the same one while that connection lives. Raises
-        `Unreachable`."""
+        """Returns the upstream connection for the client's requests. If the client's port represents a broker, the
+        connection goes to that broker. If it is the manager's own port, the connection goes to a random live broker,
+        and is reused until it closes. Raises `Unreachable`."""
         node_id = self._client.listener.node_id
         if node_id is not None:
             address = self._registry.brokers.address(node_id)
@@ -73,8 +74,8 @@ class ClientUpstreams:
         return upstream
 
     def open_separate(self) -> UpstreamConnection:
-        """Opens a second connection to the broker of `for_port`, for a request that later requests may have overtaken.
-        The caller passes it to `close_separate`. Raises `Unreachable`."""
+        """Opens a second connection to the broker of `for_port`. It carries a request that later requests on the first
+        connection may have overtaken. The caller must pass the connection to `close_separate`. Raises `Unreachable`."""
         if self._closed:
             raise Unreachable("Kafka", "the client has disconnected")
         upstream = UpstreamConnection(

@@ -65,9 +65,9 @@ class Coordinators:
     async def prove_member(
         self, group: str, generation: int, member_id: str, instance_id: str | None, deadline: float
     ) -> int:
-        """Like `heartbeat`, but only a broker that has loaded the group and is still its coordinator can have answered.
+        """Like `heartbeat`, but proves that the responding broker has loaded the group and is still its coordinator.
 
-        `member_fence` explains why a Heartbeat alone does not prove that. Raises `OffsetMgrError`.
+        `member_fence` explains why the response to a Heartbeat alone is no proof. Raises `OffsetMgrError`.
         """
         where = await self.find(group, deadline)
         described = await self._describe(where, group, deadline)
@@ -75,14 +75,12 @@ class Coordinators:
             raise kafka_error(described["error_code"], f"group {group}")
         code = await self._heartbeat(where, group, generation, member_id, instance_id, deadline)
         if not await self._confirmed_by_another_broker([group], where, deadline):
-            raise NotCoordinator(
-                f"group {group}", f"{where} is not its coordinator any more, according to another broker"
-            )
+            raise NotCoordinator(f"group {group}", f"{where} is no longer its coordinator, according to another broker")
         return code
 
     async def prove_idle(self, groups: Sequence[str], deadline: float) -> dict[str, bool]:
-        """Returns for each group whether it has no members, proved as in `prove_member`; omits groups without proof.
-        Raises `OffsetMgrError` if no broker could be reached."""
+        """Returns for each group whether it has no members, if its coordinator is confirmed as in `prove_member`; omits
+        the other groups. Raises `OffsetMgrError` if no broker could be reached."""
         found = await self._client.describe(groups, deadline)
         described = {group: d for group, d in found.items() if not isinstance(d, OffsetMgrError)}
         by_coordinator: dict[str, list[str]] = {}
@@ -161,8 +159,8 @@ class Coordinators:
         return found
 
     async def _confirmed_by_another_broker(self, groups: Sequence[str], where: Address, deadline: float) -> set[str]:
-        """Asks another broker for which of the groups ``where`` is the coordinator. A broker that was frozen may not
-        know yet that it has been replaced. If no other broker responds, all groups are returned.
+        """Returns the groups whose coordinator is ``where`` according to another broker. The broker ``where`` itself
+        may be unaware that it has been replaced, if it was frozen. If no other broker responds, returns all groups.
         """
         others = [address for address in self._brokers.addresses() if address != where]
         random.shuffle(others)

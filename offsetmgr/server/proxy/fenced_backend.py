@@ -1,8 +1,9 @@
 """`MemberFencingBackend`: wraps a backend so that it accepts commits only from current members of a group.
 
 If the `MemberFence` can decide about a commit, the commit proceeds or fails at once. Otherwise the backend asks the
-real coordinator, and the commits of that member wait in their order. Then they are checked and passed on in one step.
-Deletions are first sent to the real coordinator, which rejects them while the group has members.
+real coordinator, and the member's commits wait in order. When the coordinator has responded, the backend checks the
+waiting commits and passes them on in one step. Deletions are first sent to the real coordinator, which rejects them
+while the group has members.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ manager; the client gets a retriable error instead."""
 
 
 class _MemberKey(NamedTuple):
-    """A member in one generation; its waiting commits keep their order."""
+    """A member in one generation, whose waiting commits form one queue."""
 
     group: str
     generation: int
@@ -96,8 +97,8 @@ class MemberFencingBackend:
         return _done(CommitResponse(code))
 
     async def _resolve(self, key: _MemberKey, instance_id: str | None) -> None:
-        """Asks the coordinator until the fence can decide, then passes on or rejects all waiting commits in one
-        step."""
+        """Asks the coordinator until the fence can decide, then passes on or rejects all of the member's waiting
+        commits in one step."""
         deadline = asyncio.get_running_loop().time() + COORDINATOR_TIMEOUT_S
         error: int | None = ErrorCode.COORDINATOR_NOT_AVAILABLE
         retries = Retries(deadline)
@@ -160,8 +161,8 @@ class MemberFencingBackend:
     # --- deletes ------------------------------------------------------------------------------------
 
     async def delete_group(self, group: str) -> int:
-        """Deletes the group at the real coordinator, which rejects it if the group has members, then here. Members that
-        join meanwhile wait until the deletion ends."""
+        """Deletes the group at the real coordinator, which rejects the deletion if the group has members, then in the
+        inner backend. Members that join meanwhile wait until the deletion ends."""
         if code := self._inner.ownership_error(group):
             return code
         self._begin_deletion(group)
@@ -178,8 +179,8 @@ class MemberFencingBackend:
             self._end_deletion(group)
 
     async def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> DeleteResponse:
-        """Deletes offsets at the real coordinator, which rejects topics that members subscribe to, then the others
-        here."""
+        """Deletes offsets at the real coordinator, which rejects topics that members subscribe to. Then deletes the
+        offsets of the other topics in the inner backend."""
         if code := self._inner.ownership_error(group):
             return DeleteResponse(code)
         self._begin_deletion(group)
@@ -206,8 +207,8 @@ class MemberFencingBackend:
             self._end_deletion(group)
 
     def _coordinator_error(self, group: str, code: int) -> int:
-        """Returns the client's error code for an error of the real coordinator. It must not make the client look for
-        another manager."""
+        """Returns the client's error code for an error of the real coordinator. The code must not cause the client to
+        look for another manager."""
         if code in _FINAL_CODES:
             return code
         self._coordinators.forget(group)
@@ -228,7 +229,7 @@ class MemberFencingBackend:
             self._deleted.pop(group).set_result(None)
 
     async def wait_for_commits(self, group: str) -> None:
-        """Waits for running deletions too, so that they have ended when a member joins."""
+        """Also waits for running deletions, so that they have ended when a member joins."""
         while (deleted := self._deleted.get(group)) is not None:
             await asyncio.shield(deleted)
         await self._inner.wait_for_commits(group)

@@ -1,9 +1,9 @@
 """`FetchSessions`: the fetch sessions (KIP-227) that clients opened through the relay. Pure.
 
-A broker stores the topics of a session, and returns their records to any client that sends the session's id. If a
-client sent the id of a replica's session, or of a tool that reads the offsets topic, it would receive that topic's
-records. So the relay forwards only session ids that a broker returned through the relay: those sessions contain only
-allowed topics.
+A broker stores the topics of a session, and returns their records to any client that sends the session's id. Sessions
+of replicas, and of tools that read the offsets topic, contain the offsets topic. A client that sent the id of such a
+session would receive the records of the offsets topic. So the relay forwards only session ids that a broker returned
+through the relay: these sessions contain only allowed topics.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _FIRST: Final = 7
 _FLEXIBLE: Final = 12
 _WITHOUT_REPLICA: Final = 15
 _BEFORE_SESSION: Final = 13
-"""Size of the fields in front of the session: wait time, minimum and maximum bytes, isolation level. Before version 15
-the replica's id is in front of them."""
+"""Size of the fields in front of the session: wait time, minimum and maximum bytes, isolation level. Before version 15,
+the replica's id precedes these fields."""
 _RESPONSE_BODY: Final = 8
 _MAX_SESSIONS: Final = 100_000
 
@@ -43,7 +43,7 @@ class FetchSessions:
         self._known: dict[tuple[int | None, int], None] = {}
 
     def record(self, node_id: int | None, session_id: int) -> None:
-        """Records a session id from a broker's response. Beyond a limit the oldest is removed."""
+        """Records a session id from a broker's response. If too many sessions are known, removes the oldest one."""
         if session_id:
             self._known.pop((node_id, session_id), None)
             self._known[node_id, session_id] = None

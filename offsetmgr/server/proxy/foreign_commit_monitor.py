@@ -1,7 +1,8 @@
 """`ForeignCommitMonitor`: raises an alarm if the real coordinators hold offsets of groups that the manager serves.
 
-Such offsets do not come from clients of the relay. Either a client connects to the brokers directly, so that the
-group's offsets are in two places; or the group was migrated to the manager and its old offsets were not deleted.
+Such offsets do not come from clients of the relay. Either a client connects to the brokers directly, so that the group
+has offsets in two places; or the group was migrated to the manager, and its old offsets at the brokers were not
+deleted.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _log = logging.getLogger(__name__)
 _PAUSE_S: Final = 30.0
 _REQUEST_TIMEOUT_S: Final = 20.0
 _MAX_NAMED_GROUPS: Final = 10
-"""Maximum number of groups that an alarm names; it counts the others."""
+"""Maximum number of groups that an alarm names; the alarm only counts the others."""
 
 
 class ForeignCommitMonitor:
@@ -44,8 +45,9 @@ class ForeignCommitMonitor:
                 await self._task
 
     async def poll(self) -> dict[str, int | OffsetMgrError]:
-        """Finds the groups with offsets both in this process and at the real coordinator. Returns for each the number
-        of partitions there, or the error. Raises `OffsetMgrError` if no broker could be reached."""
+        """Finds the groups with offsets both in this process and at the real coordinator. Returns for each group the
+        number of partitions with offsets at the coordinator, or the error. Raises `OffsetMgrError` if no broker could
+        be reached."""
         code, own_groups = await self._backend.list_groups()
         if code or not own_groups:
             return {}

@@ -3,11 +3,11 @@
 `RequestFilter` sees each request first. It rejects access to the managers' own topic, group and transactional ids, and
 admin APIs that no rule allows.
 
-The list contains only versions whose response has no broker's address and whose request does not concern a group's
-offsets: with an unknown API or version, clients might bypass the relay. The ApiVersions response contains the versions
-that both the list and the broker support, so clients send no others.
+The list contains only versions whose responses contain no broker addresses and whose requests do not concern a group's
+offsets: if the relay forwarded unknown APIs or versions, clients might bypass the relay. The ApiVersions response
+contains only the versions that both the list and the broker support, so clients send no others.
 
-These are not forwarded, on purpose:
+The relay deliberately does not forward:
 
 - offsets in transactions: AddOffsetsToTxn (25), TxnOffsetCommit (28);
 - group protocols with their own offsets or membership: KIP-848's (68, 69), share groups (76 to 79, 90 to 92), streams
@@ -16,10 +16,10 @@ These are not forwarded, on purpose:
 - APIs that would grant access with the manager's principal: ACLs, SCRAM users, delegation tokens, transaction markers,
   and the cluster's voters and features.
 
-Limited versions: Produce below 10 and Fetch below 16, because later responses contain a new leader's real address
-(KIP-951); EndTxn below 5, because the relay reports no finalized features, so clients use transactions as before
-KIP-890; AddPartitionsToTxn below 4, because only brokers send later ones; InitProducerId below 6 (KIP-939);
-DescribeQuorum below 2, because later responses contain the controllers' addresses.
+Some APIs are forwarded only below a version: Produce below 10 and Fetch below 16, because later responses contain a new
+leader's real address (KIP-951); EndTxn below 5, because the relay reports no finalized features, so clients use the
+transaction protocol from before KIP-890; AddPartitionsToTxn below 4, because only brokers send later versions;
+InitProducerId below 6 (KIP-939); DescribeQuorum below 2, because later responses contain the controllers' addresses.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ async def _after_backpressure(upstream: UpstreamConnection) -> Answer:
 
 
 def _expects_response(request: ApiRequest) -> bool:
-    """Whether a broker responds to a Produce request; it does not if acks=0."""
+    """Whether the broker responds to this Produce request, which is not the case if acks=0."""
     flexible = request.version >= _PRODUCE_FLEXIBLE
     cursor = Cursor(request.frame, request.body(flexible=flexible), flexible=flexible)
     if request.version >= 3:

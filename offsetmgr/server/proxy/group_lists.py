@@ -1,7 +1,8 @@
 """`GroupLists`: ListGroups and DescribeGroups through the relay.
 
-It combines the manager's groups with the members that the real coordinator knows. A manager lists the groups that it
-owns. The ports that represent brokers list none; otherwise a client that asks every node would see each group twice.
+The responses combine the manager's groups with the members that the real coordinator knows. A manager lists only the
+groups that it owns. Ports that represent brokers list no groups, because otherwise a client that sends ListGroups to
+every node would see each group twice.
 """
 
 from __future__ import annotations

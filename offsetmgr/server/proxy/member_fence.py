@@ -2,44 +2,46 @@
 
 The real coordinator C manages the members; this manager M stores the offsets. The fence keeps Kafka's guarantee: *once
 any client has received generation g, no commit of an older generation, of a replaced member, or without a member takes
-effect.* A client that has received a generation fetches the offsets next, and they must not change afterwards.
+effect.* A client that has received a generation fetches the offsets next; after that fetch, members of older
+generations must not change the offsets.
 
 Assumptions. While M owns a group's shard (one *ownership epoch*), every JoinGroup of the group passes through M, since
-its clients find no other coordinator. And C answers a request after it was sent.
+its clients find no other coordinator. A response of C reflects C's state at a time after M sent the request.
 
 Evidence. C has answered "valid" (Heartbeat with NONE or REBALANCE_IN_PROGRESS, SyncGroup with NONE) or "no members"
 (DescribeGroups) to a request that M sent at time s. At a time u, M accepts a commit on this evidence, in the same step
 in which it passes the commit to the backend, only if
 
 1. M has owned the group since before s (the same ownership epoch), and between s and u M has received no JoinGroup
-   response that ends earlier memberships (the same *evidence epoch*). A response ends them if it has a newer
-   generation, or if it is for a static member, whose predecessor is fenced without a new generation;
+   response that ends earlier memberships (the same *evidence epoch*). A JoinGroup response ends them if it contains a
+   newer generation, or if it is for a static member: C then fences that member's predecessor without a new generation;
 2. u - s is shorter than the session timeout: C does not remove a member within that time after it has responded to it.
 
 Commits during a rebalance. Let C create generation g+1 and answer a JoinGroup with it:
 
-- Before M reads that response, no client knows g+1. M accepts commits of g, as if they had come before it.
-- When M reads it, `on_join_response` drops all evidence in one step: from now on M rejects g with ILLEGAL_GENERATION. A
-  response "valid" to a Heartbeat of g that is still in flight does not count, since the evidence epoch has changed.
+- Before M reads that response, no client knows g+1. M still accepts commits of g, as if they had arrived before C
+  created g+1.
+- When M reads it, `on_join_response` drops all evidence in one step: from now on M rejects g with ILLEGAL_GENERATION.
+  If a Heartbeat of g is still in flight, the response "valid" to it no longer counts as evidence, since the evidence
+  epoch has changed.
 - Then the relay waits until all commits that started before have ended (`Backend.wait_for_commits`), checks again
   whether M owns the group, and only then passes the response on. So a client that knows g+1 fetches after the last
-  commit of g.
-  (Exception: a commit that failed with an unknown outcome may still take effect, before any later one. Its member was
-  valid, and gets the same error as from Kafka.)
+  commit of g. (Exception: a commit that failed with an unknown outcome may still take effect, but only before all later
+  commits. The member that sent the commit was valid, and gets the same error as from Kafka.)
 - If M has lost the group by then, the client gets NOT_COORDINATOR instead, does not know g+1, and joins again through
-  the new owner M'. If M freezes between the check and sending the response, g+1 was C's generation before M lost the
-  group: M' starts without evidence, and C answers every request of M' that g has ended.
+  the new owner M'. If M freezes between the check and sending the response, C had created g+1 before M lost the group.
+  The new owner M' starts without evidence, and C answers all its requests about g with the error that g has ended.
 - If M accepts a commit on its own evidence while it is losing the group, the log fences that commit.
 
 Heartbeats as evidence. A coordinator that is still loading its groups answers every Heartbeat with NONE, without a
-check. A broker that was frozen, and is not the group's coordinator any more, answers from outdated state. So a
-Heartbeat only *prolongs* evidence about a member, without a gap as long as a session. The evidence begins with a
-SyncGroup that was answered with NONE, which C has written to its log, or with a *proof* (`Coordinators.prove_member`):
-DescribeGroups, which a loading coordinator rejects; then a Heartbeat on the same connection; then another broker's
-confirmation that C is still the coordinator.
+check. A broker that was frozen, and is no longer the group's coordinator, answers from outdated state. So a Heartbeat
+only *prolongs* existing evidence about a member, and only if that evidence is more recent than a session timeout. The
+evidence begins with a SyncGroup that was answered with NONE, which C has written to its log, or with a *proof*
+(`Coordinators.prove_member`): DescribeGroups, which a loading coordinator rejects; then a Heartbeat on the same
+connection; then another broker's confirmation that C is still the coordinator.
 
-Between a new generation and its first SyncGroup that was answered with NONE, its commits get REBALANCE_IN_PROGRESS, as
-from C itself: until then C has not written the generation to its log.
+Until C has answered a SyncGroup of a new generation with NONE, M rejects the commits of that generation with
+REBALANCE_IN_PROGRESS, as C itself would: C has not yet written the generation to its log.
 """
 
 from __future__ import annotations
@@ -50,8 +52,9 @@ from typing import Final
 from offsetmgr.core.error_code import ErrorCode
 
 EVIDENCE_LIFETIME_S: Final = 2.0
-"""How long evidence about a member is valid: less than half of Kafka's shortest session timeout
-(group.min.session.timeout.ms, 6 s). If a member joins with a shorter timeout, half of that."""
+"""How long evidence about a member is valid. The value is less than half of the default of group.min.session.timeout.ms
+(6 s). If a member joins with a shorter session timeout, the group's evidence is valid for at most half of that
+timeout."""
 EMPTY_GROUP_LIFETIME_S: Final = 1.0
 """How long evidence about whether the group has members is valid. A longer time would be safe for clients of the relay,
 but not for clients that bypass it."""
@@ -111,7 +114,8 @@ class MemberFence:
     # --- decisions -----------------------------------------------------------------------------------
 
     def check_commit(self, group: str, ownership_epoch: int, generation: int, member_id: str, now: float) -> int | None:
-        """Returns NONE if the commit is allowed, or the error code; Python's None if C must be asked first."""
+        """Returns `ErrorCode.NONE` if the commit is allowed, or the error code for the client; Python's None if C must
+        be asked first."""
         known = self._groups.get(group)
         if known is None or known.ownership_epoch != ownership_epoch:
             return None
@@ -132,7 +136,8 @@ class MemberFence:
         return 0 if now - known.members.get(member_id, _NEVER) < known.evidence_lifetime_s else None
 
     def evidence_epoch(self, group: str, ownership_epoch: int) -> int:
-        """Returns the group's evidence epoch. Read it before asking C, and pass it on with C's response."""
+        """Returns the group's evidence epoch. Callers must read it before they send a request to C, and pass it on with
+        C's response."""
         return self._group(group, ownership_epoch).evidence_epoch
 
     def heartbeat_suffices(
@@ -155,7 +160,7 @@ class MemberFence:
         known.evidence_lifetime_s = min(known.evidence_lifetime_s, max(seconds / 2, 0.0))
 
     def on_join_response(self, group: str, ownership_epoch: int, generation: int, *, static: bool) -> None:
-        """Records a JoinGroup response without error. Call it before passing the response on."""
+        """Records a JoinGroup response without error. Call it before the response is passed on to the client."""
         known = self._group(group, ownership_epoch)
         if known.latest_generation is None or generation > known.latest_generation:
             known.drop_evidence(next(self._evidence_epochs))
@@ -185,8 +190,8 @@ class MemberFence:
             self._confirm(known, member_id, sent)
 
     def on_leave(self, group: str) -> None:
-        """Drops the evidence about all members, because some leave or are removed. Call it before and after forwarding
-        the request."""
+        """Drops the evidence about all members of the group, because some of them leave or are removed. Call it both
+        before and after the request is forwarded."""
         known = self._groups.get(group)
         if known is not None:
             known.drop_evidence(next(self._evidence_epochs))
@@ -201,8 +206,8 @@ class MemberFence:
         if known is None or known.ownership_epoch != ownership_epoch or known.evidence_epoch != evidence_epoch:
             return False
         if known.latest_generation is None or generation > known.latest_generation:
-            # No such JoinGroup was forwarded here: a client bypassed the relay, or joined in an earlier ownership
-            # epoch.
+            # This manager has not forwarded the JoinGroup of that generation: the member bypassed the relay, or joined
+            # in an earlier ownership epoch.
             known.drop_evidence(next(self._evidence_epochs))
             known.latest_generation, known.syncing = generation, False
         if generation == known.latest_generation:
@@ -227,8 +232,8 @@ class MemberFence:
     # --- memory --------------------------------------------------------------------------------------
 
     def sweep(self, now: float) -> None:
-        """If many groups are held, removes those without recent evidence. That is safe: the next commit asks C
-        again."""
+        """If there is evidence about many groups, removes the groups whose evidence is old. This is safe, because the
+        next commit of such a group asks C again."""
         if len(self._groups) < self._sweep_size:
             return
         for name in [name for name, known in self._groups.items() if _is_stale(known, now)]:

@@ -1,10 +1,12 @@
 """`ProxiedMembership`: forwards JoinGroup, SyncGroup, Heartbeat and LeaveGroup to the group's real coordinator.
 
-Only the manager that owns the group forwards them, and parses them for the `MemberFence`. Each client has its own
-connection to the coordinator, because a JoinGroup may wait there for a whole rebalance.
+Only the manager that owns the group forwards these requests; it parses the requests and responses for the
+`MemberFence`. Each client has its own connection to the coordinator, because a JoinGroup may wait at the coordinator
+for a whole rebalance.
 
-A manager that is still loading the group forwards them too: most of these responses have no error code for "loading",
-and the members must not lose their sessions meanwhile. But it passes no generation on before the load is complete.
+A manager that is still loading the group also forwards these requests, because most of the APIs have no error code for
+"loading", and because the members must not lose their sessions meanwhile. But the manager passes no new generation on
+to a client before it has loaded the group.
 """
 
 from __future__ import annotations
@@ -106,7 +108,7 @@ class ProxiedMembership:
         return Frame(frame)
 
     async def _joined(self, request: ApiRequest, member: GroupRequest, ownership_epoch: int, frame: bytes) -> Answer:
-        """Delays the response until no commit of an earlier generation can take effect any more."""
+        """Delays the JoinGroup response until commits of earlier generations can no longer take effect."""
         if not self._still_owned(member.group, ownership_epoch):
             return error_response(request, ErrorCode.NOT_COORDINATOR, member.member_id)
         generation = read_joined(request.version, frame).generation
@@ -120,8 +122,8 @@ class ProxiedMembership:
         return Frame(frame)
 
     def _still_owned(self, group: str, ownership_epoch: int) -> bool:
-        """Whether this manager still owns the group. False while its shard is loading, since ownership is not certain
-        then."""
+        """Whether this manager still owns the group. False while the group's shard is loading, because the ownership is
+        not yet certain."""
         return (
             self._backend.ownership_error(group) == ErrorCode.NONE
             and self._backend.ownership_epoch(group) == ownership_epoch

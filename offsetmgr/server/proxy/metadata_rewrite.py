@@ -1,8 +1,9 @@
 """`MetadataRewriter`: Metadata, DescribeCluster, FindCoordinator and ApiVersions through the relay.
 
-It returns the brokers' responses with other addresses: every broker keeps its node id, and gets the address of the
-manager's port for it. The managers are additional nodes, since clients ask every node for its groups. Topics are
-unchanged, but the offsets topic is rejected, or omitted from a list of all topics.
+The handlers return the brokers' responses with other addresses: every broker keeps its node id, and its address is
+replaced with that of the manager's port for the broker. The managers are listed as additional nodes, since clients ask
+every node for its groups. The handlers return topics unchanged, except that they reject the offsets topic, or omit it
+from a list of all topics.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ _FORWARDED_VERSIONS: Final = {
     ApiKey.DESCRIBE_CLUSTER: 2,
     **group_requests.MAX_VERSIONS,
 }
-"""The highest versions of handled APIs whose requests are forwarded unchanged; the broker must support their version
-too."""
+"""The highest version of each API whose requests the handlers forward unchanged. The ApiVersions response limits these
+versions to those that the broker supports."""
 
 
 class MetadataRewriter:
@@ -102,8 +103,8 @@ class MetadataRewriter:
         return Frame(response_rewrite.replace_brokers(frame, request.version, part, named))
 
     async def _filtered_metadata(self, request: ApiRequest) -> bytes:
-        """Returns the broker's response. The offsets topic is rejected in it if the request named it, and omitted
-        otherwise."""
+        """Returns the broker's response. If the request names the offsets topic, the response contains an error for
+        that topic; otherwise the response omits the topic."""
         upstream = self._upstreams.of(request.connection).for_port()
         request_filter = self._filter
         if not request_filter.may_name_reserved(request.frame):
@@ -121,8 +122,8 @@ class MetadataRewriter:
         return await run_by_message_size(lambda: self._with_topics(request, frame, named), max(len(frame), size))
 
     def _without_reserved(self, request: ApiRequest) -> tuple[ApiRequest, list[Message]]:
-        """Returns the request without the offsets topic, and the removed items. Forwarding that topic could create
-        it."""
+        """Returns the request without the offsets topic, and the removed items. If the request were forwarded with that
+        topic, the broker could create the topic."""
         message = decoded(request)
         named = [topic for topic in message["topics"] or () if topic["name"] == self._filter.reserved.topic]
         if not named:
@@ -163,7 +164,8 @@ class MetadataRewriter:
         return encoded(request, message)
 
     async def _find_coordinator(self, request: ApiRequest) -> Answer:
-        """Returns a manager for a group, and the manager's port for the real broker of a transaction."""
+        """For a group, returns the manager that owns the group. For a transaction, returns this manager's port for the
+        broker that coordinates the transaction."""
         requested = decoded(request)
         if requested.get("key_type") != _TRANSACTION or too_many(request, requested.get("coordinator_keys", ())):
             found_here = cluster_apis.find_coordinator(self._context, request)
@@ -196,7 +198,7 @@ _REJECTED: Final = {"error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED, "is_inte
 
 
 def _coordinators(request: ApiRequest, frame: bytes) -> tuple[Message, Sequence[NamedBroker]]:
-    """Decodes a FindCoordinator response; returns it with the brokers that it names."""
+    """Decodes a FindCoordinator response; returns the message, and the brokers that it names."""
     message = decode_broker_response(request, frame)
     brokers = {
         found["node_id"]: NamedBroker(found["node_id"], found["host"], found["port"])

@@ -49,8 +49,9 @@ class Proxy:
         authorizer: Authorizer | None = None,
         reserved: ReservedGroups = _NOTHING,
     ) -> None:
-        """``bootstrap`` and ``security``: the connection to the real cluster, whose principal the brokers see.
-        ``authorizer``: decides about admin APIs. ``reserved``: names that no client may use, see `RequestFilter`.
+        """``bootstrap`` and ``security``: how the relay connects to the real cluster. The brokers see only the
+        principal of this connection. ``authorizer``: decides about admin APIs. ``reserved``: names that no client may
+        use, see `RequestFilter`.
         """
         allowed = authorizer or AllowAllAuthorizer()
         self.authorizer: Authorizer = ReservedGroupsAuthorizer(allowed, reserved) if reserved.topic else allowed
@@ -69,8 +70,8 @@ class Proxy:
     def guard(self, backend: Backend, *, watch: bool = True) -> MemberFencingBackend:
         """Wraps the backend, so that it rejects commits and deletions that the group's membership does not allow.
 
-        ``watch``: whether offsets at the real coordinators raise an alarm; False if the backend stores its own offsets
-        there.
+        ``watch``: whether offsets at the real coordinators raise an alarm. It must be False if the backend itself
+        stores offsets at these coordinators.
         """
         self._backend = backend
         self._fenced_backend = MemberFencingBackend(backend, self._fence, self._coordinators, boottime)
@@ -78,8 +79,8 @@ class Proxy:
         return self._fenced_backend
 
     def apis(self, context: ApiContext, listener_apis: Sequence[Api], advertised_host: str) -> list[Api]:
-        """Returns the listener's table of APIs with the relay's replacements. The backend of ``context`` must be that
-        of `guard`."""
+        """Returns the listener's table of APIs with the relay's replacements. The backend of ``context`` must be the
+        one that `guard` returned."""
         replacements = [
             *MetadataRewriter(context, self._upstreams, self._filter, advertised_host).apis(),
             *GroupLists(context, self._coordinators).apis(),
@@ -119,8 +120,9 @@ class Proxy:
     async def members(self, groups: Sequence[str]) -> Mapping[str, bool]:
         """Returns for each group whether it has members; omits groups for which that is unknown.
 
-        The result is valid until the caller yields control: the relay has passed on no new generation since it asked
-        the real coordinator, and a joining member waits for running commits and deletions (`Backend.wait_for_commits`).
+        The result is valid until the caller yields control, because the relay has passed on no new generation since it
+        asked the real coordinator. A member that joins later waits for running commits and deletions
+        (`Backend.wait_for_commits`).
         """
         backend = self._backend
         if backend is None:

@@ -4,13 +4,13 @@ The brokers see the manager's principal, which may read and write the offsets to
 requests for the offsets topic (by name and by id), the managers' group and the shards' transactional ids. These names
 are *reserved*.
 
-Most requests need not be decoded. All reserved names begin with the name of the offsets topic, and names are plain
-bytes in a request: a request without these bytes has no reserved name. A Fetch from version 13 on has topic ids: the
-filter reads them, and asks a broker once for the name of each id.
+The filter decodes only few requests. All reserved names begin with the name of the offsets topic, and requests contain
+names as plain bytes. So a request that does not contain the bytes of that name contains no reserved name. A Fetch from
+version 13 on has topic ids: the filter reads them, and asks a broker once for the name of each id.
 
 If only some items are rejected, the filter removes them from the request, and adds their errors to the broker's
 response, which is collected whole instead of streamed. A large request is decoded, checked and encoded again in the
-codec thread. No later request of its connection overtakes it there, since a producer's requests must keep the order of
+codec thread. Meanwhile, later requests of its connection wait, since a producer's requests must stay in the order of
 their sequence numbers.
 """
 
@@ -78,14 +78,14 @@ class _UnresolvedRequest(NamedTuple):
 
 
 class _FilterResult(NamedTuple):
-    """The result of a check. With all defaults, the request is forwarded unchanged."""
+    """The result of a check. If all fields have their defaults, the request is forwarded unchanged."""
 
     answer: Frame | CloseConnection | None = None
     """The response that rejects the whole request."""
     remaining: ApiRequest | None = None
-    """The request to forward instead, if some items are ``rejected``."""
+    """The request without the ``rejected`` items, which is forwarded instead of the original request."""
     rejected: Sequence[Message] = ()
-    """The items of the response with the errors of rejected items."""
+    """The items to add to the response, with the errors of the rejected items."""
     unresolved: _UnresolvedRequest | None = None
 
 
@@ -316,27 +316,28 @@ def decode_broker_response(request: ApiRequest, frame: bytes) -> Message:
 
 
 async def run_by_message_size(work: Callable[[], T], size: int) -> T:
-    """Calls ``work``, which processes a message of ``size`` bytes: in the codec thread if the message is large."""
+    """Calls ``work``, which processes a message of ``size`` bytes. If the message is large, the call runs in the codec
+    thread."""
     return await in_codec_thread(work) if size > _LARGE_BYTES else work()
 
 
 def _resources(request: ApiRequest) -> ApiResources:
     resources = API_RESOURCES.get(request.api_key)
     if resources is None:
-        raise InvalidRequest(f"API {request.api_key}", "the relay cannot determine the names in it")
+        raise InvalidRequest(f"API {request.api_key}", "the relay cannot determine which resources are named")
     return resources
 
 
 def _decoded(request: ApiRequest) -> Message:
     key, version = request.api_key, request.version
     if not is_known(key, version):
-        raise InvalidRequest(f"API {key} version {version}", "the relay cannot determine the names in it")
+        raise InvalidRequest(f"API {key} version {version}", "the relay cannot determine which resources are named")
     flexible = request_is_flexible(key, version)
     return decode_request(key, version, request.frame, request.body(flexible=flexible))
 
 
 def with_body(request: ApiRequest, message: Message) -> ApiRequest:
-    """Returns the same request with another body."""
+    """Returns the request with ``message`` as its body."""
     key, version = request.api_key, request.version
     head = request.frame[4 : request.body(flexible=request_is_flexible(key, version))]
     body = encode_request(key, version, message)

@@ -18,7 +18,8 @@ MAX_VERSION: Final = 13
 FLEXIBLE: Final = 9
 
 _MIN_NAME_BYTES: Final = 6
-"""Length of a name from which on other bytes of a response are unlikely to be equal to it."""
+"""Minimum length of a topic name for which `without_topic` searches the response. A shorter name could be equal to
+other bytes of the response by chance."""
 _MAX_ERROR_CODE: Final = 256
 _MIN_TOPIC_BYTES: Final = 4
 _MIN_PARTITION_BYTES: Final = 10
@@ -76,8 +77,8 @@ def replace_brokers(frame: bytes, version: int, part: BrokersPart, brokers: Sequ
 def without_topic(frame: bytes, version: int, name: str) -> bytes | None:
     """Returns the same response without the topic of this name; None if the topic cannot be found with certainty.
 
-    The name's bytes count as the topic only if the name's length and a known error code are in front of them and a
-    whole topic can be parsed there.
+    An occurrence of the name counts as the topic only if the name's length and a known error code precede it, and a
+    whole topic can be parsed at that position.
     """
     flexible = version >= FLEXIBLE
     needle = string(name, flexible=flexible)

@@ -14,7 +14,7 @@ from offsetmgr.kafka.protocol.primitives import Cursor
 from offsetmgr.kafka.protocol.request_sender import send_request
 
 _FIRST_BY_ID: Final = 12
-"""The first version of Metadata that names topics by id (KIP-516)."""
+"""The first version of Metadata in which a request can name topics by id (KIP-516)."""
 _REQUEST_TIMEOUT_S: Final = 10.0
 _MAX_NAMES: Final = 100_000
 _IDS_PER_REQUEST: Final = 1_000
@@ -22,7 +22,7 @@ _FETCH_HEAD: Final = {13: 25, 14: 25, 15: 21}
 """Size of the fields in front of the array of topics in a Fetch, by version: replica (before 15), wait, bytes,
 isolation, session."""
 _FETCH_PARTITION: Final = 33
-"""Size of a partition in a Fetch without tagged fields: the last byte is their number, 0."""
+"""Size of a partition without tagged fields in a Fetch. Its last byte is the number of tagged fields (0)."""
 
 
 class TopicIds:
@@ -33,15 +33,15 @@ class TopicIds:
         self._names: dict[uuid.UUID, str] = {}
 
     def name(self, topic_id: uuid.UUID | None) -> str | None:
-        """Returns the topic's name from the cache; None if it is not there."""
+        """Returns the topic's name from the cache; None if the cache does not contain it."""
         return None if topic_id is None else self._names.get(topic_id)
 
     def unknown(self, ids: Iterable[uuid.UUID]) -> Collection[uuid.UUID]:
         return {topic_id for topic_id in ids if topic_id not in self._names}
 
     async def resolve(self, ids: Collection[uuid.UUID]) -> None:
-        """Asks a broker for the names of these ids and caches them. Ids that it does not know stay unknown. Raises
-        `OffsetMgrError`."""
+        """Asks a broker for the names of these ids and caches them. Ids that the broker does not know stay unknown.
+        Raises `OffsetMgrError`."""
         if not ids:
             return
         deadline = asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_S
@@ -67,8 +67,9 @@ class TopicIds:
 
 
 def fetched_ids(frame: bytes, body: int, version: int) -> list[uuid.UUID | None] | None:
-    """Reads the topic ids of a Fetch request of version 13 to 15 without decoding it, since clients send it often.
-    Returns None if its partitions have tagged fields, so that it must be decoded. Raises `InvalidRequest`."""
+    """Reads the topic ids of a Fetch request of version 13 to 15 without decoding the request, since clients send this
+    request often. Returns None if a partition has tagged fields; the request must then be decoded. Raises
+    `InvalidRequest`."""
     cursor = Cursor(frame, body, flexible=True)
     cursor.take(_FETCH_HEAD[version])
     ids: list[uuid.UUID | None] = []

@@ -1,14 +1,14 @@
 """`UpstreamConnection`: a connection to one broker that forwards the requests of one client's connection unread.
 
-Frames are forwarded unchanged, so the broker sees the client's correlation ids. It responds in the order of the
+Frames are forwarded unchanged, so the broker sees the client's correlation ids. A broker responds in the order of the
 requests. A response is streamed to the client as it arrives (`forward`) or collected whole (`ask`). All upstream
 connections read into one shared buffer and write to clients from it, so that fetched records are not copied into new
 objects.
 
-If the connection to the broker breaks, the client's connection is closed too, as if the broker had closed it: its
-requests may or may not have been executed, and clients handle that. There is one exception: if the client is connected
-to the manager's own port and no request is in flight (the broker closes idle connections), the client's connection
-stays open, and the next request opens another upstream connection.
+If the connection to the broker breaks, the client's connection is closed too, as if the broker had closed it. The
+broker may or may not have executed the requests in flight; clients can handle this. There is one exception: if the
+client is connected to the manager's own port and no request is in flight (for example if the broker has closed an idle
+connection), the client's connection stays open, and the next request opens another upstream connection.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _MAX_UNSENT_BYTES: Final = 1024 * 1024
 
 
 class ReadBuffer:
-    """The buffer into which all upstream connections of one event loop read, one after the other."""
+    """The buffer that all upstream connections of one event loop use for reading, one at a time."""
 
     def __init__(self) -> None:
         self.view = memoryview(bytearray(_BUFFER_BYTES))
 
     def renew(self) -> None:
-        """Allocates a new buffer, because the transport may still refer to the present one."""
+        """Allocates a new buffer, because a client's transport may still refer to the current one."""
         self.view = memoryview(bytearray(_BUFFER_BYTES))
 
 
@@ -86,7 +86,7 @@ class _ResponseBuffer:
 
 
 class UpstreamConnection(asyncio.BufferedProtocol):
-    """Starts to connect when it is created; requests wait until it is connected. Use it in one event loop."""
+    """The constructor starts to connect; requests wait until the connection is open. Use it in one event loop."""
 
     def __init__(self, client: ClientConnection, address: Address, security: Security, buffer: ReadBuffer) -> None:
         self.address = address
@@ -99,9 +99,10 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._head = b""
         """The first bytes of a frame, while they do not contain its whole length and correlation id."""
         self._missing_bytes = 0
-        """Number of bytes of the present frame that have not arrived."""
+        """Number of bytes of the current frame that have not arrived."""
         self._early_bytes = b""
-        """Received bytes of a response that must wait for earlier responses to the client."""
+        """Received bytes of a response that cannot be streamed yet, because the client has not received all earlier
+        responses."""
         self._processing = False
         self._paused = False
         self._capacity: asyncio.Future[None] | None = None
@@ -136,8 +137,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         return future
 
     def backpressure(self) -> asyncio.Future[None] | None:
-        """Returns None while the broker reads requests fast enough; otherwise a future that completes when it does
-        again."""
+        """Returns None while the broker reads requests fast enough; otherwise a future that completes when the broker
+        has caught up."""
         return self._capacity
 
     @property
@@ -179,7 +180,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     async def _connect(self, security: Security) -> None:
         try:
-            # Passing versions avoids an ApiVersions request, which is not needed here.
+            # If versions are passed, `open` sends no ApiVersions request. The response would not be used here.
             self._owner = await BrokerConnection.open(self.address, security, CONNECT_TIMEOUT_S, {})
             self._transport = await self._owner.hand_over(self)
         except OffsetMgrError:
@@ -249,11 +250,12 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     # --- responses -----------------------------------------------------------------------------------
 
     def on_stream_begin(self, sink: Sink) -> None:
-        """Starts the first response: all earlier responses of the client are sent."""
+        """Starts the first response, because all earlier responses to the client have been sent."""
         if self._early_bytes and not self._processing:
             held, self._early_bytes = self._early_bytes, b""
             self._process(memoryview(held))
-        # The previous response may have filled the client's socket; only that response gets the call of `resume`.
+        # The previous response may have filled the client's socket. The client's connection then calls `pause` only for
+        # that response, so this response pauses itself.
         (self.pause if sink.full else self.resume)()
 
     def pause(self) -> None:
@@ -267,7 +269,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _process(self, data: memoryview) -> None:
-        """Passes received bytes to the responses to which they belong."""
+        """Distributes the received bytes to the pending responses."""
         self._processing = True
         at, end = 0, len(data)
         try:
@@ -289,8 +291,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self._processing = False
 
     def _begin_frame(self, data: memoryview, at: int) -> int:
-        """Reads the length and the correlation id of the next frame. Returns the position from which its bytes are
-        processed."""
+        """Reads the length and the correlation id of the next frame. Returns the position at which processing
+        continues."""
         start = bytes(data[at : at + _START.size - len(self._head)])
         head = self._head + start
         if len(head) < _START.size:

@@ -25,7 +25,7 @@ _MAX_MESSAGE_BYTES: Final = 8_192
 
 
 class AuthenticationStep(NamedTuple):
-    """The server's message, and the client's principal; None before the login has succeeded."""
+    """The server's message, and the client's principal. The principal is None until the login has succeeded."""
 
     reply: bytes
     principal: str | None
@@ -87,7 +87,8 @@ class PlainExchange:
 
 
 class ScramExchange:
-    """SCRAM: two messages in each direction. The server also proves to the client that it has the user's verifier."""
+    """SCRAM: two messages in each direction. The server also proves to the client that the server has the user's
+    verifier."""
 
     def __init__(self, mechanism: str, credentials: Credentials, *, nonce: str | None = None) -> None:
         self.mechanism = mechanism
@@ -117,8 +118,8 @@ class ScramExchange:
         user = _unescape(fields[0][2:])
         if authorized and (not authorized.startswith("a=") or _unescape(authorized[2:]) != user):
             raise login_failure()
-        # Extensions may follow; they are ignored. (Kafka's tokenauth=true is for delegation tokens, which the manager
-        # does not have.)
+        # Extensions may follow; they are ignored. (Kafka's extension tokenauth=true is for delegation tokens, which the
+        # manager does not support.)
         self._user = user
         self._verifier = self._credentials.verifier(self.mechanism, user)
         self._nonce = fields[1][2:] + self._own_nonce

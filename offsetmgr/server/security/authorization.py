@@ -4,9 +4,10 @@ The brokers see only the manager's own principal, so the manager has to check it
 example of a file::
 
     [[rule]]
-    principals = ["billing"]            # user names; "*" means all users groups = ["billing", "billing-*"]   # names,
-    or prefixes that end with a star; "*" means all topics = ["orders*"] operations = ["read", "write"] # read, write,
-    delete, describe; "all"
+    principals = ["billing"]            # user names; "*" means all users
+    groups = ["billing", "billing-*"]   # names, or prefixes that end with a star; "*" means all
+    topics = ["orders*"]
+    operations = ["read", "write"]      # read, write, delete, describe; "all"
 
 All operations that no rule allows are denied. Every operation implies describe.
 
@@ -21,8 +22,8 @@ The relay forwards an admin API (`ADMIN_APIS`) only if a rule allows it to the c
 
     [[rule]]
     principals = ["operator"]
-    apis = ["CreateTopics", "DeleteTopics"]   # "*" means all of them topics = ["orders*"]                      #
-    without this field: any topic and any other resource
+    apis = ["CreateTopics", "DeleteTopics"]   # "*" means all admin APIs
+    topics = ["orders*"]                      # without this field: all topics and all other resources
 
 Rules cannot allow the managers' own names: `ReservedGroupsAuthorizer` rejects them.
 """
@@ -65,7 +66,7 @@ ADMIN_APIS: Final[Mapping[int, str]] = {
 """The APIs that a rule's ``apis`` may name, by key: the forwarded APIs that only administrators use."""
 _MAX_CACHED: Final = 20_000
 _MAX_CACHED_LENGTH: Final = 249
-"""Maximum length of a name, in characters, whose decision is cached."""
+"""Decisions are cached only for names of at most this number of characters."""
 
 
 class Operation(enum.Enum):
@@ -85,8 +86,8 @@ class Authorizer(Protocol):
     def topic(self, principal: str, operation: Operation, topic: str) -> bool: ...
 
     def admin(self, principal: str, api_key: int, topic: str | None) -> bool:
-        """Whether the relay may forward this admin API for a topic. ``topic`` is None for all topics, and for resources
-        that are not topics."""
+        """Whether the relay may forward this admin API for a topic. ``topic`` is None if the request concerns all
+        topics, or a resource that is not a topic."""
         ...
 
 
@@ -118,7 +119,7 @@ class ReservedGroups(NamedTuple):
 
 
 class ReservedGroupsAuthorizer:
-    """Denies all operations on the reserved names, and asks another authorizer about other names."""
+    """Denies all operations on the reserved names; another authorizer decides about all other names."""
 
     def __init__(self, authorizer: Authorizer, reserved: ReservedGroups) -> None:
         self._authorizer = authorizer
@@ -144,7 +145,7 @@ class Rule(NamedTuple):
     topics: tuple[str, ...]
     operations: frozenset[Operation]
     apis: frozenset[int] = frozenset()
-    """Keys of `ADMIN_APIS`. If the rule has ``topics``, it allows them only for these."""
+    """Keys of `ADMIN_APIS`. If the rule has ``topics``, it allows these APIs only for these topics."""
 
     def concerns(self, principal: str, operation: Operation) -> bool:
         return operation in self.operations and self.names(principal)

@@ -1,7 +1,7 @@
 """`Credentials`: the users and their passwords or SCRAM verifiers, from a file.
 
-No part of them is ever shown (data rule "secrets stay secret"). Only the manager's user should be able to read the
-file. For example::
+No part of the file's content is ever shown (data rule "secrets stay secret"). Only the manager's user should be able to
+read the file. For example::
 
     [users.alice]
     password = "..."
@@ -31,11 +31,12 @@ from offsetmgr.core.errors import UsageError
 
 DIGESTS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 _PLAIN_MECHANISM: Final = "SCRAM-SHA-256"
-"""The mechanism whose verifiers PLAIN logins are checked against if the file lacks some passwords."""
+"""If the file lacks some passwords, PLAIN logins are checked against SCRAM verifiers, if possible of this mechanism."""
 
 MIN_ITERATIONS: Final = 4096
 MAX_ITERATIONS: Final = 65_536
-"""A PLAIN login is checked against a verifier on the event loop, which takes about 20 ms with this number."""
+"""The check of a PLAIN login against a verifier blocks the event loop, for about 20 ms with this number of
+iterations."""
 _SALT_BYTES: Final = 18
 
 
@@ -52,7 +53,7 @@ class CredentialVerifier(NamedTuple):
 
 
 def derive(mechanism: str, password: bytes, salt: bytes, iterations: int) -> CredentialVerifier:
-    """Computes the verifier of a password. The computation takes milliseconds, on purpose."""
+    """Computes the verifier of a password. The computation is deliberately slow (milliseconds)."""
     digest = DIGESTS[mechanism]
     salted = hashlib.pbkdf2_hmac(digest, password, salt, iterations)
     client_key = hmac.digest(salted, b"Client Key", digest)
@@ -81,16 +82,17 @@ class Credentials:
         secret: bytes,
         mechanisms: Collection[str],
     ) -> None:
-        """``verifiers``: by mechanism and user. ``secret``: the key for the salts of unknown users. It must be the same
-        in all processes that use the file, since different salts would reveal that a user is unknown.
+        """``verifiers``: by mechanism and user. ``secret``: the key for the salts of unknown users. The secret must be
+        the same in all processes that use the file: if two processes returned different salts for a user, that would
+        reveal that the user is unknown.
 
         Computes the verifiers that ``mechanisms`` need and ``verifiers`` lack, which takes some milliseconds for each
         user.
         """
         self._passwords = passwords
         self._secret = secret
-        # If one user has no password in the file, all users are checked against verifiers, so that timing reveals
-        # nothing.
+        # If one user has no password in the file, the passwords of all users are checked against verifiers, so that the
+        # time of a check does not depend on the user.
         self._derive = any(user not in passwords for known in verifiers.values() for user in known)
         needed = {*mechanisms, _PLAIN_MECHANISM} if self._derive else set(mechanisms)
         self._typical = {mechanism: _typical(known.values()) for mechanism, known in verifiers.items()}
@@ -100,7 +102,7 @@ class Credentials:
         }
 
     def verifier(self, mechanism: str, user: str) -> CredentialVerifier:
-        """Returns the verifier for a SCRAM login; for an unknown user one that no password matches."""
+        """Returns the verifier for a SCRAM login. For an unknown user, returns a verifier that no password matches."""
         known = self._verifiers[mechanism].get(user)
         if known is not None:
             return known
@@ -113,7 +115,8 @@ class Credentials:
         return derive(mechanism, self._passwords[user], self._derived_secret(b"salt", user)[:salt_bytes], iterations)
 
     def password_matches(self, user: str, password: str) -> bool:
-        """Whether the password of a PLAIN login is right. The time reveals nothing about the user."""
+        """Whether the password of a PLAIN login is correct. The time that the check takes reveals nothing about the
+        user."""
         given = password.encode()
         if not self._derive:
             known = self._passwords.get(user)
@@ -174,6 +177,7 @@ def _verifier(entry: TomlTable, mechanism: str) -> CredentialVerifier:
 
 
 def _typical(known: Iterable[CredentialVerifier]) -> tuple[int, int]:
-    """Returns the most frequent iteration count and salt length, with which unknown users look like the others."""
+    """Returns the most frequent iteration count and salt length. Verifiers of unknown users have the same values, so
+    that they look like those of known users."""
     shapes = Counter((v.iterations, len(v.salt)) for v in known)
     return shapes.most_common(1)[0][0] if shapes else (MIN_ITERATIONS, _SALT_BYTES)

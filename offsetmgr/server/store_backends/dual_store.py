@@ -1,13 +1,14 @@
 """`DualStoreBackend`: reads and writes the two stores of a dual store (data rule "dual commit: Kafka first").
 
-A commit goes to the primary. The accepted values go to the secondary (`secondary`), and the client gets its response
-when both stores have them. If the secondary fails, the client gets a successful response all the same; the failure is
-logged and counted, and the write is retried in the background. If the outcome of a write to the primary is unknown, the
-value is read later and passed on if it was written (`in_doubt_writes`).
+A commit is written to the primary first. The values that the primary accepts are then written to the secondary
+(`secondary`), and the client gets its response when both stores have the values. If the write to the secondary fails,
+the client still gets a successful response; the failure is logged and counted, and the write is retried in the
+background. If the outcome of a write to the primary is unknown, the value is read from the primary later, and written
+to the secondary if the primary has it (`in_doubt_writes`).
 
-A fetch returns the larger of both values. While a rewind is not yet written to the secondary, it returns the primary's
-value. Pending values are kept only in memory: after a crash the next start updates the secondary
-(`secondary_reconcile`), and the next commit of a partition makes both equal.
+A fetch returns the larger of both values. While a rewind is not yet written to the secondary, a fetch returns the
+primary's value. Values that wait for the secondary are kept only in memory. After a crash, the next start updates the
+secondary (`secondary_reconcile`), and the next commit of a partition makes both values equal.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class DualStoreBackend(SingleStoreBackend):
         return False
 
     def failure(self) -> str | None:
-        """The failure of either store: an offset that only one store holds is not safe."""
+        """The failure of either store. A failure of one store is reported, because an offset that only one store holds
+        is not safe."""
         failures = [executor.health.failure() for executor in (self.executor, self._secondary_executor)]
         return "; ".join(filter(None, failures)) or None
 
@@ -79,7 +81,7 @@ class DualStoreBackend(SingleStoreBackend):
         await read_store_capabilities(self._secondary_executor)
 
     async def read(self, group: str, partitions: Sequence[TopicPartition] | None) -> GroupOffsets:
-        rewinding = self._secondary.rewinding(group)  # before the reads, which may miss writes that end meanwhile
+        rewinding = self._secondary.rewinding(group)  # first: a write that ends during the reads may be missing in them
         reads = [executor.read(group, partitions) for executor in (self.executor, self._secondary_executor)]
         primary, secondary = await asyncio.gather(*map(asyncio.shield, reads))
         if not self._store.shares_epochs:

@@ -1,8 +1,8 @@
 """`InDoubtWrites`: finds out whether writes with an unknown outcome reached a dual store's primary.
 
-It reads the primary until it responds. If the value is there, it is written to the secondary too. A client usually
-retries after a retriable error, and the retry settles the matter; a client that does not retry would leave the commit
-only in the primary.
+It reads the primary until the primary responds. If the primary has the value, the value is written to the secondary
+too. A client usually retries after a retriable error, and the retry writes both stores. Without this module, the commit
+of a client that does not retry could remain in the primary only.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class InDoubtWrites:
             if outcome.error is None:
                 held.pop(tp, None)
             elif outcome_unknown(outcome.error):
-                # A new list object: `_resolve` recognizes by identity that the value it has read is outdated.
+                # A new list object, so that `_resolve` can detect by its identity that the value which it has read is
+                # outdated.
                 held[tp] = [*held.get(tp, ()), changes[tp].after]
         if not held:
             del self._writes[group]

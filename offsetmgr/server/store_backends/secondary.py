@@ -1,13 +1,14 @@
-"""Writes the values that the primary of a dual store accepted to the secondary, and retries until it succeeds (data
+"""Writes the values that the primary of a dual store has accepted to the secondary, and retries failed writes (data
 rule "dual commit: Kafka first").
 
-State and decisions are on the event loop. The store is written in its own threads (`store_executor`), one stream of
-edits at a time. Only the newest value of a partition is kept, so a delayed value is written once.
+The event loop holds the state and makes the decisions. The store's own threads (`store_executor`) write, one stream of
+edits at a time. Only the newest value of a partition is kept, so after a delay only that value is written.
 
-Overwriting: A value that is written at once may overwrite any value: the last commit wins, as with the old consumers. A
-*late* value is written after a delay, because the secondary was unavailable. It must not undo commits that other
-clients made in the meantime, so it only moves the secondary forward. A late rewind (a value below the last known value
-of the secondary) overwrites only that known value. If no value is known, the last commit wins.
+Overwriting: a value that is written at once may overwrite any value, because the last commit wins, as with the old
+consumers. A *late* value is written after a delay, because the secondary was unavailable. A late value must not undo
+commits that other clients made in the meantime, so it may only raise the secondary's value. A late rewind (a value
+below the last known value of the secondary) is written only if the secondary still has that known value. If no value of
+the secondary is known, a late value may overwrite any value.
 
 Ordering contract: the caller passes the writes of a group to `enqueue` in the order in which the primary accepted them.
 """
@@ -86,9 +87,9 @@ class Secondary:
     """The queue of values for the secondary. Use it on the event loop; the caller closes ``executor``."""
 
     def __init__(self, executor: StoreExecutor, *, wait_s: float = 1.0, keeps_epochs: bool = True) -> None:
-        """``wait_s``: seconds that a commit waits for the secondary. After one commit has timed out, commits do not
-        wait until the secondary can be written again. ``keeps_epochs``: whether the primary's leader epochs are valid
-        for the secondary's logs; if not, none is written."""
+        """``wait_s``: seconds that a commit waits for the secondary. After this wait has timed out for one commit, no
+        commit waits for the secondary until a write to it succeeds. ``keeps_epochs``: whether the primary's leader
+        epochs are valid for the secondary's logs. If not, no leader epochs are written."""
         self._executor = executor
         self._wait_s = wait_s
         self._keeps_epochs = keeps_epochs
@@ -103,12 +104,12 @@ class Secondary:
         self._failing = False
         self._closed = False
         self.pending = 0
-        """Partitions that the secondary has not received yet."""
+        """Number of partitions whose newest value the secondary has not received yet."""
         self.failures = 0
         """Number of failed attempts."""
         self.dropped = 0
-        """Values discarded because another client has written another since, or because the secondary cannot hold
-        them."""
+        """Number of discarded values. A value is discarded if another client has written a different value since, or if
+        the secondary cannot hold the value."""
 
     @property
     def failing(self) -> bool:
@@ -120,8 +121,8 @@ class Secondary:
     def enqueue(
         self, group: str, values: Mapping[TopicPartition, OffsetAndMetadata | None]
     ) -> asyncio.Future[None] | None:
-        """Queues values that the primary accepted. Returns the future that the commit must wait for; None if it must
-        not wait."""
+        """Queues values that the primary accepted. Returns the future that the commit must wait for; None if the commit
+        need not wait."""
         waiter = None if self._failing or not values else _Waiter(len(values), self._wait_s)
         if waiter is not None:
             waiter.done.add_done_callback(lambda _: self._on_wait_ended(waiter))
@@ -132,7 +133,7 @@ class Secondary:
             pending = writes[tp] = _PendingWrite(after, self._failing)
             if before is None:
                 self.pending += 1
-            else:  # replaces a value that is not written yet; its commits now wait for this one
+            else:  # the commits that wait for the replaced value now wait for this one
                 pending.waiting = before.waiting
             if waiter is not None:
                 pending.waiting.append(waiter)
@@ -142,7 +143,8 @@ class Secondary:
         return waiter.done if waiter is not None else None
 
     def rewinding(self, group: str) -> frozenset[TopicPartition]:
-        """The partitions with a pending rewind or deletion: the secondary's value is still too high."""
+        """The partitions with a pending rewind or deletion, whose value in the secondary is therefore still too
+        high."""
         return frozenset(
             tp
             for tp, pending in self._pending_writes.get(group, {}).items()
@@ -159,7 +161,7 @@ class Secondary:
 
     async def flush(self, seconds: float) -> int:
         """Waits at most ``seconds`` until all pending values are written; returns the number of partitions that are
-        not."""
+        still pending."""
         until = asyncio.get_running_loop().time() + seconds
         while self.pending and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(0.02)
@@ -204,7 +206,7 @@ class Secondary:
         self._running = None
         if self._pending_writes and not self._closed:
             loop = asyncio.get_running_loop()
-            if pause is None:  # only values with a later `not_before` remain
+            if pause is None:  # every remaining value has a later `not_before`
                 pause = max(
                     0.0, min(w.not_before for c in self._pending_writes.values() for w in c.values()) - loop.time()
                 )
@@ -224,7 +226,7 @@ class Secondary:
         return attempts
 
     def _moves_forward(self, key: _PartitionKey, after: OffsetAndMetadata | None) -> bool:
-        """Whether the value is known not to be below the secondary's."""
+        """Whether the value is known to be at or above the secondary's value."""
         if after is None or key not in self._known_values:
             return False
         known = self._known_values[key]
@@ -241,8 +243,8 @@ class Secondary:
     # --- outcomes ------------------------------------------------------------------------------------
 
     def _process_outcomes(self, attempts: Iterable[_Attempt], found: Mapping[str, Outcomes]) -> float | None:
-        """Processes the outcomes of a stream. Returns the seconds to wait before the next one; None if it can start at
-        once."""
+        """Processes the outcomes of a stream of edits. Returns the seconds to wait before the next stream; None if the
+        next stream can start at once."""
         error: OffsetMgrError | None = None
         for group, outcomes in found.items():
             self._executor.health.record(group, [outcome.error for outcome in outcomes.values()])
@@ -300,8 +302,8 @@ class Secondary:
             self._drop(
                 attempt, Conflict(f"group {key[0]}, {key[1]}", "another client has written it since", actual=found)
             )
-        # Otherwise the value is tried again over the value that is known now, which is lower or from our earlier
-        # attempt.
+        # In all other cases, the write is retried. It then overwrites the value that is known now, which is either
+        # lower or the result of our own earlier attempt.
 
     def _remember(self, key: _PartitionKey, offset: int | None) -> None:
         self._attempted.pop(key, None)
@@ -320,7 +322,8 @@ class Secondary:
         self._finished(attempt)
 
     def _finished(self, attempt: _Attempt) -> None:
-        """Removes the attempt's value, which is written or discarded; a newer one stays pending."""
+        """Removes the attempt's value, which has been written or discarded. If a newer value of the partition is
+        pending, it stays pending."""
         changes = self._pending_writes.get(attempt.group, {})
         if changes.get(attempt.tp) is not attempt.pending:
             return

@@ -1,11 +1,11 @@
 """Brings a dual store's secondary up to date with the primary, once, when the listener starts.
 
-Pending values of the secondary are kept only in memory (`secondary`), so a listener that crashed may have left old
-values there. The next commit of a partition repairs it; this module repairs the partitions without further commits.
-It checks only groups with offsets in the secondary, because other groups of the primary's Kafka cluster never used this
-listener. A write only moves a value forward, and requires that the secondary still holds the value that was read, so a
-commit in the meantime wins. If the secondary is ahead of the primary, its value stays: a rewind that was not written
-looks the same.
+Values that wait for the secondary are kept only in memory (`secondary`), so a crash of the listener may have left old
+values in the secondary. The next commit of a partition repairs that partition's value; this module repairs the
+partitions without further commits. It checks only groups with offsets in the secondary, because other groups of the
+primary's Kafka cluster never used this listener. A write only raises a value, and only if the secondary still holds the
+value that was read, so commits made in the meantime are kept. A value of the secondary that is larger than the
+primary's value stays unchanged, although a rewind may have been lost: the two cases cannot be distinguished.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 _GROUPS_AT_ONCE: Final = 200
 _BACKOFF: Final = Backoff.fixed(5.0)
-"""The pauses before the task checks groups again that it could not read or write."""
+"""The pauses before the task retries groups that it could not read or write."""
 
 
 class StartupReconciliation:
@@ -38,13 +38,13 @@ class StartupReconciliation:
     def __init__(
         self, primary: StoreExecutor, secondary_executor: StoreExecutor, secondary: Secondary, *, keeps_epochs: bool
     ) -> None:
-        """``keeps_epochs``: whether the primary's leader epochs are those of the secondary's logs."""
+        """``keeps_epochs``: whether the primary's leader epochs are valid for the secondary's logs."""
         self._primary = primary
         self._secondary_executor = secondary_executor
         self._secondary = secondary
         self._keeps_epochs = keeps_epochs
         self.written = 0
-        """Number of partitions that were moved forward."""
+        """Number of partitions whose value in the secondary was raised."""
 
     async def run(self) -> None:
         """Checks all groups of the secondary. Retries groups with a retriable error until they succeed."""
@@ -93,7 +93,7 @@ class StartupReconciliation:
 
     async def _must_retry(self, write: StoreWrite) -> bool:
         """Waits for a write; returns whether its group must be checked again. A conflict is not an error: another
-        client has changed the value, which stays."""
+        client has changed the value, and that client's value is kept."""
         failed = False
         for tp, outcome in (await write.done).items():
             after = write.changes[tp].after
@@ -108,7 +108,8 @@ class StartupReconciliation:
 def _outdated(
     primary: GroupOffsets, secondary: GroupOffsets, *, keeps_epochs: bool
 ) -> Iterator[tuple[TopicPartition, Change]]:
-    """The partitions whose value in the secondary is older, with the change that updates each."""
+    """The partitions whose value in the secondary is missing or smaller than in the primary, each with the change that
+    updates the secondary."""
     for tp, found in primary.offsets.items():
         held: Offset = secondary.offsets.get(tp, ABSENT)
         if tp not in secondary.errors and (not isinstance(held, Committed) or held.offset < found.offset):

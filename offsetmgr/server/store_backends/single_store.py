@@ -1,5 +1,5 @@
-"""`SingleStoreBackend`: reads and writes the one store behind the listener. `DualStoreBackend` is its subclass for
-two."""
+"""`SingleStoreBackend`: reads and writes the one store behind the listener. Its subclass `DualStoreBackend` does this
+for two stores."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SingleStoreBackend:
 
     def __init__(self, store: OffsetStore) -> None:
         self.executor = StoreExecutor(store, on_written=self._on_written)
-        """The store that receives commits; of a dual store the primary."""
+        """The store that receives commits; for a dual store, this is the primary."""
 
     @property
     def supports_conditional_commits(self) -> bool:
@@ -46,7 +46,7 @@ class SingleStoreBackend:
         self.executor.start_probing(probe_interval_s, wait_s)
 
     async def read_capabilities(self) -> None:
-        """Reads the store's capabilities, and logs which parts of a commit it drops."""
+        """Reads the store's capabilities, and logs which fields of a commit the store drops."""
         await read_store_capabilities(self.executor)
 
     def write(self, write: StoreWrite) -> None:
@@ -78,7 +78,7 @@ class SingleStoreBackend:
         changes: Mapping[TopicPartition, Change],  # noqa: ARG002
         outcomes: Outcomes,  # noqa: ARG002
     ) -> asyncio.Future[None] | None:
-        """See `offsetmgr.server.store_backends.store_executor.Written`."""
+        """See `offsetmgr.server.store_backends.store_executor.OnWritten`."""
         return None
 
 

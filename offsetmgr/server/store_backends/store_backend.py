@@ -1,8 +1,8 @@
 """`StoreBackend`: serves any `OffsetStore` behind the listener, so that Kafka clients can use it as their coordinator.
 
-The semantics are Kafka's: the last commit wins, so commits may rewind and compare nothing (`Guard.OVERWRITE`). If the
-store is Kafka, a member's commit carries its generation. Fields that a store cannot hold (metadata in ZooKeeper) are
-dropped, as the old consumers did; the backend logs it once, at the start.
+The semantics are Kafka's: the last commit wins, so a commit may lower an offset, and is not compared with the committed
+offset (`Guard.OVERWRITE`). If the store is Kafka, a member's commit carries the member's generation. The backend drops
+fields that a store cannot hold (metadata in ZooKeeper), as the old consumers did, and logs this once at startup.
 
 For a dual store (data rule "dual commit: Kafka first") see `dual_store`.
 """
@@ -60,10 +60,11 @@ class StoreBackend:
         probe_interval_s: float = 3.0,
         keeps_epochs: bool = True,
     ) -> None:
-        """Times are in seconds. After ``commit_timeout`` a client gets COORDINATOR_NOT_AVAILABLE; a write that has
-        started by then may still take effect, before all later writes of the group. ``secondary_wait_s``: see
-        `Secondary`. ``probe_interval_s``: see `StoreHealth.start_probing`. ``keeps_epochs``: whether the clients'
-        leader epochs are valid for the store's logs; if not, epochs are neither written nor returned."""
+        """Times are in seconds. If a write takes longer than ``commit_timeout``, the client gets
+        COORDINATOR_NOT_AVAILABLE. If the write had already started, it may still take effect, but only before all later
+        writes of the group. ``secondary_wait_s``: see `Secondary`. ``probe_interval_s``: see
+        `StoreHealth.start_probing`. ``keeps_epochs``: whether the clients' leader epochs are valid for the store's
+        logs; if not, epochs are neither written nor returned."""
         self._store = store
         self._node = node
         self._commit_timeout = commit_timeout
@@ -72,7 +73,7 @@ class StoreBackend:
         self._look_every = probe_interval_s
         self.keeps_epochs = keeps_epochs
         self.unavailable_reason: str | None = None
-        """Why clients get COORDINATOR_NOT_AVAILABLE at present; None while they are served."""
+        """The reason why clients currently get COORDINATOR_NOT_AVAILABLE; None while clients are served."""
         self._counters: Counter[str] = Counter()
         self._logged_at: dict[str, float] = {}
         self._capacity: asyncio.Future[None] | None = None
@@ -277,7 +278,7 @@ class StoreBackend:
     # --- state ---------------------------------------------------------------------------------------
 
     def failure(self) -> str | None:
-        """Why the store, or one of the two stores of a dual store, cannot be used at present; None while it can."""
+        """The reason why the store (or a store of a dual store) currently cannot be used; None if it can be used."""
         return self.unavailable_reason or self._stores.failure()
 
     def metrics(self) -> Mapping[str, float]:

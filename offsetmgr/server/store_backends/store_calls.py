@@ -1,4 +1,5 @@
-"""Bulk calls of a store, for its threads: each returns a result for every group, also after an error."""
+"""Bulk calls of a store, which run in the store's threads. Each call returns a result for every group, even after an
+error."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ Outcomes: TypeAlias = Mapping[TopicPartition, ChangeOutcome]
 
 
 def edit_groups(store: OffsetStore, edits: Sequence[GroupEdit]) -> dict[str, Outcomes]:
-    """Executes edits of different groups; returns the outcomes of each, also after an error."""
+    """Executes edits of different groups; returns the outcomes of each edit, even after an error."""
     found: dict[str, Outcomes] = {}
     error: OffsetMgrError = ServerError(store.uri, "the store did not answer for the group")
     try:
@@ -36,7 +37,7 @@ def edit_groups(store: OffsetStore, edits: Sequence[GroupEdit]) -> dict[str, Out
 
 
 def read_groups(store: OffsetStore, requested: Mapping[str, list[TopicPartition] | None]) -> dict[str, GroupOffsets]:
-    """Reads many groups; returns a result for each of them, also after an error."""
+    """Reads many groups; returns a result for each group, even after an error."""
     found: dict[str, GroupOffsets] = {}
     error: OffsetMgrError = ServerError(store.uri, "the store did not answer for the group")
     try:

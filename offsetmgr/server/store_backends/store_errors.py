@@ -1,8 +1,8 @@
 """Maps the errors of a store to Kafka's error codes. Pure.
 
-A client retries a request only after a retriable code. For a temporary failure that is COORDINATOR_NOT_AVAILABLE: the
-client looks up its coordinator again and finds this listener. Codes about the coordinator *behind* a store
-(NOT_COORDINATOR) must not reach the client: it would look for another coordinator and find none.
+A client retries a request only after a retriable code. For a temporary failure, the client gets
+COORDINATOR_NOT_AVAILABLE: it then looks up its coordinator again and finds this listener. Codes about the coordinator
+*behind* a store (NOT_COORDINATOR) must not reach the client: it would look for another coordinator and find none.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _CODES: Final[dict[type[OffsetMgrError], int]] = {
     NotCoordinator: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     CoordinatorLoadInProgress: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     SwitchInProgress: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    LockLost: ErrorCode.COORDINATOR_NOT_AVAILABLE,  # and its subclasses: offsetmgr held the lock, not the client
-    Conflict: ErrorCode.COORDINATOR_NOT_AVAILABLE,  # the same commit may succeed
+    LockLost: ErrorCode.COORDINATOR_NOT_AVAILABLE,  # offsetmgr, not the client, held the lock
+    Conflict: ErrorCode.COORDINATOR_NOT_AVAILABLE,  # a retry of the same commit may succeed
     UnstableOffset: ErrorCode.UNSTABLE_OFFSET_COMMIT,
     AuthenticationFailed: ErrorCode.GROUP_AUTHORIZATION_FAILED,
     NotAuthorized: ErrorCode.GROUP_AUTHORIZATION_FAILED,

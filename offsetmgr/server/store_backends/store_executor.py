@@ -1,15 +1,16 @@
 """`StoreExecutor`: calls a synchronous store in a few threads, and merges concurrent requests into bulk calls.
 
-It passes calls to the store and returns their outcomes; `store_backend` translates between them and the clients'
-requests and responses.
+It passes calls to the store and returns their outcomes. `store_backend` translates clients' requests into these calls,
+and the outcomes into responses.
 
 Ordering contract: the writes of one group take effect in the order of their submission; consecutive writes may be
-merged into one. A read returns every write that had ended when the read was submitted.
+merged into one. A read sees every write that had ended when the read was submitted.
 
-While one stream of edits (or one scan) runs, new requests wait for the next one, so that all clients share round trips.
-If the store allows concurrent calls, groups are divided among a few lanes; each lane runs one stream at a time. A
-failing group (its last call had a retriable error, for example because a broker is down) moves to a separate lane until
-one of its calls succeeds, so that its timeouts do not delay other groups.
+While one stream of edits (or one scan) runs, new requests wait and are then combined into the next stream or scan, so
+that all clients share round trips. If the store allows concurrent calls, groups are divided among a few lanes; each
+lane runs one stream at a time. A group is *failing* if its last call had a retriable error, for example because a
+broker is down. A failing group uses a separate lane until one of its calls succeeds, so that its timeouts do not delay
+other groups.
 """
 
 from __future__ import annotations
@@ -40,10 +41,12 @@ from offsetmgr.server.store_backends.store_health import StoreHealth
 T = TypeVar("T")
 
 MAX_CHANGES_PER_STREAM: Final = 5_000
-"""Maximum number of partitions in one stream of edits. It bounds how long a write waits for the previous stream."""
+"""Maximum number of partitions in one stream of edits. This limit bounds how long a write waits for the previous
+stream."""
 
 _MIN_THREADS_TO_SEPARATE: Final = 4
-"""Number of threads from which on one write lane and one read thread are reserved for failing groups."""
+"""If the store has at least this number of threads, one write lane and one read thread are reserved for failing
+groups."""
 
 _UNKNOWN: Final = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=False, conditional="none")
 
@@ -68,14 +71,15 @@ class StoreWrite:
 
 @dataclass(slots=True)
 class MergedWrite:
-    """Writes of one group that the store receives as one. If several change a partition, the last value counts."""
+    """Writes of one group that the store receives as one write. If several of them change a partition, only the last
+    value is written."""
 
     writes: list[StoreWrite]
     changes: dict[TopicPartition, Change]
 
     def can_merge(self, write: StoreWrite) -> bool:
-        """Whether ``write`` may be merged too. A value with metadata must not replace an earlier value, because the
-        store may reject it for its length."""
+        """Whether ``write`` may be merged too. A value with metadata must not replace an earlier value: if the store
+        rejected the metadata as too long, the earlier value would be lost."""
         first = self.writes[0]
         if write.exclusive or first.exclusive or write.committer != first.committer:
             return False
@@ -90,8 +94,8 @@ class MergedWrite:
 
 
 OnWritten: TypeAlias = Callable[[str, Mapping[TopicPartition, Change], Outcomes], asyncio.Future[None] | None]
-"""Called with the outcomes of each merged write, in order within each group, before its writes' ``done`` is set. If it
-returns a future, ``done`` is set when that completes."""
+"""A callback that receives the outcomes of each merged write, in order within each group, before ``done`` of its writes
+is set. If the callback returns a future, ``done`` is set when the future completes."""
 
 
 class StoreExecutor:
@@ -103,7 +107,8 @@ class StoreExecutor:
         self.store = store
         self.health = StoreHealth(store.uri)
         self.capabilities = _UNKNOWN
-        """The store's capabilities. Before `read_capabilities` has succeeded: a default without conditional writes."""
+        """The store's capabilities. Until `read_capabilities` has succeeded, this is a default without conditional
+        writes."""
         threads = max(1, getattr(store, "parallel_calls", 1))
         self._calls: set[asyncio.Future[Any]] = set()
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="offsetmgr-store")
@@ -125,7 +130,7 @@ class StoreExecutor:
         self.health.start_probing(lambda group, work: asyncio.shield(self.read(group, work)), interval_s, wait_s)
 
     async def read_capabilities(self) -> None:
-        """Reads the store's capabilities; some stores ask a server for them. Raises `OffsetMgrError`."""
+        """Reads the store's capabilities; some stores request them from a server. Raises `OffsetMgrError`."""
         self.capabilities = await self.call(lambda: self.store.capabilities)
 
     @property
@@ -178,7 +183,7 @@ class StoreExecutor:
     # --- called by write lanes and read queues -------------------------------------------------------
 
     def on_written(self, group: str, outcomes: Outcomes) -> None:
-        """A lane has finished a write: moves its group to the lane for failing groups, or back."""
+        """Called when a lane has finished a write. Moves the group to the lane for failing groups, or back."""
         self.health.record(group, [outcome.error for outcome in outcomes.values()])
         if self._failing_lane is None:
             return
@@ -191,7 +196,7 @@ class StoreExecutor:
             self._failing_groups.discard(group)
 
     def on_read(self, found: Mapping[str, GroupOffsets]) -> None:
-        """A read queue has finished these reads."""
+        """Called when a read queue has finished these reads."""
         for group, result in found.items():
             self.health.record(group, [result.error, *result.errors.values()])
             if result.error is not None and result.error.retriable:
@@ -245,7 +250,7 @@ class _WriteLane:
         return waiting
 
     def append_all(self, writes: Iterable[StoreWrite]) -> None:
-        """Appends writes from another lane, in their order."""
+        """Appends writes from another lane, keeping their order."""
         for write in writes:
             self.add(write)
 
@@ -272,7 +277,8 @@ class _WriteLane:
         self._running = None
 
     def _next_batch(self) -> dict[str, MergedWrite]:
-        """Removes the writes of the next stream from the queue: of each group those that may be merged."""
+        """Removes the writes of the next stream from the queue. For each of its groups, the stream contains the first
+        queued write and those that may be merged with it."""
         batch: dict[str, MergedWrite] = {}
         postponed: list[StoreWrite] = []
         blocked: set[str] = set()
@@ -319,7 +325,7 @@ class _WriteLane:
 
 @dataclass(slots=True)
 class _FetchWork:
-    """The partitions of one group that callers have requested; None means all."""
+    """The partitions of one group that callers have requested; None stands for all partitions."""
 
     partitions: dict[TopicPartition, None] | None
     waiting: list[asyncio.Future[GroupOffsets]] = field(default_factory=list)

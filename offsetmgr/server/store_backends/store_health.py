@@ -1,7 +1,9 @@
-"""`StoreHealth`: records whether the store responds, from the results of its calls; without calls, a probe reads it.
+"""`StoreHealth`: records whether the store responds, according to the results of its calls. If there are no calls, a
+probe reads from the store.
 
 An error from the store itself (not allowed, a conflict, unreadable data) counts as a response. If another call
-succeeded within the last second, a failure concerns only its group (whose coordinator may be down), not the store.
+succeeded within the last second, a failed call counts as a failure of its group (whose coordinator may be down), not of
+the store.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ _log = logging.getLogger(__name__)
 _PROBE_GROUP: Final = "offsetmgr-store-probe"
 """The group that the probe reads if no other group has failed; it does not have to exist."""
 _RECENT_S: Final = 1.0
-"""Seconds after a success in which failures do not count."""
+"""Time in seconds after a successful call during which failures do not count."""
 
 
 class StoreHealth:
@@ -35,7 +37,7 @@ class StoreHealth:
         self._probing: asyncio.Task[None] | None = None
 
     def failure(self) -> str | None:
-        """Why the last calls of the store failed; None if they succeeded."""
+        """The reason why the latest calls of the store failed; None if they succeeded."""
         return None if self._error is None else f"the store {self._uri} fails: {self._error}"
 
     def record(self, group: str, errors: Iterable[OffsetMgrError | None]) -> None:
@@ -55,8 +57,8 @@ class StoreHealth:
     def start_probing(
         self, read: Callable[[str, list[TopicPartition]], Awaitable[GroupOffsets]], interval_s: float, wait_s: float
     ) -> None:
-        """Starts a task that calls ``read`` whenever no call has succeeded for ``interval_s`` seconds. ``read`` records
-        its result by itself; it times out after ``wait_s`` seconds."""
+        """Starts a task that calls ``read`` whenever no call has succeeded for ``interval_s`` seconds. ``read`` must
+        call `record` itself; the task records a timeout if ``read`` takes longer than ``wait_s`` seconds."""
         self._probing = asyncio.get_running_loop().create_task(self._probe_loop(read, interval_s, wait_s))
 
     async def close(self) -> None:

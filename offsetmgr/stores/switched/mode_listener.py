@@ -1,10 +1,10 @@
-"""`ModeListener`: follows the storage modes of groups in a member, and acknowledges each change.
+"""`ModeListener`: runs in a member, follows the storage modes of the member's groups, and acknowledges each change.
 
 Ordering contract for each group: code that commits or fetches runs within `ModeListener.using`, which is entered only
 while no switch is in progress and the session's lease is valid. When a switch begins, the listener waits until no code
-is within `using`, writes all pending changes to the secondary store, and only then acknowledges. No code enters `using`
-again before the switch has ended. So no member commits or fetches between the last acknowledgement and the end of the
-switch.
+is within `using`, writes all pending changes to the secondary store, and only then acknowledges. No code can enter
+`using` again before the switch has ended. So no member commits or fetches between the last acknowledgement and the end
+of the switch.
 
 If the process that is switching the group dies, the members end the switch and return to the previous mode.
 """
@@ -62,9 +62,9 @@ class _Group:
 class ModeListener:
     """Follows groups in one session, in its own thread from `start` to `stop`. Thread-safe.
 
-    ``flush`` writes a group's pending changes to the secondary store and returns whether none is left. ``initial_mode``
-    is the mode that the first member declares for a group without one. ``wait_s`` is the maximum time in seconds for
-    which `using` waits.
+    ``flush`` writes a group's pending changes to the secondary store and returns whether no pending change is left.
+    ``initial_mode`` is the mode that the first member declares for a group without a declared mode. ``wait_s`` is the
+    maximum time in seconds for which `using` waits.
     """
 
     def __init__(
@@ -202,12 +202,13 @@ class ModeListener:
                 self._wake.set()
 
     def _refresh(self, one: _Group) -> bool:
-        """Reads the group's mode, adopts it and acknowledges it. Returns False if it must be read again soon."""
+        """Reads the group's mode, adopts it and acknowledges it. Returns False if the mode must be read again soon."""
 
         def changed(_: str) -> None:
             self._schedule_read(one.nodes.group)
 
-        # Other threads may be within `using` during the read. The lock below keeps them out until the mode is adopted.
+        # Other threads may be within `using` while this call reads the mode. The lock below waits until they have left
+        # `using`, and keeps them out until the mode has been acknowledged.
         seen = one.nodes.read(changed)
         with self._condition:
             one.seen = seen

@@ -1,4 +1,4 @@
-"""`SwitchStateStore`: reads and writes the znodes of one group's storage mode. It has no thread and decides nothing.
+"""`SwitchStateStore`: reads and writes the znodes of one group's storage mode. It has no thread and makes no decisions.
 
 ::
 
@@ -32,7 +32,7 @@ from offsetmgr.stores.switched.records import (
 from offsetmgr.zookeeper.client.jute import ZookeeperError
 from offsetmgr.zookeeper.client.session import WatchCallback, ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import CheckVersion, Create, Delete, Operation, OperationState, SetData
-from offsetmgr.zookeeper.groups.membership import ensure_nodes
+from offsetmgr.zookeeper.groups.registration import ensure_nodes
 from offsetmgr.zookeeper.nodes.paths import check_group
 
 GROUPS: Final = "/offsetmgr/groups"
@@ -101,8 +101,8 @@ class SwitchStateStore:
         return None if node is None else decode_switcher(self._full(self.switcher_path), node.data)
 
     def followers(self) -> list[FollowerState]:
-        """Returns the live members, sorted by name. Also raises `CorruptData`, `UnknownVersion`: the result must not
-        miss a member."""
+        """Returns the live members, sorted by name. Also raises `CorruptData` or `UnknownVersion` if a member's node
+        cannot be decoded, because the result must contain all members."""
         names = sorted(self._session.children(self.storage_path) or ())
         paths = [self.member_path(name) for name in names]
         found: list[FollowerState] = []
@@ -114,7 +114,8 @@ class SwitchStateStore:
         return found
 
     def watch_followers(self, names: list[str], changed: WatchCallback) -> None:
-        """Sets watches on the nodes of these members, and on their parent, for members that join or leave."""
+        """Sets watches on the nodes of these members. Also watches the parent node, to detect members that join or
+        leave."""
         self._session.watch_many([self.member_path(name) for name in names], [self.storage_path], changed)
 
     def member_path(self, name: str) -> str:
@@ -158,7 +159,7 @@ class SwitchStateStore:
         return self._commits([*operations, Delete(self.switcher_path, 0)])
 
     def abandon_switch(self, seen: NodeState, storage: StorageModeNode) -> bool:
-        """Ends the switch of a process that has died: writes ``storage``."""
+        """Ends the switch of a process that has died, by writing ``storage``."""
         return self._commits([SetData(self.storage_path, encode_storage(storage), seen.version)])
 
     def _commits(self, operations: list[Operation]) -> bool:
@@ -179,7 +180,8 @@ class SwitchStateStore:
 
 
 def modes(session: ZookeeperSession, groups: list[str]) -> Mapping[str, StorageModeNode | OffsetMgrError | None]:
-    """Returns the storage modes of many groups, read in one request: None for a group without one, or the error."""
+    """Returns the storage modes of many groups, read in one request. The value is None if the group has no declared
+    mode, and an error if its mode cannot be read."""
     found: dict[str, StorageModeNode | OffsetMgrError | None] = {}
     paths: dict[str, str] = {}
     for group in groups:

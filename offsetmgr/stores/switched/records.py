@@ -25,7 +25,7 @@ class StorageModeNode:
     mode: CommitMode
     epoch: int
     who: str
-    """The user, host and process that wrote it, for people."""
+    """The user, host and process that wrote the node, for people."""
     when_ms: int
     """The time of the write by the clock of that process, in milliseconds since 1970."""
     switching_to: CommitMode | None = None

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def open_switched(
     uri: str, config: ConnectionConfig, bound: tuple[ZookeeperSession, SessionLeaseProtocol] | None = None
 ) -> SwitchedStore:
-    """Returns the switched store at ``uri``. With ``bound`` it uses this session and lease, otherwise its own. Raises
-    `InvalidUri`."""
+    """Returns the switched store at ``uri``. If ``bound`` is given, the store uses this session and lease; otherwise it
+    opens its own session. Raises `InvalidUri`."""
     from offsetmgr.stores.switched.backends import SwitchedBackends
     from offsetmgr.stores.switched.store import SwitchedStore
     from offsetmgr.stores.zookeeper import ZookeeperStore

@@ -1,11 +1,11 @@
 """`SwitchedStore`: the offsets of groups that a live migration can switch between ZooKeeper, both stores and Kafka.
 
-The store reads and writes each group in the mode that the group's znode declares. A program that commits is a member of
-the group's switch, so a switch waits for its acknowledgement. A program that only reads is not a member; its read is
-repeated if the mode changed meanwhile.
+The store reads and writes each group in the mode that the group's znode declares. A program that commits is registered
+as a member that follows the group's mode, and a switch waits for its acknowledgement. A program that only reads is not
+registered; the store repeats a read if the mode changed during the read.
 
-A member's commits to ZooKeeper use the session of its ephemeral node, so after the session's end the server rejects the
-requests of a process that was frozen. Before a call to Kafka the store checks the lease of that session.
+A member's commits to ZooKeeper use the session of its ephemeral node. If a process was frozen until its session ended,
+ZooKeeper therefore rejects its requests. Before a call to Kafka, the store checks the lease of that session.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_lease import SessionLease
 
 SESSION_TIMEOUT_MS: Final = 6000
-"""The session timeout of a member without its own session."""
+"""The timeout of a session that the store opens itself."""
 _MAX_READS: Final = 5
 _MODE_CHANGES: Final = f"its storage mode changed during each of {_MAX_READS} reads"
 _MAX_GROUPS_IN_FLIGHT: Final = 200
@@ -62,7 +62,7 @@ class StorageBackends(Protocol):
     def store(self, mode: CommitMode) -> OffsetStore: ...
 
     def flush(self, group: str) -> bool:
-        """Writes the group's pending changes to the secondary store; returns whether none is left."""
+        """Writes the group's pending changes to the secondary store; returns whether no pending change is left."""
         ...
 
     def close(self) -> None: ...
@@ -90,9 +90,9 @@ class SwitchedStore(StoreBase):
     """An offset store that uses, for each group, the store of the group's storage mode.
 
     ``connect`` is the connect string of the ZooKeeper with the storage modes; ``open_backends`` opens the stores in a
-    session. ``start`` is the mode of groups without a declared one. With ``bound`` (a session and its lease) the store
-    is usable as long as that session; without it the store opens its own session, and a new one when that has ended.
-    Instances are thread-safe; one call runs at a time.
+    session. ``start`` is the mode of groups without a declared mode. If ``bound`` (a session and its lease) is given,
+    the store can be used until that session ends. Otherwise the store opens its own session, and a new one whenever its
+    session has ended. Instances are thread-safe; one call runs at a time.
 
     A commit during a switch waits for up to ``timeout_ms`` of the configuration, then fails with `SwitchInProgress`,
     which is retriable.
@@ -242,8 +242,8 @@ class SwitchedStore(StoreBase):
     # --- writes --------------------------------------------------------------------------------------
 
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
-        """Works as `OffsetStore.edit`, one group after the other. It is made for commits of consumers, not for bulk
-        edits."""
+        """Works as `OffsetStore.edit`, one group after the other. The method is designed for commits of consumers, not
+        for bulk edits."""
         for edit in edits:
             yield self._edit_group(edit)
 
@@ -266,7 +266,7 @@ class SwitchedStore(StoreBase):
 
     @contextmanager
     def _using(self, group: str) -> Iterator[tuple[_SessionState, CommitMode]]:
-        """Works as `ModeListener.using`. If the store's own session has ended, it uses a new one."""
+        """Works as `ModeListener.using`. If the store's own session has ended, the store opens a new session."""
         while True:
             state = self._session_state()
             with ExitStack() as within:
@@ -280,8 +280,8 @@ class SwitchedStore(StoreBase):
                 return
 
     def _retriable_error(self, error: OffsetMgrError) -> OffsetMgrError:
-        """Returns a retriable error instead of `SessionExpired` of the store's own session, because the next call opens
-        a new session."""
+        """If the store's own session has expired, returns a retriable error instead of `SessionExpired`, because the
+        next call opens a new session."""
         if not isinstance(error, SessionExpired) or self._bound is not None:
             return error
         return SwitchInProgress(error.what, f"{error.why}; the next call opens another session")
@@ -330,5 +330,5 @@ class SwitchedStore(StoreBase):
 
 
 def _offsets_only(found: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, Offset]:
-    """Removes all fields but the offset, because which other fields exist depends on the mode."""
+    """Removes all fields except the offset, because only the offset is available in every mode."""
     return {tp: Committed(one.offset) if isinstance(one, Committed) else one for tp, one in found.items()}

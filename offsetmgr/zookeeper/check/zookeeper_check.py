@@ -10,7 +10,7 @@ from offsetmgr.core.clock import Clock
 from offsetmgr.zookeeper.check.findings import TRANSIENT, Finding, confirmed
 from offsetmgr.zookeeper.check.group_reader import GroupReader, read_cluster
 from offsetmgr.zookeeper.check.group_rules import check_cluster, check_group
-from offsetmgr.zookeeper.check.log_range_cache import FetchLogRanges, LogRangeCache
+from offsetmgr.zookeeper.check.log_ranges import FetchLogRanges, LogRanges
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes import paths
 
@@ -49,7 +49,7 @@ class ZookeeperCheck:
         self._session = session
         self._known = frozenset(known_groups)
         self._clock = clock
-        self._ranges = None if fetch_log_ranges is None else LogRangeCache(fetch_log_ranges)
+        self._ranges = None if fetch_log_ranges is None else LogRanges(fetch_log_ranges)
         self._unused_since_ms = unused_since_ms
         self._recheck_after_s = recheck_after_s
         self._on_recheck = on_recheck

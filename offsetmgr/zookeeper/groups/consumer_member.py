@@ -29,9 +29,9 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_lease import SessionLease
 from offsetmgr.zookeeper.groups.assignors import Assignor, ThreadId
-from offsetmgr.zookeeper.groups.membership import GroupRegistration, read_registration, register
 from offsetmgr.zookeeper.groups.partition_claims import PartitionClaims
 from offsetmgr.zookeeper.groups.rebalance import MemberOwnership, PartitionListener
+from offsetmgr.zookeeper.groups.registration import GroupRegistration, read_registration, register
 from offsetmgr.zookeeper.groups.subscription import Subscription
 
 _UNREADABLE: Final = (CorruptData, UnknownVersion, UnsupportedOperation, InvalidPattern)

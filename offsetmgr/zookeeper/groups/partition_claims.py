@@ -28,7 +28,7 @@ from offsetmgr.zookeeper.client.transactions import (
     TransactionResult,
 )
 from offsetmgr.zookeeper.groups.assignors import ThreadId
-from offsetmgr.zookeeper.groups.membership import ensure_nodes
+from offsetmgr.zookeeper.groups.registration import ensure_nodes
 from offsetmgr.zookeeper.nodes import paths
 
 _MAX_TRIES: Final = 8

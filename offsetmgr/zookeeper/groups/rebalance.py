@@ -26,8 +26,8 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_lease import SessionLease
 from offsetmgr.zookeeper.groups.assignors import ThreadId
-from offsetmgr.zookeeper.groups.membership import GroupRegistration
 from offsetmgr.zookeeper.groups.partition_claims import PartitionClaims
+from offsetmgr.zookeeper.groups.registration import GroupRegistration
 from offsetmgr.zookeeper.nodes import paths
 
 _LOG: Final = logging.getLogger("offsetmgr.consumer")

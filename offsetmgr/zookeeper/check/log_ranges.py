@@ -1,4 +1,4 @@
-"""`LogRangeCache`: fetches the log range of each partition once, and again if an offset is outside of it."""
+"""`LogRanges`: fetches the log range of each partition once, and again if an offset is outside of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FetchLogRanges: TypeAlias = Callable[[Collection[TopicPartition]], Mapping[Topic
 """Fetches log ranges, as `offsetmgr.kafka.cluster.base.Cluster.log_ranges` does."""
 
 
-class LogRangeCache:
+class LogRanges:
     """The cached log ranges of a run.
 
     Logs grow, so an offset beyond a cached range may be valid. The cache therefore fetches such a range again, after

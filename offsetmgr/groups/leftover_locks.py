@@ -23,7 +23,7 @@ Waiting: TypeAlias = Callable[[list[str], float], None]
 """Receives, at each request, the locked groups and the maximum number of seconds that remain to wait."""
 
 
-def wait_for_former_locks(describe_groups: DescribeGroups, clock: Clock, waiting: Waiting) -> DescribeGroups:
+def wait_for_leftover_locks(describe_groups: DescribeGroups, clock: Clock, waiting: Waiting) -> DescribeGroups:
     """Returns a `DescribeGroups` that waits until no group has a lock of a killed run, or until the locks must have
     ended."""
 

@@ -1,0 +1,92 @@
+"""Checks the names in offsetmgr: prints one line for each finding, and exits with 1 if there is any.
+
+- A public class name stands for one concept: no two modules define it.
+- No class and no module is named by a participle or a gerund. Exceptions (such as `RewindRefused`) and the result
+  types and packages in the table below are exempt.
+- A constant that holds a duration ends in its unit.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+PACKAGE: Final = Path(__file__).resolve().parent.parent / "offsetmgr"
+
+VERB_FORM: Final = re.compile(r"(?:ing|ed)$")
+EXEMPT: Final = frozenset({"testing", "Committed", "Finding", "clustered"})
+"""The package of test tools; the result type of a fetch; a noun; the assignment strategy's own name."""
+
+DURATION: Final = re.compile(
+    r"^(?!.*_PER_)(?:.*_)?(?:TIMEOUT|INTERVAL|PAUSE|WAIT|DELAY|BACKOFF|DEBOUNCE|RETENTION|LINGER)$"
+)
+"""The last word of a name that is a duration without its unit."""
+
+
+def classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
+    """The classes of a module."""
+    yield from (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+
+
+def exception_names(trees: Mapping[str, ast.Module]) -> set[str]:
+    """The names of all classes that derive from an exception, directly or through other classes of the package."""
+    bases = {node.name: [ast.unparse(base) for base in node.bases] for tree in trees.values() for node in classes(tree)}
+    known = {
+        name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)
+    }
+    while found := {name for name, of in bases.items() if name not in known and known.intersection(of)}:
+        known |= found
+    return known
+
+
+def constants(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """The line and name of each number that a module or class assigns to a name in capitals; no members of enums."""
+    members = {
+        id(member) for node in classes(tree) if "Enum" in " ".join(map(ast.unparse, node.bases)) for member in node.body
+    }
+    for node in ast.walk(tree):
+        if id(node) in members:
+            continue
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant | ast.BinOp):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from ((node.lineno, one.id) for one in targets if isinstance(one, ast.Name) and one.id.isupper())
+
+
+def findings(trees: Mapping[str, ast.Module]) -> Iterator[str]:
+    """One line for each finding in these modules, which are keyed by path."""
+    exceptions = exception_names(trees)
+    defined: defaultdict[str, list[str]] = defaultdict(list)
+    for path, tree in trees.items():
+        stem = Path(path).stem
+        if VERB_FORM.search(stem) and stem not in EXEMPT:
+            yield f"{path}: a participle or gerund as the name of a module"
+        for node in classes(tree):
+            if not node.name.startswith("_"):
+                defined[node.name].append(path)
+            if VERB_FORM.search(node.name) and node.name not in EXEMPT | exceptions:
+                yield f"{path}:{node.lineno}: {node.name}: a participle or gerund as the name of a class"
+        for line, name in constants(tree):
+            if DURATION.search(name):
+                yield f"{path}:{line}: {name}: a duration without its unit (_S or _MS)"
+    for name, paths in sorted(defined.items()):
+        if len(paths) > 1:
+            yield f"{name}: one class name in {len(paths)} modules: {', '.join(paths)}"
+
+
+def main() -> int:
+    """Checks all modules. Returns the exit code."""
+    modules = sorted(PACKAGE.rglob("*.py"))
+    trees = {path.relative_to(PACKAGE.parent).as_posix(): ast.parse(path.read_bytes()) for path in modules}
+    found = list(findings(trees))
+    print("\n".join(found) if found else f"names: {len(trees)} modules")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

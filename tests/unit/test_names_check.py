@@ -1,0 +1,40 @@
+"""scripts/names.py finds names that stand for two things, participles and gerunds, and durations without a unit."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+import names
+
+
+def found(**sources: str) -> list[str]:
+    return list(names.findings({f"offsetmgr/{name}.py": ast.parse(text) for name, text in sources.items()}))
+
+
+def test_a_public_class_name_in_two_modules_is_found_and_a_private_one_is_not():
+    (line,) = found(one="class Batch: pass\nclass _Part: pass", two="class Batch: pass\nclass _Part: pass")
+    assert line == "Batch: one class name in 2 modules: offsetmgr/one.py, offsetmgr/two.py"
+
+
+@pytest.mark.parametrize("name", ["Reading", "Followed", "_Standing"])
+def test_a_participle_or_gerund_is_no_name_of_a_class(name: str):
+    assert [line.split(": ")[1] for line in found(one=f"class {name}: pass")] == [name]
+
+
+def test_a_participle_or_gerund_is_no_name_of_a_module():
+    assert found(following="") == ["offsetmgr/following.py: a participle or gerund as the name of a module"]
+
+
+def test_exceptions_and_named_result_types_may_say_what_happened():
+    source = "class Failure(Exception): pass\nclass RewindRefused(Failure): pass\nclass Committed: pass"
+    assert found(errors=source) == []
+
+
+@pytest.mark.parametrize("name", ["TIMEOUT", "_RETRY_PAUSE", "LOOK_INTERVAL"])
+def test_a_duration_ends_in_its_unit(name: str):
+    assert found(one=f"{name} = 0.5") == [f"offsetmgr/one.py:1: {name}: a duration without its unit (_S or _MS)"]
+    assert found(one=f"{name}_S = 0.5\n{name}_MS: int = 500") == []

@@ -1,0 +1,60 @@
+"""The pages about the structure name only modules and definitions that exist."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+PACKAGE = PROJECT / "offsetmgr"
+
+
+def defined_names(path: Path) -> Iterator[str]:
+    """Classes, functions and assigned names."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+def names_in(package: Path) -> set[str]:
+    """The modules, packages and definitions below a directory."""
+    paths = list(package.rglob("*.py"))
+    return {name for path in paths for name in (path.stem, path.parent.name, *defined_names(path))}
+
+
+def sections(page: Path) -> dict[str, str]:
+    parts = re.split(r"^## (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+LAYOUT = sections(PROJECT / "docs/reference/layout.md")
+
+
+@pytest.mark.parametrize("package", [title for title in LAYOUT if (PACKAGE / title).is_dir()])
+def test_the_layout_page_names_what_the_package_has(package: str) -> None:
+    known = names_in(PACKAGE / package)
+    everywhere = names_in(PACKAGE)
+    packages = {path.name for path in PACKAGE.iterdir()}
+    mentioned = re.findall(r"`([a-z_]+(?:\.[A-Za-z_]+)*)`", LAYOUT[package])
+    unknown = [
+        name
+        for name in mentioned
+        if name not in known | packages and not ("." in name and name.split(".")[-1] in everywhere)
+    ]
+    assert unknown == []
+
+
+def test_every_package_has_a_section() -> None:
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert packages <= set(LAYOUT)
+
+
+def test_the_walks_name_modules_that_exist() -> None:
+    text = (PROJECT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
+    walked = {PACKAGE / name.replace(".", "/") for name in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", text)}
+    assert walked
+    assert {path for path in walked if not path.with_suffix(".py").is_file() and not path.is_dir()} == set()
