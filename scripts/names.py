@@ -1,6 +1,6 @@
 """Checks the names in offsetmgr: prints one line for each finding, and exits with 1 if there is any.
 
-- A public class name stands for one concept: no two modules define it.
+- A public name of a class or type alias stands for one concept: no two modules define it.
 - No class and no module is named by a participle or a gerund. Exceptions (such as `RewindRefused`) and the result
   types and packages in the table below are exempt.
 - A constant that holds a duration ends in its unit.
@@ -28,6 +28,9 @@ DURATION: Final = re.compile(
 )
 """The last word of a name that is a duration without its unit."""
 
+ALIAS: Final = re.compile(r"_*[A-Z][a-zA-Z0-9]*$")
+"""A name in the form of a class name, such as that of a type alias."""
+
 
 def classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
     """The classes of a module."""
@@ -43,6 +46,17 @@ def exception_names(trees: Mapping[str, ast.Module]) -> set[str]:
     while found := {name for name, of in bases.items() if name not in known and known.intersection(of)}:
         known |= found
     return known
+
+
+def aliases(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """The line and name of each type that a module assigns to a name; no type variables, whose scope is a signature."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            if isinstance(node.value, ast.Call) and ast.unparse(node.value.func).endswith("TypeVar"):
+                continue
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = (one.id for one in targets if isinstance(one, ast.Name))
+            yield from ((node.lineno, name) for name in names if ALIAS.match(name) and not name.isupper())
 
 
 def constants(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -71,12 +85,17 @@ def findings(trees: Mapping[str, ast.Module]) -> Iterator[str]:
                 defined[node.name].append(path)
             if VERB_FORM.search(node.name) and node.name not in EXEMPT | exceptions:
                 yield f"{path}:{node.lineno}: {node.name}: a participle or gerund as the name of a class"
+        for line, name in aliases(tree):
+            if not name.startswith("_"):
+                defined[name].append(path)
+            if VERB_FORM.search(name) and name not in EXEMPT:
+                yield f"{path}:{line}: {name}: a participle or gerund as the name of a type"
         for line, name in constants(tree):
             if DURATION.search(name):
                 yield f"{path}:{line}: {name}: a duration without its unit (_S or _MS)"
     for name, paths in sorted(defined.items()):
         if len(paths) > 1:
-            yield f"{name}: one class name in {len(paths)} modules: {', '.join(paths)}"
+            yield f"{name}: one name of a class or type in {len(paths)} modules: {', '.join(paths)}"
 
 
 def main() -> int:

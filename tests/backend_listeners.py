@@ -41,7 +41,7 @@ class StoreListener(LoopThread):
     async def _start(self) -> None:
         self._upstream = None
         if self._cluster is not None:
-            self._upstream = BackingClusterClient(self._cluster, Security.of({}), timeout=10)
+            self._upstream = BackingClusterClient(self._cluster, Security.of({}), timeout_s=10)
         self._service = SocketServer([])
         listener = ServerListener(self._service, "127.0.0.1", self.port)
         await listener.start()
@@ -56,7 +56,7 @@ class StoreListener(LoopThread):
 
     async def _stop(self) -> None:
         await self._service.close(1.0)
-        await self.backend.close(grace=2.0)
+        await self.backend.close(grace_s=2.0)
         if self._upstream is not None:
             await self._upstream.close()
 

@@ -15,7 +15,7 @@ from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
 from offsetmgr.records.avro import AvroRecordFormat
 
 PARTITIONS = 16
-QUICK = ManagerConfig(commit_timeout=20.0, retry_pause=0.01, standby_poll=0.01, lag_interval=0.02)
+QUICK = ManagerConfig(commit_timeout_s=20.0, retry_pause_s=0.01, standby_poll_s=0.01, lag_interval_s=0.02)
 LOADING, UNAVAILABLE = (
     CommitResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
     CommitResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from offsetmgr.cli.options import ConnectFlags, Format, connected
+from offsetmgr.cli.options import ConnectFlags, FormatOption, connected
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.errors import UnsupportedOperation
 
@@ -28,7 +28,7 @@ def _group() -> None:
 
 @app.command()
 @connected
-def describe(connect: ConnectFlags, output: Format = OutputFormat.TABLE) -> None:
+def describe(connect: ConnectFlags, output: FormatOption = OutputFormat.TABLE) -> None:
     """Print the release and the capabilities of each broker.
 
     Brokers do not report their release. offsetmgr infers it from the request versions that a broker supports: it shows

@@ -41,7 +41,7 @@ class Row:
     key: str
     cells: tuple[Any, ...]
     needed: bool
-    refused: OffsetMgrError | None = None
+    rejected: OffsetMgrError | None = None
     note: str = ""
 
 
@@ -56,15 +56,15 @@ class ControllerRequest:
         """Whether one rejected row rejects the whole request."""
 
     @property
-    def refused(self) -> list[Row]:
-        return [row for row in self.rows if row.refused is not None]
+    def rejected(self) -> list[Row]:
+        return [row for row in self.rows if row.rejected is not None]
 
     @property
     def todo(self) -> list[Row]:
         """Rows to be carried out; empty if one rejected row rejects all."""
-        if self.all_or_nothing and self.refused:
+        if self.all_or_nothing and self.rejected:
             return []
-        return [row for row in self.rows if row.needed and row.refused is None]
+        return [row for row in self.rows if row.needed and row.rejected is None]
 
     def show(self, output: OutputFormat, outcomes: Callable[[Row], tuple[str, str]] | None = None) -> None:
         """Prints the rows on stdout."""
@@ -78,9 +78,9 @@ class ControllerRequest:
 
     def print_rejections(self) -> None:
         """Prints one line for each rejected row on stderr."""
-        for row in self.refused:
-            note(f"error: {row.refused}")
-        for hint in dict.fromkeys(row.refused.hint for row in self.refused if row.refused and row.refused.hint):
+        for row in self.rejected:
+            note(f"error: {row.rejected}")
+        for hint in dict.fromkeys(row.rejected.hint for row in self.rejected if row.rejected and row.rejected.hint):
             note(f"hint: {hint}")
 
     def run(
@@ -104,14 +104,14 @@ class ControllerRequest:
         self.print_rejections()
         if not execute or not todo:
             self.show(output, self._untouched if execute and output is not OutputFormat.TABLE else None)
-            if self.all_or_nothing and self.refused:
+            if self.all_or_nothing and self.rejected:
                 note("nothing was changed: one refused part refuses the whole request")
             elif not todo:
                 note("nothing to change")
             else:
                 note(f"dry run: would {action}; nothing was changed")
                 note("hint: add --execute to do it")
-            return FAILED if self.refused else 0
+            return FAILED if self.rejected else 0
         if output is OutputFormat.TABLE:
             self.show(output)
         confirm(f"{self.name}: {action}?", yes=yes)
@@ -123,13 +123,13 @@ class ControllerRequest:
         code = self._report(todo, seen, wait_s, output)
         if code and cancel and (seen is None or not seen.ended):
             note(f"hint: if it does not finish, cancel it: {cancel}")
-        return code or (FAILED if self.refused else 0)
+        return code or (FAILED if self.rejected else 0)
 
     @staticmethod
     def _untouched(row: Row) -> tuple[str, str]:
         """The outcome of a row that was not carried out."""
-        if row.refused is not None:
-            return "refused", row.refused.why or row.refused.what
+        if row.rejected is not None:
+            return "refused", row.rejected.why or row.rejected.what
         return ("not done", "another part is refused") if row.needed else ("unchanged", row.note)
 
     def _watch(
@@ -180,8 +180,8 @@ class ControllerRequest:
 
 
 def _plan_note(row: Row) -> str | None:
-    if row.refused is not None:
-        return f"refused: {row.refused.why or row.refused.what}"
+    if row.rejected is not None:
+        return f"refused: {row.rejected.why or row.rejected.what}"
     return row.note or None
 
 

@@ -22,7 +22,7 @@ from offsetmgr.core.offset_store import EditStatus, GroupEditResult, Guard, Offs
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.version import __version__
 from offsetmgr.groups.before_images import header_for, new_path
-from offsetmgr.groups.describe import refuse_active
+from offsetmgr.groups.describe import reject_active
 from offsetmgr.groups.dual_execute import BeforeImageFile, StorePair, execute_dual
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan
 from offsetmgr.groups.execute import execute
@@ -103,7 +103,7 @@ class Edit:
     def run(self, groups: Iterable[GroupEditPlan], *, guard: Guard = Guard.LOCK) -> int:
         """Shows the plan, asks the user, writes and reports. Returns 1 if a change was rejected or failed, else 0."""
         try:
-            proposal = EditPlan.of(refuse_active(self.directory, progress(groups, "reading")))
+            proposal = EditPlan.of(reject_active(self.directory, progress(groups, "reading")))
         except KeyboardInterrupt as error:
             raise Interrupted("nothing was changed") from error
         with proposal:
@@ -269,18 +269,18 @@ def _plan_rows(proposal: Iterable[GroupEditPlan]) -> Iterator[tuple[Any, ...]]:
     for group in proposal:
         name = group.group
         for tp, before, after, text, problem, _ in group.changes:
-            refused = problem or group.problem
+            rejected = problem or group.problem
             yield (
                 name,
                 tp[0],
                 tp[1],
                 before.offset if isinstance(before, Committed) else None,
-                after.offset if after is not None and refused is None else None,
-                _refusal(refused) if refused is not None else text or None,
+                after.offset if after is not None and rejected is None else None,
+                _rejection(rejected) if rejected is not None else text or None,
             )
 
 
-def _refusal(error: OffsetMgrError) -> str:
+def _rejection(error: OffsetMgrError) -> str:
     """The note of a rejected row. The members of an active group are not repeated: the list of errors has them."""
     return "refused: active" if isinstance(error, GroupActive) else f"refused: {error.why or error.what}"
 

@@ -11,10 +11,10 @@ from offsetmgr.cli.errors import report_and_exit_code
 from offsetmgr.cli.options import (
     AllGroups,
     ConnectFlags,
-    Format,
-    Groups,
+    FormatOption,
+    GroupsOption,
     OnlyWithLag,
-    Topics,
+    TopicsOption,
     connected,
     require_groups,
 )
@@ -66,9 +66,9 @@ STATE: Final = (
 @connected
 def describe(
     connect: ConnectFlags,
-    group: Groups = None,
+    group: GroupsOption = None,
     all_groups: AllGroups = False,
-    topic: Topics = None,
+    topic: TopicsOption = None,
     members: Annotated[bool, typer.Option("--members", help="Show members instead of partitions.")] = False,
     state: Annotated[
         bool, typer.Option("--state", help="Show coordinator, assignor, state and number of members instead.")
@@ -79,7 +79,7 @@ def describe(
     only_with_lag: OnlyWithLag = False,
     watch: Watch = None,
     count: Count = None,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Show the state, members, committed offsets, log ends, lag and owners of groups."""
     from offsetmgr.groups.describe import describe as describe_groups

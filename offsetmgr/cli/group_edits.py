@@ -14,9 +14,9 @@ from offsetmgr.cli.options import (
     BeforeImage,
     ConnectFlags,
     Execute,
-    Format,
-    Groups,
-    Topics,
+    FormatOption,
+    GroupsOption,
+    TopicsOption,
     TranslateOption,
     Yes,
     connected,
@@ -28,20 +28,20 @@ from offsetmgr.core.plurals import count_of
 
 app = typer.Typer()
 
-Source = Annotated[str, typer.Argument(metavar="GROUP", help="Existing group.", show_default=False)]
-Target = Annotated[str, typer.Argument(metavar="NEW", help="New group name.", show_default=False)]
+ExistingGroup = Annotated[str, typer.Argument(metavar="GROUP", help="Existing group.", show_default=False)]
+NewName = Annotated[str, typer.Argument(metavar="NEW", help="New group name.", show_default=False)]
 
 
 @app.command("delete")
 @connected
 def delete(
     connect: ConnectFlags,
-    group: Groups = None,
+    group: GroupsOption = None,
     all_groups: AllGroups = False,
     execute: Execute = False,
     yes: Yes = False,
     before_image: BeforeImage = None,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Delete groups with all their committed offsets. Groups with members are refused."""
     from offsetmgr.cli.edit_command import Edit, exit_edit
@@ -91,9 +91,9 @@ def _remove(connect: ConnectFlags, groups: list[str], *, empty: bool = False) ->
 @connected
 def copy(
     connect: ConnectFlags,
-    source: Source,
-    target: Target,
-    topic: Topics = None,
+    source: ExistingGroup,
+    target: NewName,
+    topic: TopicsOption = None,
     to: Annotated[
         str | None, typer.Option("--to", metavar="URI", help="Another store for the copy.", show_default=False)
     ] = None,
@@ -102,7 +102,7 @@ def copy(
     execute: Execute = False,
     yes: Yes = False,
     before_image: BeforeImage = None,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Copy a group's committed offsets to another group."""
     from offsetmgr.cli.edit_command import Edit, cross_cluster_check, exit_edit
@@ -132,12 +132,12 @@ def copy(
 @connected
 def rename(
     connect: ConnectFlags,
-    source: Source,
-    target: Target,
+    source: ExistingGroup,
+    target: NewName,
     execute: Execute = False,
     yes: Yes = False,
     before_image: BeforeImage = None,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Rename a group: copy, verify by a fresh read, then delete the old one. Groups with members are refused."""
     from offsetmgr.cli.edit_command import Edit, cross_cluster_check, exit_edit

@@ -9,8 +9,8 @@ import typer
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.options import (
     ConnectFlags,
-    Format,
-    Groups,
+    FormatOption,
+    GroupsOption,
     connected,
 )
 from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, write_rows
@@ -38,19 +38,19 @@ class _ListCommand(typer.core.TyperCommand):
     """A command whose ``--state`` may go without a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        given: list[str] = []
+        remaining_args: list[str] = []
         for at, argument in enumerate(args):
-            given.append(argument)
+            remaining_args.append(argument)
             if argument == "--state" and (at + 1 == len(args) or args[at + 1].startswith("-")):
-                given.append("")
-        return super().parse_args(ctx, given)
+                remaining_args.append("")
+        return super().parse_args(ctx, remaining_args)
 
 
 @app.command("list", cls=_ListCommand)
 @connected
 def list_groups(
     connect: ConnectFlags,
-    group: Groups = None,
+    group: GroupsOption = None,
     state: Annotated[
         str | None,
         typer.Option(
@@ -60,7 +60,7 @@ def list_groups(
             show_default=False,
         ),
     ] = None,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """List the groups of a store."""
     from offsetmgr.groups.selection import matching_groups

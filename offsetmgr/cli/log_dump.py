@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
@@ -12,14 +12,14 @@ import typer
 
 from offsetmgr.cli.errors import FAILED, report_and_exit_code
 from offsetmgr.cli.log_values import ValueDecoder, ValueFormat, control_value, display_text, raw_json
-from offsetmgr.cli.options import Format, Topics
+from offsetmgr.cli.options import FormatOption, TopicsOption
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows, write_structured_rows
 from offsetmgr.cli.scenario import parse_datetime
 from offsetmgr.core.errors import CorruptData, FileFailure, LimitExceeded, OffsetMgrError
 
 if TYPE_CHECKING:
     from offsetmgr.core.model import TopicPartition
-    from offsetmgr.segments.messages import MessageFilter
+    from offsetmgr.segments.messages import MessageFilter, OnError
     from offsetmgr.segments.segment import Segment
 
 app = typer.Typer()
@@ -80,9 +80,6 @@ class Log(NamedTuple):
     segments: tuple[Segment, ...]
 
 
-OnError = Callable[[OffsetMgrError], None]
-
-
 class ErrorReporter:
     """Prints each error as it occurs, because there may be as many errors as rows."""
 
@@ -106,7 +103,7 @@ def dump(
             metavar="PATH...", help="A segment (.log), a partition's directory, or a broker's log directory."
         ),
     ],
-    topic: Topics = None,
+    topic: TopicsOption = None,
     from_offset: Annotated[
         int | None,
         typer.Option("--offset", metavar="N", min=0, help="From this offset on.", show_default=False),
@@ -163,7 +160,7 @@ def dump(
             show_default=False,
         ),
     ] = None,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Print the messages in log files, in every format since Kafka 0.8.
 
@@ -220,10 +217,10 @@ def _logs_at(path: Path, chosen: Any, failed: OnError) -> Iterator[Log]:
     )
     from offsetmgr.segments.segment import Segment
 
-    there = is_directory(path)
-    if there is None:
+    is_log_directory = is_directory(path)
+    if is_log_directory is None:
         raise FileFailure(f"cannot read {path}", "there is no such file or directory")
-    if not there:
+    if not is_log_directory:
         yield Log(_partition_named_by(path.parent), (Segment.of(path),))
         return
     directories = list(partitions_in(path))

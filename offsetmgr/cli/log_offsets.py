@@ -16,10 +16,10 @@ from offsetmgr.cli.options import (
     BeforeImage,
     ConnectFlags,
     Execute,
-    Format,
-    Groups,
+    FormatOption,
+    GroupsOption,
     Overwrite,
-    Topics,
+    TopicsOption,
     TranslateOption,
     Yes,
     connected,
@@ -64,7 +64,7 @@ Dirs = Annotated[
         metavar="DIR...", help="Brokers' log dirs (log.dirs), or partitions' directories in them.", show_default=False
     ),
 ]
-To = Annotated[
+ExportTarget = Annotated[
     str | None,
     typer.Option(
         "--to",
@@ -80,9 +80,9 @@ To = Annotated[
 def offsets(
     connect: ConnectFlags,
     dirs: Dirs,
-    to: To = None,
-    group: Groups = None,
-    topic: Topics = None,
+    to: ExportTarget = None,
+    group: GroupsOption = None,
+    topic: TopicsOption = None,
     offsets_topic: Annotated[
         str,
         typer.Option("--offsets-topic", metavar="NAME", help="The offsets topic, such as an offset manager's."),
@@ -122,7 +122,7 @@ def offsets(
     execute: Execute = False,
     yes: Yes = False,
     before_image: BeforeImage = None,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Save committed offsets from the disks of a lost cluster: the latest of each group, read without a broker.
 

@@ -12,7 +12,7 @@ import typer
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.errors import FAILED, report_and_exit_code
 from offsetmgr.cli.log_segments import SEGMENT, Paths, columns, mib_in, sources
-from offsetmgr.cli.options import Execute, Format, Yes
+from offsetmgr.cli.options import Execute, FormatOption, Yes
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
@@ -56,7 +56,7 @@ def recover(
     ] = False,
     execute: Execute = False,
     yes: Yes = False,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Truncate logs after their last valid entry, as a broker does after a crash: in a copy, or in place.
 

@@ -39,10 +39,10 @@ def sources(path: Path, errors: list[OffsetMgrError]) -> Iterator[tuple[Path, tu
     from offsetmgr.segments.partition import is_directory, partitions_in, segments_in
     from offsetmgr.segments.segment import Segment
 
-    there = is_directory(path)
-    if there is None:
+    path_is_directory = is_directory(path)
+    if path_is_directory is None:
         raise UsageError(f"path {path}", "does not exist")
-    if not there:
+    if not path_is_directory:
         yield path, (Segment.of(path),)
         return
     if own := segments_in(path):

@@ -25,7 +25,7 @@ KAFKA_OFFSETS: Final = "__consumer_offsets"
 MAX_SHOWN: Final = 100
 """Characters of a key or value that a table shows."""
 
-Json: TypeAlias = Any
+JsonValue: TypeAlias = Any
 
 
 class ValueFormat(StrEnum):
@@ -47,7 +47,7 @@ class ValueDecoder:
         self._kafka = decode is ValueFormat.OFFSETS or topic == KAFKA_OFFSETS
         self._formats: dict[str, RecordFormat] = {name: make() for name, make in FORMATS.items()}
 
-    def json(self, record: Record) -> tuple[Json, Json]:
+    def json(self, record: Record) -> tuple[JsonValue, JsonValue]:
         """A record's key and value, for programs."""
         known = self._format(record.key)
         if known is None or record.key is None:
@@ -67,7 +67,7 @@ class ValueDecoder:
         return self._formats[name]
 
 
-def raw_json(data: bytes | None) -> Json:
+def raw_json(data: bytes | None) -> JsonValue:
     """Bytes of an unknown format as JSON: text if they are UTF-8, else hexadecimal digits."""
     if data is None:
         return None
@@ -77,7 +77,7 @@ def raw_json(data: bytes | None) -> Json:
         return {"hex": data.hex()}
 
 
-def display_text(value: Json) -> str | None:
+def display_text(value: JsonValue) -> str | None:
     """A JSON value as one line of text, shortened to `MAX_SHOWN` characters."""
     if value is None:
         return None
@@ -85,14 +85,14 @@ def display_text(value: Json) -> str | None:
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}... ({len(text):,} characters)"
 
 
-def control_value(record: Record, marker: Marker) -> Json:
+def control_value(record: Record, marker: Marker) -> JsonValue:
     """The fields of a control record besides its kind."""
     if marker.coordinator_epoch is not None:
         return {"coordinator_epoch": marker.coordinator_epoch}
     return None if record.value is None else {"hex": record.value.hex()}
 
 
-def _fields(value: Json) -> str:
+def _fields(value: JsonValue) -> str:
     if isinstance(value, Mapping):
         if set(value) == {"hex"}:
             return f"0x{value['hex']}"
@@ -100,11 +100,11 @@ def _fields(value: Json) -> str:
     return _plain(value)
 
 
-def _plain(value: Json) -> str:
+def _plain(value: JsonValue) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _key(key: Key) -> Json:
+def _key(key: Key) -> JsonValue:
     if isinstance(key, OffsetKey):
         return {"type": "offset", **key._asdict()}
     if isinstance(key, GroupKey):
@@ -112,7 +112,7 @@ def _key(key: Key) -> Json:
     return {"type": KEY_NAMES.get(key.version, "unknown"), "version": key.version}
 
 
-def _value(known: RecordFormat, key: Key, value: bytes | None) -> Json:
+def _value(known: RecordFormat, key: Key, value: bytes | None) -> JsonValue:
     if value is None or isinstance(key, UnknownKey):
         return raw_json(value)
     try:
@@ -136,6 +136,6 @@ def _value(known: RecordFormat, key: Key, value: bytes | None) -> Json:
     return group
 
 
-def _failed(data: bytes, error: OffsetMgrError) -> Json:
+def _failed(data: bytes, error: OffsetMgrError) -> JsonValue:
     """The raw bytes of a record that violates its own format, with the reason."""
     return {"hex": data.hex(), "error": str(error)}

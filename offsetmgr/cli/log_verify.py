@@ -10,7 +10,7 @@ import typer
 
 from offsetmgr.cli.errors import FAILED, report_and_exit_code
 from offsetmgr.cli.log_segments import SEGMENT, Paths, columns, mib_in, sources, state
-from offsetmgr.cli.options import Format
+from offsetmgr.cli.options import FormatOption
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.plurals import count_of
@@ -24,7 +24,7 @@ app = typer.Typer()
 _VERIFY: Final = (
     *SEGMENT,
     Column("broker"),
-    Column("doubts", right=True, detail=True),
+    Column("suspicious_entries", right=True, detail=True),
     Column("why", optional=True),
 )
 
@@ -33,7 +33,7 @@ _VERIFY: Final = (
 def verify(
     paths: Paths,
     only_damaged: Annotated[bool, typer.Option("--only-damaged", help="Leave out segments that are sound.")] = False,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Check that every entry of every segment is complete, has the right checksum and a plausible offset.
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from offsetmgr.cli.errors import FAILED
-from offsetmgr.cli.options import ConnectFlags, Format, TranslateOption, connected
+from offsetmgr.cli.options import ConnectFlags, FormatOption, TranslateOption, connected
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.stop_signals import print_hangups
 from offsetmgr.core.errors import UsageError
@@ -238,8 +238,8 @@ def serve(
         min_insync_replicas=min_insync_replicas,
         record_format=record_format.value,
         retention_ms=retention_minutes * 60_000,
-        commit_timeout=commit_timeout / 1000,
-        session=session_timeout / 1000,
+        commit_timeout_s=commit_timeout / 1000,
+        session_timeout_s=session_timeout / 1000,
         standby=standby,
         metrics_listen=address(metrics_listen, "--metrics-listen") if metrics_listen else None,
         tls_certificate=tls_certificate,
@@ -295,7 +295,7 @@ def status(
     managers: Annotated[
         bool, typer.Option("--managers", help="Show a row for each manager instead of one for each shard.")
     ] = False,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Show shards, their owners, loads, and the lag of standbys; exit code 1 if there is a problem.
 
@@ -334,7 +334,7 @@ ENTRIES = (
 def dump(
     connect: ConnectFlags,
     shard: Annotated[list[int], typer.Option("--shard", min=0, metavar="N", help="A shard's number; repeatable.")],
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Print the offsets that the owner of a shard holds in memory; exit code 1 if it cannot decode some."""
     from offsetmgr.cli.manager_output import unreadable_records

@@ -113,12 +113,12 @@ def _is_other_cluster(session: ZookeeperSession, cluster: Cluster) -> bool:
 
 
 def _merge(
-    here: GroupDescription | OffsetMgrError, there: GroupDescription | OffsetMgrError
+    first: GroupDescription | OffsetMgrError, second: GroupDescription | OffsetMgrError
 ) -> GroupDescription | OffsetMgrError:
-    if isinstance(here, OffsetMgrError):
-        return here
-    if isinstance(there, OffsetMgrError):
-        return there
-    unseen = here.idle or not here.membership
-    state = there.state if unseen and (there.members or here.state == "DEAD") else here.state
-    return replace(here, state=state, members=here.members + there.members)
+    if isinstance(first, OffsetMgrError):
+        return first
+    if isinstance(second, OffsetMgrError):
+        return second
+    unseen = first.idle or not first.membership
+    state = second.state if unseen and (second.members or first.state == "DEAD") else first.state
+    return replace(first, state=state, members=first.members + second.members)

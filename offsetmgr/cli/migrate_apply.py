@@ -14,7 +14,7 @@ from offsetmgr.cli.migrate_output import counted
 from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
 from offsetmgr.cli.options import (
     ConnectFlags,
-    Format,
+    FormatOption,
     Yes,
     connected,
 )
@@ -98,7 +98,7 @@ def _refresh(sides: SourceAndTarget, plan: PlanFile) -> None:
 
 
 @app.command("status")
-def status_command(plan_path: PlanPath, format: Format = OutputFormat.TABLE) -> None:
+def status_command(plan_path: PlanPath, format: FormatOption = OutputFormat.TABLE) -> None:
     """Show the state of a migration, from its plan and journal alone, without contacting a server."""
     plan, state = open_plan(plan_path)
     found = migrate_output.describe_state(plan, state)

@@ -9,16 +9,16 @@ import typer
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.errors import Interrupted
-from offsetmgr.cli.migrate_options import From, Rename, To
+from offsetmgr.cli.migrate_options import Rename, SourceStore, TargetStore
 from offsetmgr.cli.migrate_output import counted
 from offsetmgr.cli.migrate_plan import parse_renames
 from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
 from offsetmgr.cli.options import (
     AllGroups,
     ConnectFlags,
-    Format,
-    Groups,
-    Topics,
+    FormatOption,
+    GroupsOption,
+    TopicsOption,
     TranslateOption,
     Yes,
     connected,
@@ -45,11 +45,11 @@ app = typer.Typer()
 @connected
 def mirror_command(
     connect: ConnectFlags,
-    from_: From,
-    to: To,
-    group: Groups = None,
+    from_: SourceStore,
+    to: TargetStore,
+    group: GroupsOption = None,
     all_groups: AllGroups = False,
-    topic: Topics = None,
+    topic: TopicsOption = None,
     rename: Rename = None,
     translate: TranslateOption = None,
     once: Annotated[bool, typer.Option("--once", help="End as soon as nothing is left to copy.")] = False,
@@ -77,7 +77,7 @@ def mirror_command(
         ),
     ] = False,
     yes: Yes = False,
-    format: Format = OutputFormat.TABLE,
+    format: FormatOption = OutputFormat.TABLE,
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
 ) -> None:

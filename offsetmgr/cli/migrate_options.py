@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan file; its journal is in the same directory.")]
-From = Annotated[
+SourceStore = Annotated[
     str, typer.Option("--from", metavar="URI", help="The store to read: zookeeper://..., kafka://..., file:...")
 ]
-To = Annotated[str, typer.Option("--to", metavar="URI", help="The store to write.")]
+TargetStore = Annotated[str, typer.Option("--to", metavar="URI", help="The store to write.")]
 Rename = Annotated[
     list[str] | None,
     typer.Option("--rename", metavar="OLD=NEW", help="Give a group another name in the target; repeatable."),

@@ -35,10 +35,10 @@ MEANING: Final[Mapping[str, str]] = {
     Action.REFUSE_PARTITION_MISSING: "refused: the partition does not exist in Kafka",
     Action.REFUSE_OUT_OF_RANGE: "refused: outside the log",
     Action.REFUSE_BYTE_POSITION: "refused: a byte position of Kafka 0.7, which is no offset",
-    Action.REFUSE_NUMBERED: "refused: an offset, but the target holds byte positions of Kafka 0.7",
+    Action.REFUSE_UNSUPPORTED_TARGET: "refused: an offset, but the target holds byte positions of Kafka 0.7",
     Action.REFUSE_UNREADABLE: "refused: one side could not be read; fix the cause and create a new plan, or exclude it",
     Action.REFUSE_RECREATED: "refused: the topic was recreated after the commit",
-    Action.REFUSE_GONE: "refused: copied, but deleted or expired since",
+    Action.REFUSE_LOST: "refused: copied, but deleted or expired since",
 }
 
 STEP_COLUMNS: Final = (
@@ -206,7 +206,7 @@ def _attention(plan: PlanFile) -> Iterator[str]:
         if group.members:
             yield f"  ! {group.target_group} is active ({group.state}): {'; '.join(group.members)}"
         for step in group.steps:
-            if step.action.refuses or step.action is Action.REWIND or (step.note and step.action.writes):
+            if step.action.rejects or step.action is Action.REWIND or (step.note and step.action.writes):
                 yield f"  ! {group.group} {step.tp}: {step.action}: {step.note}"
 
 
@@ -329,9 +329,9 @@ def show_gates(gates: Sequence[GroupGate]) -> None:
 def mirror_line(status: MirrorStatus) -> str:
     states = ", ".join(f"{count} {state}" for state, count in sorted(status.states.items()))
     lag = f"lag {status.lag}" + (f" + ? ({counted(status.unknown, 'group')} unknown)" if status.unknown else "")
-    refused = f"; {counted(status.recreated, 'partition')} of recreated topics refused" if status.recreated else ""
+    rejected = f"; {counted(status.recreated, 'partition')} of recreated topics refused" if status.recreated else ""
     copied = f"{counted(status.copied, 'offset')} copied"
-    return f"{moment(status.at_ms)}  {states or 'no groups yet'}; {copied}, {lag}{refused}"
+    return f"{moment(status.at_ms)}  {states or 'no groups yet'}; {copied}, {lag}{rejected}"
 
 
 def mirror_rows(groups: Iterable[GroupMirror]) -> Iterator[tuple[Any, ...]]:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offsetmgr.cli import migrate_output
-from offsetmgr.cli.migrate_options import From, Rename, To
+from offsetmgr.cli.migrate_options import Rename, SourceStore, TargetStore
 from offsetmgr.cli.migrate_output import counted
 from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
 from offsetmgr.cli.options import (
     AllGroups,
     AllowRewind,
     ConnectFlags,
-    Format,
-    Groups,
-    Topics,
+    FormatOption,
+    GroupsOption,
+    TopicsOption,
     TranslateOption,
     connected,
     file_to_write,
@@ -55,15 +55,15 @@ def parse_renames(pairs: list[str] | None) -> dict[str, str]:
 @connected
 def plan_command(
     connect: ConnectFlags,
-    from_: From,
-    to: To,
+    from_: SourceStore,
+    to: TargetStore,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", callback=file_to_write, help="Where to write the plan."),
     ] = None,
-    group: Groups = None,
+    group: GroupsOption = None,
     all_groups: AllGroups = False,
-    topic: Topics = None,
+    topic: TopicsOption = None,
     rename: Rename = None,
     clamp: Annotated[bool, typer.Option("--clamp", help="Move offsets outside the log to its nearest end.")] = False,
     if_ahead: Annotated[
@@ -88,7 +88,7 @@ def plan_command(
             help="Write a draft of such a map instead of a plan.",
         ),
     ] = None,
-    format: Format = OutputFormat.TABLE,
+    format: FormatOption = OutputFormat.TABLE,
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
 ) -> None:
@@ -160,12 +160,12 @@ def _nothing_to_plan(source: str, where: str, topics: list[str]) -> GroupNotFoun
 
 def _print_next_steps(output: Path, summary: PlanSummary) -> None:
     """Prints the commands that follow."""
-    if refused := summary.actions[Action.REFUSE_BYTE_POSITION]:
+    if rejected := summary.actions[Action.REFUSE_BYTE_POSITION]:
         note(
             f"next: run the same command with --draft-partition-map FILE instead of --output, confirm that file, then "
-            f"add --partition-map FILE: {counted(refused, 'byte position')} of Kafka 0.7 cannot be planned without it"
+            f"add --partition-map FILE: {counted(rejected, 'byte position')} of Kafka 0.7 cannot be planned without it"
         )
-    if not refused or refused < sum(summary.actions.values()):
+    if not rejected or rejected < sum(summary.actions.values()):
         note(f"next: offsetmgr migrate apply {output}")
 
 

@@ -182,5 +182,5 @@ def _plan_back(
     migrate_output.show_attention(PlanFile(output))
     note(f"reverse plan written to {output}; nothing was changed")
     note(f"next: offsetmgr migrate apply {output}")
-    if summary.failed_groups or summary.actions[Action.REFUSE_GONE]:
+    if summary.failed_groups or summary.actions[Action.REFUSE_LOST]:
         raise typer.Exit(1)

@@ -15,7 +15,16 @@ import typer
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.lock_wait import lock_waiting_cluster
-from offsetmgr.cli.options import BeforeImage, ConnectFlags, Execute, Format, OneGroup, TranslateOption, Yes, connected
+from offsetmgr.cli.options import (
+    BeforeImage,
+    ConnectFlags,
+    Execute,
+    FormatOption,
+    OneGroup,
+    TranslateOption,
+    Yes,
+    connected,
+)
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.clock import SystemClock
@@ -27,7 +36,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.log_origin import OffsetTranslation
     from offsetmgr.core.model import TopicPartition
     from offsetmgr.core.offset_store import Change, OffsetStore
-    from offsetmgr.migration.live.live_migration import LiveMigration, Record
+    from offsetmgr.migration.live.live_migration import LiveMigration, SaveBeforeImages
     from offsetmgr.migration.live.switch_evidence import SwitchEvidence, SwitchSnapshot
     from offsetmgr.stores.switched.nodes import FollowerState
 
@@ -50,7 +59,7 @@ COLUMNS: Final = (
     Column("host"),
     Column("process", right=True),
     Column("epoch", right=True, optional=True),
-    Column("held_at", time=True, optional=True, title="STOPPED"),
+    Column("stopped_at", time=True, optional=True, title="STOPPED"),
     Column("followed_at", time=True, optional=True, title="FOLLOWED"),
 )
 
@@ -85,7 +94,7 @@ def switch_command(
     execute: Execute = False,
     yes: Yes = False,
     before_image: BeforeImage = None,
-    format: Format = OutputFormat.TABLE,
+    format: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Change where a group's offsets are stored while its members run: zookeeper, dual, kafka, and back.
 
@@ -136,10 +145,10 @@ def switch_command(
         ) as stop:
             try:
                 evidence = switch.execute(mode, wait_s=ack_timeout / 1000, stay=stay, stop=stop)
-            except Conflict as given_up:
+            except Conflict as abandoned:
                 if not stop():
                     raise
-                raise Interrupted(f"{given_up.what} {given_up.why}") from given_up
+                raise Interrupted(f"{abandoned.what} {abandoned.why}") from abandoned
     _show_after(evidence, format)
     if evidence.unacknowledged:
         raise typer.Exit(FAILED)
@@ -196,7 +205,7 @@ def _declare(switch: LiveMigration, group: str, mode: Any, *, execute: bool, yes
     note(f"group {group}: declared mode {mode.value}; no offsets were copied")
 
 
-def _recorder(group: str, path: str | None) -> Record:
+def _recorder(group: str, path: str | None) -> SaveBeforeImages:
     """A function that writes the before-images of copies to a file, as the editing commands do."""
     from offsetmgr.config.connection import state_directory
     from offsetmgr.groups.before_images import header_for, new_path, write_images

@@ -12,7 +12,7 @@ from offsetmgr.cli.migrate_options import PlanPath
 from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
 from offsetmgr.cli.options import (
     ConnectFlags,
-    Format,
+    FormatOption,
     connected,
 )
 from offsetmgr.cli.plan_execution import open_plan
@@ -27,7 +27,7 @@ def verify_command(
     connect: ConnectFlags,
     plan_path: PlanPath,
     all_rows: Annotated[bool, typer.Option("--all", help="List equal partitions too.")] = False,
-    format: Format = OutputFormat.TABLE,
+    format: FormatOption = OutputFormat.TABLE,
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
 ) -> None:

@@ -11,9 +11,9 @@ from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.options import (
     AllGroups,
     ConnectFlags,
-    Format,
-    Groups,
-    Topics,
+    FormatOption,
+    GroupsOption,
+    TopicsOption,
     connected,
 )
 from offsetmgr.cli.read_error_report import ReadErrorReport
@@ -45,10 +45,10 @@ def diff(
     connect: ConnectFlags,
     source: Annotated[str, typer.Option("--from", metavar="URI", help="One store.", show_default=False)],
     target: Annotated[str, typer.Option("--to", metavar="URI", help="The other store.", show_default=False)],
-    group: Groups = None,
+    group: GroupsOption = None,
     all_groups: AllGroups = False,
-    topic: Topics = None,
-    output: Format = OutputFormat.TABLE,
+    topic: TopicsOption = None,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Show the differences between two stores; the exit code is 1 on any difference.
 

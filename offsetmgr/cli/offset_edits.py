@@ -9,17 +9,17 @@ import typer
 
 from offsetmgr.cli.confirm import RunFlags
 from offsetmgr.cli.options import (
-    AcceptUnterminated,
     AllGroups,
     AllTopics,
     BeforeImage,
     ConnectFlags,
     Execute,
-    Format,
-    Groups,
+    FormatOption,
+    GroupsOption,
     OneGroup,
-    Topics,
+    TopicsOption,
     TranslateOption,
+    UnterminatedOption,
     Yes,
     connected,
     require_groups,
@@ -45,7 +45,7 @@ def _offset(text: str) -> int:
     return int(text)
 
 
-ToOffset = Annotated[
+ToOffsetOption = Annotated[
     int | None,
     typer.Option("--to-offset", metavar="N", parser=_offset, help="Move to this offset.", show_default=False),
 ]
@@ -70,7 +70,7 @@ def set_offsets(
     execute: Execute = False,
     yes: Yes = False,
     before_image: BeforeImage = None,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Commit an offset without checking the log (offsets reset checks it)."""
     from offsetmgr.cli.edit_command import Edit, exit_edit
@@ -105,16 +105,16 @@ def set_offsets(
 @connected
 def reset(
     connect: ConnectFlags,
-    group: Groups = None,
+    group: GroupsOption = None,
     all_groups: AllGroups = False,
-    topic: Topics = None,
+    topic: TopicsOption = None,
     all_topics: AllTopics = False,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the log's start.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="To the log's end.")] = False,
     to_current: Annotated[
         bool, typer.Option("--to-current", help="To the committed offset; to the log's end without one.")
     ] = False,
-    to_offset: ToOffset = None,
+    to_offset: ToOffsetOption = None,
     shift_by: Annotated[
         int | None, typer.Option("--shift-by", metavar="N", help="By N offsets; backward with -N.", show_default=False)
     ] = None,
@@ -140,7 +140,7 @@ def reset(
             show_default=False,
         ),
     ] = None,
-    accept_unterminated: AcceptUnterminated = False,
+    accept_unterminated: UnterminatedOption = False,
     translate: TranslateOption = None,
     export_csv: Annotated[
         bool, typer.Option("--export", help="Print the new offsets alone, as CSV that --from-file reads back.")
@@ -149,7 +149,7 @@ def reset(
     execute: Execute = False,
     yes: Yes = False,
     before_image: BeforeImage = None,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Move groups to another position in their logs, by the scenarios of kafka-consumer-groups.
 
@@ -203,14 +203,14 @@ def reset(
 @connected
 def delete(
     connect: ConnectFlags,
-    group: Groups = None,
+    group: GroupsOption = None,
     all_groups: AllGroups = False,
-    topic: Topics = None,
+    topic: TopicsOption = None,
     all_topics: AllTopics = False,
     execute: Execute = False,
     yes: Yes = False,
     before_image: BeforeImage = None,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Delete committed offsets."""
     from offsetmgr.cli.edit_command import Edit, exit_edit

@@ -11,10 +11,10 @@ import typer
 from offsetmgr.cli.options import (
     AllGroups,
     ConnectFlags,
-    Format,
-    Groups,
+    FormatOption,
+    GroupsOption,
     OnlyWithLag,
-    Topics,
+    TopicsOption,
     connected,
     require_groups,
 )
@@ -107,10 +107,10 @@ def _partition_counts(cluster: Cluster | None, topics: list[str]) -> Mapping[str
 @connected
 def get(
     connect: ConnectFlags,
-    group: Groups = None,
+    group: GroupsOption = None,
     all_groups: AllGroups = False,
-    topic: Topics = None,
-    output: Format = OutputFormat.TABLE,
+    topic: TopicsOption = None,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Show committed offsets.
 
@@ -162,11 +162,11 @@ def get(
 @connected
 def lag(
     connect: ConnectFlags,
-    group: Groups = None,
+    group: GroupsOption = None,
     all_groups: AllGroups = False,
-    topic: Topics = None,
+    topic: TopicsOption = None,
     only_with_lag: OnlyWithLag = False,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Show how far behind the log's end each committed offset is.
 

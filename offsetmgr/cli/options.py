@@ -91,7 +91,7 @@ Timeout = Annotated[
         show_default=False,
     ),
 ]
-Groups = Annotated[
+GroupsOption = Annotated[
     list[str] | None,
     typer.Option(
         "--group", metavar="NAME", help="A group, or a glob (a literal star: [*]); repeatable.", show_default=False
@@ -102,7 +102,7 @@ AllGroups = Annotated[bool, typer.Option("--all-groups", help="All groups of the
 OnlyWithLag = Annotated[
     bool, typer.Option("--only-with-lag", help="Show only partitions with lag, an error or an unknown lag.")
 ]
-Topics = Annotated[
+TopicsOption = Annotated[
     list[str] | None,
     typer.Option(
         "--topic",
@@ -126,8 +126,8 @@ BeforeImage = Annotated[
         show_default=False,
     ),
 ]
-Format = Annotated[OutputFormat, typer.Option("--format", help="Output format of stdout.")]
-AcceptUnterminated = Annotated[
+FormatOption = Annotated[OutputFormat, typer.Option("--format", help="Output format of stdout.")]
+UnterminatedOption = Annotated[
     bool,
     typer.Option(
         "--accept-unterminated", help="Accept a text file whose last line has no line end: the file is complete."
@@ -358,15 +358,15 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def run(**values: Any) -> Any:
-        given = {name: values.pop(name) for name in options}
+        flag_values = {name: values.pop(name) for name in options}
         settings = SettingsLayer(
-            bootstrap_server=given["bootstrap_server"],
-            zookeeper=given["zookeeper"],
-            store=given["store"],
-            command_config=given["command_config"],
-            timeout_ms=given["timeout"],
+            bootstrap_server=flag_values["bootstrap_server"],
+            zookeeper=flag_values["zookeeper"],
+            store=flag_values["store"],
+            command_config=flag_values["command_config"],
+            timeout_ms=flag_values["timeout"],
         )
-        with ConnectFlags(settings, given["context"]) as connect:
+        with ConnectFlags(settings, flag_values["context"]) as connect:
             return command(connect=connect, **values)
 
     keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]

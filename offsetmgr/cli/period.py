@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from offsetmgr.cli.confirm import confirm
-from offsetmgr.cli.options import ConnectFlags, Execute, Format, Yes, connected
+from offsetmgr.cli.options import ConnectFlags, Execute, FormatOption, Yes, connected
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.errors import Conflict, UsageError
 from offsetmgr.core.plurals import count_of
@@ -111,7 +111,7 @@ def status(
             "--holding", help="Show only partitions that still hold the period open; exit code 1 if there are any."
         ),
     ] = False,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Show the open period: which partitions hold it open, for how long, and which members consume them.
 
@@ -161,7 +161,7 @@ def history(
             "--period", metavar="NUMBER", min=0, help="Show only this period; repeatable.", show_default=False
         ),
     ] = None,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """List closed periods: times, the partitions and offsets that each member finished, and how long each was open.
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from offsetmgr.cli.errors import FAILED, Interrupted
-from offsetmgr.cli.options import ConnectFlags, Execute, Format, OneGroup, connected, file_to_write
+from offsetmgr.cli.options import ConnectFlags, Execute, FormatOption, OneGroup, connected, file_to_write
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.commit_mode import CommitMode
@@ -24,7 +24,7 @@ from offsetmgr.migration import runbook as runbooks
 from offsetmgr.migration import runbook_render as text
 from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, ZookeeperRegistry
-from offsetmgr.migration.group_snapshot import Observation
+from offsetmgr.migration.observation import Observation
 from offsetmgr.migration.phase_inference import PhaseReport
 from offsetmgr.migration.precheck import GateClosed
 
@@ -183,7 +183,7 @@ def check(
     quiet: Quiet = 10,
     accept_idle: AcceptIdle = False,
     accept_spare: AcceptSpare = False,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Check by evidence that every member is in a phase; exit code 0 only then.
 
@@ -276,7 +276,7 @@ def bounce(
         float, typer.Option("--command-timeout", metavar="SECONDS", min=0, help="Maximum run time of the command.")
     ] = 600,
     execute: Execute = False,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Restart the members one at a time into a phase, with a gate after each.
 

@@ -56,32 +56,32 @@ def scenario_of(
 
     Raises `UsageError` for no scenario, several, or an invalid one, and `OtherCluster`.
     """
-    given: list[Scenario] = []
+    chosen: list[Scenario] = []
     if options.to_earliest:
-        given.append(ToEarliest())
+        chosen.append(ToEarliest())
     if options.to_latest:
-        given.append(ToLatest())
+        chosen.append(ToLatest())
     if options.to_current:
-        given.append(ToCurrent())
+        chosen.append(ToCurrent())
     if options.to_offset is not None:
-        given.append(ToOffset(options.to_offset))
+        chosen.append(ToOffset(options.to_offset))
     if options.shift_by is not None:
-        given.append(ShiftBy(options.shift_by))
+        chosen.append(ShiftBy(options.shift_by))
     if options.by_duration is not None:
         at = SystemClock().now_ms() - parse_duration(options.by_duration)
-        given.append(_to_time(at, "--by-duration", f"{options.by_duration} ago"))
+        chosen.append(_to_time(at, "--by-duration", f"{options.by_duration} ago"))
     if options.to_datetime is not None:
-        given.append(_to_time(parse_datetime(options.to_datetime), "--to-datetime", options.to_datetime))
+        chosen.append(_to_time(parse_datetime(options.to_datetime), "--to-datetime", options.to_datetime))
     if options.from_file is not None:
-        given.append(_from_file(options.from_file, groups, crossing, accept_unterminated=options.accept_unterminated))
-    if len(given) != 1:
+        chosen.append(_from_file(options.from_file, groups, crossing, accept_unterminated=options.accept_unterminated))
+    if len(chosen) != 1:
         raise UsageError(
             "reset to where?",
-            "several scenarios are given" if given else "no scenario is given",
+            "several scenarios are given" if chosen else "no scenario is given",
             "exactly one of --to-earliest --to-latest --to-current --to-offset --shift-by --by-duration "
             "--to-datetime --from-file",
         )
-    return given[0]
+    return chosen[0]
 
 
 def _to_time(at_ms: int, option: str, text: str) -> ToTime:
@@ -133,12 +133,12 @@ def _from_file(
         closing(open_file(path, name, single, accept_unterminated=accept_unterminated)) as snapshot,
     ):
         crossed = crossing(snapshot)
-        given: dict[str, dict[TopicPartition, int]] = {}
-        refused: dict[TopicPartition, OffsetMgrError] = {}
+        offsets_by_group: dict[str, dict[TopicPartition, int]] = {}
+        rejected: dict[TopicPartition, OffsetMgrError] = {}
         for entry in snapshot.read():
             crossed.load_topics({tp.topic for tp in entry.offsets})
-            given[entry.group] = {tp: committed.offset for tp, committed in entry.offsets.items()}
+            offsets_by_group[entry.group] = {tp: committed.offset for tp, committed in entry.offsets.items()}
             for tp, committed in entry.offsets.items():
                 if (error := crossed.recreation_error(tp, committed)) is not None:
-                    refused[tp] = error
-        return ToOffsets(given, refused)
+                    rejected[tp] = error
+        return ToOffsets(offsets_by_group, rejected)

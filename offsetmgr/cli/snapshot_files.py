@@ -14,17 +14,17 @@ import typer
 
 from offsetmgr.cli.confirm import RunFlags
 from offsetmgr.cli.options import (
-    AcceptUnterminated,
     AllGroups,
     AllowRewind,
     BeforeImage,
     ConnectFlags,
     Execute,
-    Format,
-    Groups,
+    FormatOption,
+    GroupsOption,
     Overwrite,
-    Topics,
+    TopicsOption,
     TranslateOption,
+    UnterminatedOption,
     Yes,
     connected,
     require_groups,
@@ -62,9 +62,9 @@ FileFormat = Annotated[
 def export(
     connect: ConnectFlags,
     file: FileArgument,
-    group: Groups = None,
+    group: GroupsOption = None,
     all_groups: AllGroups = False,
-    topic: Topics = None,
+    topic: TopicsOption = None,
     file_format: FileFormat = None,
     overwrite: Overwrite = False,
 ) -> None:
@@ -133,16 +133,16 @@ def _note_empty_groups(store: OffsetStore, created: list[str]) -> None:
 def import_offsets(
     connect: ConnectFlags,
     file: FileArgument,
-    group: Groups = None,
-    topic: Topics = None,
+    group: GroupsOption = None,
+    topic: TopicsOption = None,
     file_format: FileFormat = None,
-    accept_unterminated: AcceptUnterminated = False,
+    accept_unterminated: UnterminatedOption = False,
     translate: TranslateOption = None,
     allow_rewind: AllowRewind = False,
     execute: Execute = False,
     yes: Yes = False,
     before_image: BeforeImage = None,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Load the offsets of a snapshot file into a store.
 

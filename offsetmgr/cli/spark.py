@@ -15,9 +15,9 @@ from offsetmgr.cli.options import (
     AllGroups,
     ConnectFlags,
     Execute,
-    Format,
-    Groups,
-    Topics,
+    FormatOption,
+    GroupsOption,
+    TopicsOption,
     TranslateOption,
     connected,
     require_groups,
@@ -43,8 +43,8 @@ Conf = Annotated[
     list[str] | None,
     typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; repeatable.", show_default=False),
 ]
-From = Annotated[str, typer.Option("--from", metavar="URI", help="One store.", show_default=False)]
-To = Annotated[str, typer.Option("--to", metavar="URI", help="The other store.", show_default=False)]
+OneStore = Annotated[str, typer.Option("--from", metavar="URI", help="One store.", show_default=False)]
+OtherStore = Annotated[str, typer.Option("--to", metavar="URI", help="The other store.", show_default=False)]
 
 _TABLES: Final = (Column("table"), Column("rows", right=True), Column("path"), Column("what"))
 _DIFFERENCES: Final = (
@@ -148,7 +148,7 @@ def audit(
     ] = None,
     master: Master = None,
     conf: Conf = None,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Read the offsets topic itself: latest offsets, commit history, silent groups, tombstones, expiry and lag as
     Parquet tables, and a page (index.html) that can be read without Spark.
@@ -211,16 +211,16 @@ def audit(
 @connected
 def diff(
     connect: ConnectFlags,
-    source: From,
-    target: To,
-    group: Groups = None,
+    source: OneStore,
+    target: OtherStore,
+    group: GroupsOption = None,
     all_groups: AllGroups = False,
-    topic: Topics = None,
+    topic: TopicsOption = None,
     from_config: FromConfig = None,
     to_config: ToConfig = None,
     master: Master = None,
     conf: Conf = None,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Show the differences between two stores, computed by Spark's executors; the exit code is 1 on any difference."""
     from offsetmgr.spark.store_rows import select_groups_of_stores
@@ -250,18 +250,18 @@ def diff(
 @connected
 def copy(
     connect: ConnectFlags,
-    source: From,
-    target: To,
-    group: Groups = None,
+    source: OneStore,
+    target: OtherStore,
+    group: GroupsOption = None,
     all_groups: AllGroups = False,
-    topic: Topics = None,
+    topic: TopicsOption = None,
     translate: TranslateOption = None,
     execute: Execute = False,
     from_config: FromConfig = None,
     to_config: ToConfig = None,
     master: Master = None,
     conf: Conf = None,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Copy committed offsets from one store to another with Spark's executors: forward only, each write conditional.
 
@@ -295,8 +295,8 @@ def copy(
             write_rows(_PLANNED, _sorted(found, planned), output)
             counts = {row["outcome"]: row["count"] for row in found.groupBy("outcome").count().collect()}
             summary = f"{counts.get('write', 0):,} would be written, {counts.get('unchanged', 0):,} are equal already"
-            if refused := counts.get("refuse-rewind"):
-                summary += f", {refused:,} would be refused (the target's offset is larger)"
+            if rejected := counts.get("refuse-rewind"):
+                summary += f", {rejected:,} would be refused (the target's offset is larger)"
             if gone := counts.get(RECREATED):
                 summary += f", {gone:,} are refused (the topic was recreated after the commit)"
             note(f"{summary}; nothing was written, --execute does it")

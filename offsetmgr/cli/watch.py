@@ -30,12 +30,12 @@ class WatchCommand(typer.core.TyperCommand):
     """A command whose ``--watch`` may have no number."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        given: list[str] = []
+        remaining_args: list[str] = []
         for at, argument in enumerate(args):
-            given.append(argument)
+            remaining_args.append(argument)
             if argument == "--watch" and not _is_number(args[at + 1] if at + 1 < len(args) else ""):
-                given.append(DEFAULT_WATCH)
-        return super().parse_args(ctx, given)
+                remaining_args.append(DEFAULT_WATCH)
+        return super().parse_args(ctx, remaining_args)
 
 
 def _is_number(text: str) -> bool:

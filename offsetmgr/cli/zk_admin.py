@@ -11,7 +11,7 @@ import typer
 
 from offsetmgr.cli.confirm import RunFlags
 from offsetmgr.cli.controller_request import WAIT_S, ControllerRequest, Row, Wait
-from offsetmgr.cli.options import ConnectFlags, Execute, Format, Topics, Yes, connected, file_to_write
+from offsetmgr.cli.options import ConnectFlags, Execute, FormatOption, TopicsOption, Yes, connected, file_to_write
 from offsetmgr.cli.render import Column, OutputFormat, note
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.plurals import count_of
@@ -39,12 +39,12 @@ def _finish(code: int) -> None:
 @connected
 def elect(
     connect: ConnectFlags,
-    topic: Topics = None,
+    topic: TopicsOption = None,
     all_topics: Annotated[bool, typer.Option("--all-topics", help="All topics of the cluster.")] = False,
     wait: Wait = WAIT_S,
     execute: Execute = False,
     yes: Yes = False,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Make the preferred replica of each partition its leader again (preferred replica election).
 
@@ -69,7 +69,7 @@ def elect(
         (
             *(Row(name, (name, None, None, None), False, error) for name, error in unreadable.items()),
             *(
-                Row(str(s.partition), (*s.partition, s.leader, s.preferred), s.needed, s.refused, _led(s.needed))
+                Row(str(s.partition), (*s.partition, s.leader, s.preferred), s.needed, s.rejected, _led(s.needed))
                 for s in steps
             ),
         ),
@@ -108,7 +108,7 @@ def _chosen(session: ZookeeperSession, texts: list[str]) -> tuple[list[TopicPart
     names = topic_names(session)
     selected = [name for name in names if selection.matches_topic(name)]
     state = read_state(session, selected)
-    there: dict[str, int] = {}
+    partition_counts: dict[str, int] = {}
     partitions: list[TopicPartition] = []
     unreadable: dict[str, OffsetMgrError] = {}
     for name in selected:
@@ -119,10 +119,10 @@ def _chosen(session: ZookeeperSession, texts: list[str]) -> tuple[list[TopicPart
         except OffsetMgrError as error:
             unreadable[name] = error
             continue
-        there[name] = len(numbers)
+        partition_counts[name] = len(numbers)
         partitions += [TopicPartition(name, number) for number in numbers]
     readable = [text for text in texts if TopicSelection.parse([text]).patterns[0].name not in unreadable]
-    found = TopicSelection.parse(readable).expand(there, partitions) if readable or not texts else []
+    found = TopicSelection.parse(readable).expand(partition_counts, partitions) if readable or not texts else []
     if not found and not unreadable:
         raise UnknownTopicOrPartition(" ".join(texts) or "--all-topics", f"no topic of {session.connect} matches")
     return found, unreadable
@@ -157,7 +157,7 @@ def reassign(
     wait: Wait = WAIT_S,
     execute: Execute = False,
     yes: Yes = False,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Move partitions to other brokers (partition reassignment).
 
@@ -224,7 +224,7 @@ def _reassignment_rows(steps: Mapping[str, ReassignmentStep]) -> Iterator[Row]:
         replicas = (numbers(ids) or None for ids in (step.before, step.after, step.adding, step.removing))
         moves = bool(step.adding or step.removing)
         text = "" if moves else "another preferred leader" if step.changes else "has these replicas already"
-        yield Row(key, (*step.partition, *replicas), step.changes, step.refused, text)
+        yield Row(key, (*step.partition, *replicas), step.changes, step.rejected, text)
 
 
 def _content(path: Path) -> bytes:
@@ -265,7 +265,7 @@ def delete_topic(
     wait: Wait = WAIT_S,
     execute: Execute = False,
     yes: Yes = False,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Delete topics with all their messages. This cannot be undone.
 
@@ -289,7 +289,7 @@ def delete_topic(
                 s.topic,
                 (s.topic, s.partitions, s.replicas),
                 True,
-                s.refused,
+                s.rejected,
                 f"will wait for {s.waits_for}" if s.waits_for else "",
             )
             for s in steps

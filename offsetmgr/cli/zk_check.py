@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.cli.errors import FAILED
-from offsetmgr.cli.options import AllGroups, ConnectFlags, Format, Groups, connected, require_groups
+from offsetmgr.cli.options import AllGroups, ConnectFlags, FormatOption, GroupsOption, connected, require_groups
 from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, progress, write_rows
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.core.errors import CorruptData, GroupNotFound, UsageError
@@ -39,7 +39,7 @@ FINDINGS: Final = (
 @connected
 def check(
     connect: ConnectFlags,
-    group: Groups = None,
+    group: GroupsOption = None,
     all_groups: AllGroups = False,
     unused_since: Annotated[
         str | None,
@@ -61,7 +61,7 @@ def check(
     ] = 5,
     watch: Watch = None,
     count: Count = None,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Find faults in the groups of old consumers: owners, subscriptions, offsets, unreadable nodes.
 
@@ -129,13 +129,13 @@ def _is_same_cluster(session: ZookeeperSession, cluster: Cluster) -> bool:
     from offsetmgr.zookeeper.nodes import paths
     from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
 
-    node, theirs = session.get(paths.CLUSTER_ID), cluster.cluster_id()
-    if node is None or theirs is None:
+    node, kafka_id = session.get(paths.CLUSTER_ID), cluster.cluster_id()
+    if node is None or kafka_id is None:
         who = "the brokers have" if node is not None else f"ZooKeeper at {session.connect} has"
         note(f"not checked: whether brokers and ZooKeeper belong to one cluster ({who} no cluster id)")
         return False
-    if (ours := parse_cluster_id(paths.CLUSTER_ID, node.data)) != theirs:
-        why = f"the brokers belong to cluster {theirs}, ZooKeeper to {ours}"
+    if (zookeeper_id := parse_cluster_id(paths.CLUSTER_ID, node.data)) != kafka_id:
+        why = f"the brokers belong to cluster {kafka_id}, ZooKeeper to {zookeeper_id}"
         raise UsageError("--bootstrap-server", why, "name the brokers that use this ZooKeeper, and its chroot")
     return True
 

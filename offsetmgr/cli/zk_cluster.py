@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from offsetmgr.cli.errors import report_and_exit_code
-from offsetmgr.cli.options import ConnectFlags, Format, Topics, connected
+from offsetmgr.cli.options import ConnectFlags, FormatOption, TopicsOption, connected
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.cli.zk_tree import session_of
@@ -57,7 +57,7 @@ TOPICS: Final = (
 @app.command("brokers", cls=WatchCommand)
 @connected
 def brokers(
-    connect: ConnectFlags, watch: Watch = None, count: Count = None, output: Format = OutputFormat.TABLE
+    connect: ConnectFlags, watch: Watch = None, count: Count = None, output: FormatOption = OutputFormat.TABLE
 ) -> None:
     """List the live brokers with their addresses, and which of them is the controller."""
     from offsetmgr.zookeeper.nodes import cluster_nodes
@@ -87,10 +87,10 @@ def brokers(
 @connected
 def topics(
     connect: ConnectFlags,
-    topic: Topics = None,
+    topic: TopicsOption = None,
     watch: Watch = None,
     count: Count = None,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """List topics with their partitions: leader, assigned and in-sync replicas, reassignments, deletions.
 

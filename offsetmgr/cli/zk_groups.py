@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from offsetmgr.cli.errors import report_and_exit_code
-from offsetmgr.cli.options import AllGroups, ConnectFlags, Format, Groups, Topics, connected, require_groups
+from offsetmgr.cli.options import (
+    AllGroups,
+    ConnectFlags,
+    FormatOption,
+    GroupsOption,
+    TopicsOption,
+    connected,
+    require_groups,
+)
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.cli.zk_tree import session_of
@@ -54,11 +62,11 @@ OWNERS: Final = (
 @connected
 def members(
     connect: ConnectFlags,
-    group: Groups = None,
+    group: GroupsOption = None,
     all_groups: AllGroups = False,
     watch: Watch = None,
     count: Count = None,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """List the live members of groups registered in ZooKeeper, with their subscriptions.
 
@@ -87,12 +95,12 @@ def members(
 @connected
 def owners(
     connect: ConnectFlags,
-    group: Groups = None,
+    group: GroupsOption = None,
     all_groups: AllGroups = False,
-    topic: Topics = None,
+    topic: TopicsOption = None,
     watch: Watch = None,
     count: Count = None,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """List the owned partitions, each with the consumer thread that owns it."""
     from offsetmgr.groups.selection import TopicSelection

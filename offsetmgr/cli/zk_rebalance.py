@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.cli.errors import FAILED
-from offsetmgr.cli.options import ConnectFlags, Format, connected, file_to_write
+from offsetmgr.cli.options import ConnectFlags, FormatOption, connected, file_to_write
 from offsetmgr.cli.render import OutputFormat, note
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.cli.zk_rebalance_changes import changes_of, with_initial_sizes
@@ -120,7 +120,7 @@ def rebalance(
     ] = 5,
     watch: Watch = None,
     count: Count = None,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Compare the owners of a group's partitions with the computed assignment; or with --simulate, predict the
     assignment after changes.

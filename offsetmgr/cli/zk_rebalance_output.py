@@ -19,7 +19,7 @@ MEMBERS_AND_CHANGES: Final = (
     Column("after", right=True),
     Column("kept", right=True),
     Column("gained", right=True),
-    Column("given_up", right=True),
+    Column("revoked", right=True),
     Column("partitions_before"),
     Column("partitions_after"),
 )

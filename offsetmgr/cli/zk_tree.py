@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.cli.errors import report_and_exit_code
-from offsetmgr.cli.options import ConnectFlags, Format, connected
+from offsetmgr.cli.options import ConnectFlags, FormatOption, connected
 from offsetmgr.cli.render import Column, OutputFormat, progress, write_rows
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.core.errors import OffsetMgrError, ServerError, UsageError
@@ -43,7 +43,7 @@ def tree(
     ] = None,
     watch: Watch = None,
     count: Count = None,
-    output: Format = OutputFormat.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Print a znode and its descendants, decoded.
 

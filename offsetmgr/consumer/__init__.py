@@ -1,7 +1,7 @@
-"""Consumers for Python programs. Each name is imported when a program first uses it.
+"""Consumers for Python programs. A name's module is imported when a program first uses the name.
 
 `SimpleConsumer` reads partitions at given offsets and commits on request. `ZookeeperConsumer` is a member of a group of
-old high-level consumers, whose members and partition owners are registered in ZooKeeper.
+old high-level consumers; such a group registers its members and partition owners in ZooKeeper.
 """
 
 from __future__ import annotations

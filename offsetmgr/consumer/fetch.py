@@ -1,7 +1,8 @@
 """`Fetcher`: fetches the messages of the owned partitions through confluent-kafka, with manual assignment.
 
-One thread uses librdkafka's consumer and executes the requests of other threads. So if a partition is removed and added
-again, messages that were fetched before cannot be confused with later ones.
+Only the fetcher's thread uses librdkafka's consumer; it also executes the requests of other threads to add or remove
+partitions. Therefore, if a partition is removed and added again, messages that were fetched before the removal are
+never delivered after it.
 """
 
 from __future__ import annotations
@@ -42,16 +43,17 @@ class Fetcher:
         queued_max: int,
         on_failure: Callable[[OffsetMgrError], None],
     ) -> None:
-        """``queued_max`` is the number of messages waiting in one stream at which its partitions are paused. If the
-        fetcher stops because of an error, its thread calls ``on_failure`` with the error before it ends."""
+        """While ``queued_max`` or more messages wait in a stream, the fetcher pauses the stream's partitions. If the
+        fetcher's thread stops because of an error, it first calls ``on_failure`` with the error."""
         self._settings: dict[str, Any] = {
             "fetch.message.max.bytes": "1048576",
             "queued.max.messages.kbytes": "16384",
-            # The group's topics may get partitions, and this consumer may claim one before librdkafka's regular
-            # refresh.
+            # If a topic gets a new partition, this consumer may claim the partition before librdkafka's regular
+            # metadata refresh detects it.
             "topic.metadata.refresh.interval.ms": "3000",
             "reconnect.backoff.max.ms": "1000",
-            # Old members do not support transactions, and all members of a group must read the same messages.
+            # All members of a group must read the same messages, and old consumers also read the messages of open and
+            # aborted transactions.
             "isolation.level": "read_uncommitted",
             **config.kafka,
             "bootstrap.servers": bootstrap,
@@ -81,11 +83,12 @@ class Fetcher:
         self._thread.start()
 
     def add(self, owned: Collection[PartitionProgress]) -> None:
-        """Starts to fetch these partitions, each from its ``fetched`` on."""
+        """Starts fetching these partitions, each at the offset ``fetched`` of its progress."""
         self._requests.put((tuple(owned), ()))
 
     def remove(self, owned: Collection[PartitionProgress]) -> None:
-        """Stops fetching these. If a partition was added again since, its later progress is still fetched."""
+        """Stops fetching these partitions. If a partition has been added again with a new progress, fetching continues
+        for the new progress."""
         self._requests.put(((), tuple(owned)))
 
     def stop(self) -> None:
@@ -118,8 +121,9 @@ class Fetcher:
             consumer.close()
 
     def _deliver(self, consumer: Any, batch: Iterable[Any]) -> None:
-        """Puts a batch into the streams. If a partition has an error, messages before it are delivered first. If the
-        error moved the position, later messages of the partition in this batch are dropped."""
+        """Puts a batch into the streams. Messages that precede a partition's error event are delivered before the error
+        is handled. If the error changes the partition's position, the partition's remaining messages in this batch are
+        dropped."""
         by_partition: dict[PartitionProgress, list[StreamMessage]] = {}
         repositioned: set[PartitionProgress] = set()
         for found in batch:
@@ -141,7 +145,7 @@ class Fetcher:
                 added, removed = self._requests.get_nowait()
             except Empty:
                 return
-            # The partition may have been added again since, with a later progress that must not be removed.
+            # A partition that has been added again has a new progress and must stay assigned.
             if to_unassign := [one.partition for one in removed if self._current.get(one.partition) is one]:
                 self._unassign(consumer, to_unassign)
                 for tp in to_unassign:
@@ -152,21 +156,21 @@ class Fetcher:
                 self._current.update((progress.partition, progress) for progress in new)
 
     def _unassign(self, consumer: Any, partitions: Collection[TopicPartition]) -> None:
-        """Unassigns partitions. It resumes them first, because librdkafka keeps a pause after the unassignment, and the
-        partition would receive no messages after its next assignment."""
+        """Unassigns partitions. It first resumes paused partitions: in librdkafka a partition stays paused after it is
+        unassigned, and it would receive no messages when it is assigned again."""
         if paused := self._paused.intersection(partitions):
             consumer.resume([ck.TopicPartition(*tp) for tp in paused])
             self._paused -= paused
         consumer.incremental_unassign([ck.TopicPartition(*tp) for tp in partitions])
 
     def _refresh_metadata(self, consumer: Any, topics: set[str]) -> None:
-        """Makes librdkafka refresh the metadata of these topics now, because otherwise it detects a new partition
-        late."""
+        """Makes librdkafka refresh the metadata of these topics now, so that it detects new partitions without
+        delay."""
         for topic in topics:
             try:
                 consumer.list_topics(topic, timeout=_REQUEST_TIMEOUT_S)
             except ck.KafkaException as error:
-                _LOG.info("topic %s: %s", topic, error.args[0].str())  # librdkafka's regular refresh will detect it
+                _LOG.info("topic %s: %s", topic, error.args[0].str())  # librdkafka's regular refresh follows
 
     def _pause_full_streams(self, consumer: Any) -> None:
         """Pauses the partitions of full streams, and resumes those whose stream is at most half full."""
@@ -180,7 +184,7 @@ class Fetcher:
                 self._paused.discard(tp)
 
     def _handle_error(self, consumer: Any, error: ck.KafkaError, progress: PartitionProgress | None) -> bool:
-        """Handles an error event. Returns whether the partition's position was changed, or will be. Raises
+        """Handles an error event. Returns True if the error changes the partition's position, now or in a retry. Raises
         `AuthenticationFailed` and `NotAuthorized`; logs other errors."""
         if error.code() == ck.KafkaError._AUTO_OFFSET_RESET:
             if progress is not None:
@@ -200,7 +204,7 @@ class Fetcher:
             low, high = consumer.get_watermark_offsets(partition, timeout=_REQUEST_TIMEOUT_S)
         except ck.KafkaException as error:
             _LOG.warning("%s", error_of(error.args[0], f"log of {progress.partition}"))
-            self._requests.put(((progress,), (progress,)))  # the retry raises the same error event and leads here again
+            self._requests.put(((progress,), (progress,)))  # assigns the partition again, which repeats the error event
             return
         offset = low if self._from_smallest else high
         _LOG.warning(

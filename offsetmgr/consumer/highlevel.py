@@ -1,8 +1,8 @@
-"""`ZookeeperConsumer`: the high-level consumer of Kafka 0.8 to 1.1 in Python. It can share a group with consumers on
-the JVM.
+"""`ZookeeperConsumer`: the high-level consumer of Kafka 0.8 to 1.1 in Python. Members of its group can also be old
+consumers on the JVM.
 
-It joins the group in ZooKeeper, owns its part of the partitions, and delivers their messages in streams. It needs
-brokers with their metadata in ZooKeeper.
+It registers in the group in ZooKeeper, owns the partitions that are assigned to it, and delivers their messages in
+streams. The brokers must keep their metadata in ZooKeeper.
 
 Source: kafka.javaapi.consumer.ConsumerConnector and ZookeeperConsumerConnector of 0.10.2.
 """
@@ -30,13 +30,14 @@ from offsetmgr.zookeeper.groups.subscription import Subscription
 
 
 class ZookeeperConsumer:
-    """One member of an old consumer group. The constructor performs no I/O; the creation of streams joins the group.
+    """One member of an old consumer group. The constructor performs no I/O; the consumer joins the group when it
+    creates its streams.
 
     ``zookeeper`` is ``h1:2181,h2:2181/chroot`` as in the brokers' configuration. ``offsets`` is the store of the
-    group's offsets: ``zookeeper``, ``kafka``, ``dual`` (Kafka first, then ZooKeeper), ``switched`` (the mode of
-    ``migrate switch``, which may change while it runs), or any store's URI. All members of a group must have the same
-    ``strategy`` (``range`` or ``roundrobin``) and the same ``offsets``. Without a ``consumer_id`` the consumer
-    generates one, as the old consumer does.
+    group's offsets: ``zookeeper``, ``kafka``, ``dual`` (Kafka first, then ZooKeeper), ``switched`` (according to the
+    group's storage mode, which ``migrate switch`` can change while the consumer runs), or any store's URI. All members
+    of a group must have the same ``strategy`` (``range`` or ``roundrobin``) and the same ``offsets``. Without a
+    ``consumer_id`` the consumer generates one, as the old consumer does.
 
     Raises `UsageError`, `InvalidUri`.
     """
@@ -71,11 +72,11 @@ class ZookeeperConsumer:
     # --- the old consumer's methods ------------------------------------------------------------------
 
     def create_message_streams(self, topics: Mapping[str, int]) -> dict[str, list[MessageStream]]:
-        """Joins the group for these topics, each with the given number of streams. Each partition belongs to exactly
-        one stream of one member. Returns after the first rebalance; partitions that other members still own follow
-        later.
+        """Joins the group and subscribes to these topics, each with the given number of streams. Each partition belongs
+        to exactly one stream of one member. Returns after the first rebalance. A partition that another member still
+        owns is added to its stream later.
 
-        It can be called only once. Raises `UsageError` and the errors of the join.
+        A consumer can create its streams only once. Raises `UsageError`, and any error from joining the group.
         """
         subscription = Subscription.static(topics)
         streams = {topic: [self._stream(topic) for _ in range(count)] for topic, count in topics.items()}
@@ -85,8 +86,9 @@ class ZookeeperConsumer:
     def create_message_streams_by_filter(
         self, *, white_list: str | None = None, black_list: str | None = None, streams: int = 1
     ) -> list[MessageStream]:
-        """Joins the group for all present and future topics whose name matches the white list, or does not match the
-        black list. Both are Java regular expressions in which a comma means "or". Each stream mixes the topics.
+        """Joins the group and subscribes to all present and future topics whose name matches the white list, or does
+        not match the black list. Both are Java regular expressions in which a comma means "or". Each stream mixes the
+        topics.
 
         Otherwise works as `create_message_streams`. Also raises `UnsupportedOperation` if Python cannot match the
         expression exactly as Java does.
@@ -104,7 +106,7 @@ class ZookeeperConsumer:
     def commit_offsets(self) -> None:
         """Commits the consumed offsets of all owned partitions, including the current message of this thread.
 
-        Raises `PartialFailure` if some could not be committed after retries.
+        Raises `PartialFailure` if some offsets could not be committed after retries.
         """
         self._state.finish_current_of_caller()
         if self._partitions is not None:
@@ -112,7 +114,7 @@ class ZookeeperConsumer:
 
     def shutdown(self) -> None:
         """Stops delivering messages, commits (with ``auto_commit``; including the current message of this thread), and
-        leaves the group. Any thread may call it, repeatedly."""
+        leaves the group. Any thread may call this method, and more than once."""
         if self.settings.auto_commit:
             self._state.finish_current_of_caller()
         self._close()
@@ -161,8 +163,8 @@ class ZookeeperConsumer:
         if self._partitions is not None or self._state.closed:
             raise UsageError("message streams", "a consumer can create them only once", "create another consumer")
         stream = self._state.stream(topic)
-        timeout = self.settings.consumer_timeout_ms
-        stream.timeout_s = None if timeout is None else timeout / 1000
+        timeout_ms = self.settings.consumer_timeout_ms
+        stream.timeout_s = None if timeout_ms is None else timeout_ms / 1000
         return stream
 
     def _join(self, subscription: Subscription, stream_of: StreamOf) -> None:

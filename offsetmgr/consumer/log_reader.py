@@ -1,6 +1,7 @@
-"""`PartitionLogReader`: reads partitions for `SimpleConsumer`, with asyncio in the thread of its connection.
+"""`PartitionLogReader`: reads partitions for `SimpleConsumer`, in the consumer's event loop.
 
-It returns slices of logs undecoded, because the caller's thread decodes them and not the event loop.
+It returns slices of logs without decoding them. The caller's thread decodes them, so that decoding does not block the
+event loop.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ OutOfRange: TypeAlias = Literal["raise", "earliest", "latest"]
 
 
 class ReadResult(NamedTuple):
-    """A slice of a log, and the offset that was requested from the leader. This is not the caller's offset if that was
-    out of range."""
+    """A slice of a log, and the offset that was requested from the leader. If the caller's offset was out of range,
+    ``offset`` is the offset that replaced it."""
 
     offset: int
     slice: FetchedPartition
 
 
 class PartitionLogReader:
-    """Reads partitions from their leaders. Use it within the event loop of the client."""
+    """Reads partitions from their leaders. All methods must run in the client's event loop."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -44,8 +45,8 @@ class PartitionLogReader:
         """Returns one outcome for each partition. Raises only if no broker was ever reached."""
         found = await self._in_range(offsets, limits, out_of_range, deadline)
         # If the first batch of a partition is larger than the limit, a broker returns it in full for only one partition
-        # of a request, and returns no whole batch for the others. These are requested again until a response contains
-        # no further batch.
+        # of a request, and returns no whole batch for the others. The other partitions are requested again until a
+        # response contains a whole batch for none of them.
         while incomplete := {
             tp: read.offset for tp, read in found.items() if isinstance(read, ReadResult) and _lacks_whole_batch(read)
         }:
@@ -57,8 +58,8 @@ class PartitionLogReader:
     async def _in_range(
         self, offsets: Mapping[TopicPartition, int], limits: FetchLimits, out_of_range: OutOfRange, deadline: float
     ) -> dict[TopicPartition, ReadResult | OffsetMgrError]:
-        """Sends one request to each leader. If ``out_of_range`` allows it, repeats the request from the log's start or
-        end for offsets out of range."""
+        """Sends one request to each leader. For an offset out of range, requests the log's start or end instead if
+        ``out_of_range`` is not ``raise``."""
         found: dict[TopicPartition, ReadResult | OffsetMgrError] = {}
         requests = dict(offsets)
         retries = Retries(deadline)
@@ -87,7 +88,7 @@ class PartitionLogReader:
         async def send(
             leader: Address, partitions: list[TopicPartition], attempt: float
         ) -> dict[TopicPartition, FetchedPartition | OffsetMgrError]:
-            # A fetch may wait in the broker and delay later requests of its connection.
+            # A fetch may wait in the broker and would delay later requests on the same connection.
             async with self._client.node(leader).dedicated_connection(attempt) as dedicated:
                 dedicated.mark_waiting()
                 leader_offsets = {tp: offsets[tp] for tp in partitions}
@@ -138,8 +139,8 @@ def _lacks_whole_batch(read: ReadResult) -> bool:
 
 def _out_of_range_error(tp: TopicPartition, offset: int, log: LogRange | OffsetMgrError) -> OffsetOutOfRange:
     what = f"fetch of {tp} at offset {offset}"
-    hint = 'use out_of_range="earliest" or "latest" to read from there'
+    hint = 'use out_of_range="earliest" or "latest" to read from the log\'s start or end instead'
     if isinstance(log, OffsetMgrError):
-        return OffsetOutOfRange(what, f"it is outside the log, and the range of the log is unknown: {log}", hint)
+        return OffsetOutOfRange(what, f"the offset is outside the log, whose range is unknown: {log}", hint)
     why = f"the log begins at {log.start} and ends at {log.end} (OFFSET_OUT_OF_RANGE)"
     return OffsetOutOfRange(what, why, hint, log_range=log)

@@ -1,11 +1,12 @@
-"""`ConsumerOffsets`: reads the committed offsets of partitions when the consumer claims them, and commits while it owns
-them.
+"""`ConsumerOffsets`: reads the committed offsets of partitions when the consumer claims the partitions, and commits
+offsets while the consumer owns them.
 
 If the offsets are in the ZooKeeper ensemble in which the member is registered, commits use the member's own session.
-The server rejects them once the session has expired, so a process that was frozen cannot overwrite the new owner's
-offsets. Commits to ZooKeeper are also conditional on the version that was read before, so a late commit of an old
-consumer is detected. Kafka's coordinator supports neither. There the lease is checked just before a commit; if a
-process froze between the check and the commit, the owner's next commit overwrites the late one.
+The server rejects these commits once the session has expired, so a process that was frozen cannot overwrite the new
+owner's offsets. Commits to ZooKeeper are also conditional on the node version that was last read or written, so that
+this consumer detects a late commit of an old consumer. Kafka's coordinator has neither protection. For offsets in
+Kafka, the lease is therefore checked just before a commit. If a process freezes between the check and the commit, its
+late commit is overwritten by the owner's next commit.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _PORT: Final = re.compile(r":[0-9]+\Z")
 
 @dataclass(frozen=True, slots=True)
 class OffsetStorage:
-    """The URI of the store of a group's offsets. `open` opens it with a member's session."""
+    """The URI of the store that holds a group's offsets. `open` opens the store with a member's session."""
 
     uri: str
     config: ConnectionConfig
@@ -61,10 +62,10 @@ class OffsetStorage:
         return cls(uri, config)
 
     def open(self, session: ZookeeperSession, lease: SessionLease, group: str) -> OffsetStore:
-        """Opens the store. A store in the same ZooKeeper uses ``session`` and no other.
+        """Opens the store. A store in the member's own ZooKeeper uses ``session`` and opens no session of its own.
 
-        A switched store follows the group's storage mode from now on. Raises `OffsetMgrError` if it cannot start to
-        follow the mode.
+        A switched store follows all later changes of the group's storage mode. Raises `OffsetMgrError` if the store
+        cannot follow the mode.
         """
         if parse_uri(self.uri).kind == "switched":
             return self._follow(session, lease, group)
@@ -99,8 +100,8 @@ def _dual_uri(primary: str, secondary: str) -> str:
 
 
 def _bind_to_session(store: OffsetStore, session: ZookeeperSession) -> OffsetStore:
-    """Returns the store. A store in the session's own ZooKeeper uses the session from now on, and closes it with the
-    store."""
+    """Returns the store. If the store is in the session's own ZooKeeper, it uses the session from now on, and closing
+    the store closes the session."""
     if isinstance(store, ZookeeperStore):
         if same_zookeeper(store.session.connect, session.connect):
             store.session = session
@@ -115,8 +116,8 @@ def _bind_to_session(store: OffsetStore, session: ZookeeperSession) -> OffsetSto
 
 
 def same_zookeeper(first: str, second: str) -> bool:
-    """Returns whether two connect strings name the same ensemble and chroot. One common server is enough, since a
-    connect string need not list all servers. Raises `InvalidUri`."""
+    """Returns whether two connect strings name the same ensemble and chroot. One common server is enough, because a
+    connect string may omit servers of the ensemble. Raises `InvalidUri`."""
     (hosts, chroot), (second_hosts, second_chroot) = parse_connect(first), parse_connect(second)
     return chroot == second_chroot and bool(_servers(hosts) & _servers(second_hosts))
 
@@ -149,9 +150,9 @@ class ConsumerOffsets:
         wait_s: float,
         clock: Clock | None = None,
     ) -> None:
-        """``retries`` is the number of retries of a commit with a retriable error, with a pause of ``backoff_s``. If
-        the lease is not valid, a commit waits up to ``wait_s`` for it, because it soon becomes valid again if the
-        session is alive."""
+        """If a commit fails with a retriable error, it is retried up to ``retries`` times after pauses of ``backoff_s``
+        seconds. If the lease is not valid, a commit waits up to ``wait_s`` seconds: the lease of a live session soon
+        becomes valid again."""
         self._store = store
         self._group = group
         self._lease = lease
@@ -168,8 +169,8 @@ class ConsumerOffsets:
     def fetch(
         self, partitions: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, Offset], OffsetMgrError | None]:
-        """Returns the committed offsets that could be read, and the retriable error of the others (None if there are
-        none).
+        """Returns the committed offsets that could be read, and the retriable error for the others (None if all could
+        be read).
 
         Raises errors that are not retriable.
         """
@@ -195,9 +196,9 @@ class ConsumerOffsets:
         """Commits with retries. Returns the store's offset of each committed partition, and the error of each other
         partition.
 
-        ``known`` are the store's offsets at the last read or write. If another client has written since, the commit
-        overwrites its offset. ``owned`` is called before each write; a partition that is no longer owned is not
-        committed and gets an error.
+        ``known`` contains the store's offset of each partition as this consumer last read or wrote it. If another
+        client has committed since then, this commit overwrites that client's offset. ``owned`` is called before each
+        write; if it returns False, the partition is not committed and gets an error.
         """
         remaining = dict(positions)
         expected = dict(known)
@@ -249,7 +250,7 @@ class ConsumerOffsets:
         return result.outcomes
 
     def _wait_for_lease(self) -> bool:
-        """Waits up to ``wait_s`` for the lease. Returns whether it is valid."""
+        """Waits up to ``wait_s`` seconds until the lease is valid. Returns whether it is valid."""
         deadline = self._clock.monotonic() + self._wait_s
         while not self._lease.valid():
             if self._lease.expired or self._clock.monotonic() >= deadline:
@@ -268,7 +269,7 @@ def _is_worth_retrying(error: OffsetMgrError) -> bool:
 
 
 def _offset_after(outcome: ChangeOutcome, offset: int) -> Offset:
-    """Returns the store's offset after a commit, which is the condition of the next one."""
+    """Returns the store's offset after a commit, which the next commit passes as the expected offset."""
     before = outcome.before
     if outcome.status is EditStatus.UNCHANGED and before is not None:
         return before

@@ -1,7 +1,7 @@
 """`PartitionManager`: starts, commits and releases the partitions of a `ZookeeperConsumer`.
 
-It implements `offsetmgr.zookeeper.groups.rebalance.PartitionListener`: the member calls it with claimed and revoked
-partitions. It follows the ordering contract in that module.
+It implements `offsetmgr.zookeeper.groups.rebalance.PartitionListener`: the group member calls it with claimed and
+revoked partitions. It follows the ordering contract of `rebalance`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ StreamOf: TypeAlias = Callable[[str, int], MessageStream]
 
 
 class PartitionManager:
-    """Manages the partitions that a member owns. No I/O before `start`; ``member`` must be set before `start`."""
+    """Manages the partitions that a member owns. The constructor performs no I/O. The caller must set ``member`` before
+    it calls `start`."""
 
     member: ConsumerMember
 
@@ -129,14 +130,15 @@ class PartitionManager:
     def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
         """Works as `PartitionListener.on_revoked`.
 
-        Without automatic commits it commits nothing, as the old consumer does.
+        If automatic commits are disabled, it commits nothing, like the old consumer.
 
-        The old consumer reads the committed offsets *before* it claims a partition. If it reads them while this member
-        commits and releases the partition, it may start at the offset before that commit. So this member keeps
-        partitions for a moment after their last commit, whatever caused it: a claim that read the offsets too early
-        finds this member's owner node, fails, and reads again. It does the same when it leaves the group, since other
-        members may be rebalancing at that time. If another client (an old consumer with an expired session) has
-        overwritten the commit meanwhile, this member commits again.
+        The old consumer reads the committed offsets *before* it claims a partition. If an old consumer reads the offset
+        just before this member commits, and claims the partition just after this member releases it, the old consumer
+        starts at the outdated offset. Therefore this member keeps a partition for a short time after the partition's
+        last commit, also if that was a manual commit. A consumer that read the outdated offset then finds this member's
+        owner node, fails to claim the partition, and reads the offset again. This member waits in the same way when it
+        leaves the group, because other members may be rebalancing at that time. If another client (an old consumer with
+        an expired session) has overwritten the commit during the wait, this member commits again.
         """
         settings = self._settings
         stopped = self._state.stop(partitions, settings.hand_over_ms / 1000 if settings.auto_commit else 0.0)
@@ -146,7 +148,7 @@ class PartitionManager:
             if settings.auto_commit:
                 self._commit_last(owned)
             with self._committing:
-                pass  # a commit that is running in another thread must be written while the partitions are owned
+                pass  # waits for a commit in another thread, because it must end while the partitions are owned
             self._wait_release_delay(stopped)
             if settings.auto_commit and self._recommit_overwritten(owned):
                 self._wait_release_delay(stopped)
@@ -173,8 +175,8 @@ class PartitionManager:
         self.member.leave()
 
     def _start_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Returns the start offsets of partitions without a commit. It omits partitions that the brokers do not know
-        yet."""
+        """Returns the start offsets of partitions that have no committed offset. It omits partitions whose log range
+        cannot be read yet."""
         positions: dict[TopicPartition, int] = {}
         for tp, found in self._cluster.log_ranges(partitions).items() if partitions else ():
             if isinstance(found, LogRange):
@@ -182,18 +184,17 @@ class PartitionManager:
             elif isinstance(found, AuthenticationFailed | NotAuthorized):
                 raise found
             else:
-                _LOG.warning("%s; retrying", found)  # a new partition has no leader for a moment
+                _LOG.warning("%s; retrying", found)  # a new partition has no leader for a short time
         if len(positions) < len(partitions):
-            # librdkafka's Admin client caches for minutes that there is no leader, so the next request uses a new
-            # client.
+            # librdkafka's Admin client caches a missing leader for minutes, so the next request uses a new client.
             self._cluster.close()
         return positions
 
     # --- commits -------------------------------------------------------------------------------------
 
     def commit(self, what: str) -> None:
-        """Commits the offsets that have changed. If the store's offsets expire, it periodically commits the unchanged
-        ones too. ``what`` names the commit in errors. Raises `PartialFailure`."""
+        """Commits the offsets that have changed. If the store's offsets expire, every ``refresh_ms`` it also commits
+        the unchanged ones. ``what`` names the commit in errors. Raises `PartialFailure`."""
         self._commit(None, what)
 
     def _commit_last(self, owned: dict[TopicPartition, PartitionProgress]) -> None:
@@ -211,8 +212,8 @@ class PartitionManager:
                 self._clock.sleep(remaining)
 
     def _recommit_overwritten(self, owned: dict[TopicPartition, PartitionProgress]) -> bool:
-        """Commits again the offsets of this member that another client has overwritten. Returns whether there were
-        any."""
+        """Commits offsets again that another client has overwritten since this member's commit. Returns whether there
+        were any."""
         committed = [tp for tp, progress in owned.items() if progress.committed_at is not None]
         if self._offsets is None or not committed:
             return False
@@ -224,11 +225,11 @@ class PartitionManager:
         return self._commit({tp: owned[tp] for tp in found}, "correction")
 
     def _commit(self, selected: dict[TopicPartition, PartitionProgress] | None, what: str) -> bool:
-        """Commits these partitions, or all that are not being released if None. Returns whether there was an offset to
-        commit.
+        """Commits the selected partitions. If ``selected`` is None, commits all partitions that are not being released.
+        Returns whether it committed any offset.
 
-        It omits partitions that are released while it waits for another commit, and partitions that are lost between
-        two attempts, because another member owns them by then.
+        It omits partitions that this member releases or loses before they are committed, because another member may own
+        them by then.
         """
         with self._committing:
             owned = dict(self._state.committable()) if selected is None else selected

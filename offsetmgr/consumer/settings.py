@@ -1,5 +1,5 @@
-"""`ConsumerSettings`: the settings of a `ZookeeperConsumer`. They have the names of the old consumer's settings where
-it has the same ones."""
+"""`ConsumerSettings`: the settings of a `ZookeeperConsumer`. Settings that the old consumer also has keep their
+names."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ class ConsumerSettings:
     """``auto.commit.enable``: commits at intervals, before partitions are released, and at `shutdown`."""
     auto_commit_interval_ms: int = 5000
     auto_offset_reset: str = "largest"
-    """Where to start if there is no committed offset or it is outside the log: ``smallest`` (or ``earliest``), or
-    ``largest`` (or ``latest``)."""
+    """Where to start if a partition has no committed offset, or if its committed offset is outside the log:
+    ``smallest`` (or ``earliest``), or ``largest`` (or ``latest``)."""
     consumer_timeout_ms: int | None = None
-    """How long iterators wait for a message; None for no limit."""
+    """How long a stream's iterator waits for a message before it ends; None for no limit."""
     zookeeper_session_timeout_ms: int = 6000
     rebalance_backoff_ms: int = 500
     rebalance_max_retries: int = 4
     offsets_commit_max_retries: int = 5
     offsets_backoff_ms: int = 500
-    """``offsets.channel.backoff.ms``: the pause before a retry of a commit or a fetch of offsets."""
+    """``offsets.channel.backoff.ms``: the pause before a commit or a fetch of offsets is retried."""
     exclude_internal_topics: bool = True
     queued_max_messages: int = 5000
-    """The number of messages waiting in one stream from which on its partitions are paused."""
+    """If this many messages wait in a stream, the consumer pauses fetching the stream's partitions."""
     hand_over_ms: int = 3000
     """How long the current message of a reader may delay the release of its partition. If the reader takes longer, the
     next owner receives this message again."""
     release_delay_ms: int = 1000
-    """How long a member keeps a partition after its last commit, because old consumers read its offset before they
-    claim it."""
+    """How long a member keeps a partition after the partition's last commit. The delay is necessary because old
+    consumers read a partition's offset before they claim the partition."""
     refresh_ms: int = 600_000
     """How often unchanged offsets are committed again to a store whose offsets expire (Kafka)."""
 

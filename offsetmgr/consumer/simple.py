@@ -1,13 +1,14 @@
-"""`SimpleConsumer`: reads partitions at given offsets. It keeps no position, and commits for a group only on request.
+"""`SimpleConsumer`: reads partitions at given offsets. It keeps no position, and commits offsets only when the caller
+requests it.
 
 It corresponds to Kafka's class (kafka.javaapi.consumer.SimpleConsumer, up to 0.10.2) with three differences. It accepts
 any brokers of the cluster and finds the leaders of partitions itself. From a compressed batch it returns only the
-messages from the requested offset on; with the Java class, the caller has to skip earlier ones. It returns a first
-batch in full even if it is larger than the caller's limit.
+messages from the requested offset on; callers of the Java class have to skip earlier messages themselves. It returns
+the first batch of a partition in full even if the batch is larger than the caller's limit.
 
-It uses `offsetmgr.kafka` instead of librdkafka, because each fetch must be one request with one response. librdkafka
-prefetches in the background, and reports neither the first offset nor the high watermark of a response. It verifies
-every checksum, in all three message formats.
+It uses `offsetmgr.kafka` instead of librdkafka, because each fetch must be one request with one response: librdkafka
+prefetches in the background, and reports neither the first offset nor the high watermark of a response.
+`SimpleConsumer` verifies every checksum, in all three message formats.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ _OUT_OF_RANGE: Final = ("raise", "earliest", "latest")
 class FetchResult:
     """The result of one fetch in one partition.
 
-    ``records`` begin at the requested offset, or at the next existing one (compaction and transactions leave gaps).
-    ``fetch_offset`` is the requested offset, or the offset that replaced it because it was out of range.
-    ``next_offset`` is the offset for the next fetch; it is ``fetch_offset`` if there were no messages.
-    ``high_watermark`` is the offset after the last message that consumers could read at the time of the response.
-    ``log_start_offset`` is None if the leader did not report it.
+    ``records`` begin at the requested offset. If the log has no record at this offset, because compaction and
+    transactions leave gaps, they begin at the next existing offset. ``fetch_offset`` is the requested offset; if that
+    was out of range, it is the offset that was read instead. ``next_offset`` is the offset for the next fetch; it is
+    ``fetch_offset`` if there were no messages. ``high_watermark`` is the offset after the last message that consumers
+    could read when the leader sent the response. ``log_start_offset`` is None if the leader did not report it.
     """
 
     records: tuple[Record, ...]
@@ -58,11 +59,11 @@ class FetchResult:
 class SimpleConsumer:
     """A consumer without a group and without a position. The constructor performs no I/O; threads may share it.
 
-    ``bootstrap_servers`` are brokers of Kafka 3.0 or later. ``offset_managers`` are the servers that find the
-    coordinators of groups: offset managers (``manager serve``), by default the brokers. ``out_of_range`` is the policy
-    for a fetch outside the log: ``raise`` an error, or read from the ``earliest`` or ``latest`` offset. ``timeout_ms``
-    of ``config`` limits each call, not counting ``max_wait_ms`` of a fetch. Within this time, retriable errors are
-    retried after a pause.
+    ``bootstrap_servers`` are brokers of Kafka 3.0 or later. ``offset_managers`` are the servers from which the consumer
+    requests a group's coordinator: offset managers (``manager serve``); the default is the brokers. ``out_of_range`` is
+    the policy for a fetch outside the log: ``raise`` an error, or read from the ``earliest`` or ``latest`` offset.
+    ``timeout_ms`` of ``config`` limits the duration of each call; a fetch may take ``max_wait_ms`` longer. Until then,
+    requests with a retriable error are retried after a pause.
     """
 
     def __init__(
@@ -99,15 +100,15 @@ class SimpleConsumer:
     ) -> Mapping[TopicPartition, FetchResult]:
         """Returns the messages of these partitions from these offsets on. Each partition is read from its leader.
 
-        ``max_bytes`` limits the bytes read from each partition; a larger first batch is returned in full. A leader
-        waits up to ``max_wait_ms`` until it has ``min_bytes``. A response without messages means that there are none up
-        to its high watermark, which may be too low for a moment after a leader changed or restarted. ``out_of_range``
-        overrides the policy of the consumer. Messages of open and aborted transactions are included, as in all
-        consumers before 0.11.
+        ``max_bytes`` limits the bytes read from each partition, but a first batch that is larger is returned in full. A
+        leader waits up to ``max_wait_ms`` until it can return ``min_bytes``. If a result has no messages, the partition
+        has none from the requested offset up to the result's high watermark. For a short time after a leader has
+        changed or restarted, the high watermark may be too low. ``out_of_range`` overrides the policy of the consumer.
+        Messages of open and aborted transactions are included, as in all consumers before 0.11.
 
         Raises `OffsetOutOfRange`, `UnknownTopicOrPartition`, `TopicNotAuthorized`, `TimedOut`, `Unreachable`,
-        `CorruptData` (the batch at the requested offset is damaged) and others; if some of several partitions failed,
-        `PartialFailure` with the results of the others.
+        `CorruptData` (the batch at the requested offset is damaged) and others; if several partitions were requested
+        and some failed, `PartialFailure` with the results of the others.
         """
         if max_bytes < 1 or min_bytes < 0 or max_wait_ms < 0:
             raise UsageError("fetch", "max_bytes must be at least 1, min_bytes and max_wait_ms at least 0")
@@ -121,15 +122,16 @@ class SimpleConsumer:
     def get_offsets_before(
         self, partitions: Iterable[TopicPartition], time: int, max_offsets: int = 1
     ) -> Mapping[TopicPartition, tuple[int, ...]]:
-        """Returns offsets from which everything after ``time`` (milliseconds since 1970) can be read, descending, at
-        most ``max_offsets`` of each partition.
+        """Returns for each partition at most ``max_offsets`` offsets, in descending order. A consumer that starts at
+        one of them reads all messages after ``time`` (milliseconds since 1970).
 
         Like Kafka 0.10.2, it returns the first offsets of segments that were last written at or before that time, and
-        the log's end if the time is not in the past. For `LATEST` (-1) the time is after all messages, for `EARLIEST`
-        (-2) only the log's first offset is returned. The result is empty if every segment was written later.
+        the log's end if the time is not in the past. If ``time`` is `LATEST` (-1), it counts as later than all
+        messages; if it is `EARLIEST` (-2), only the log's first offset is returned. A partition's result is empty if
+        all of its segments were last written after ``time``.
 
-        Brokers from 4.0 on do not list segments. They return only the latest or the earliest offset; for any other time
-        the method raises `UnsupportedOperation`. It also raises the errors of `fetch`.
+        Brokers since 4.0 do not report the offsets of segments, only the latest and the earliest offset; for any other
+        time the method raises `UnsupportedOperation`. It also raises the errors of `fetch`.
         """
         if max_offsets < 1:
             raise UsageError("offsets before a time", "max_offsets must be at least 1")
@@ -159,10 +161,10 @@ class SimpleConsumer:
         coordinator: Address | str | None = None,
     ) -> Mapping[TopicPartition, Offset]:
         """Returns the group's committed offsets: `Committed` or `Absent` for each of ``partitions``, or all committed
-        offsets if it is None.
+        offsets if ``partitions`` is None.
 
-        It reads from the group's coordinator, or from the given ``coordinator`` (``host:port``) and no other. Until the
-        timeout it retries while the coordinator is loading or moves.
+        It reads from the group's coordinator; if ``coordinator`` (``host:port``) is given, it reads only from this
+        server. While the coordinator is loading or moves to another broker, it retries until the timeout.
 
         Raises `CoordinatorLoadInProgress`, `NotCoordinator`, `TimedOut`, `Unreachable`, `NotAuthorized` and others;
         `PartialFailure` if some partitions could not be read.
@@ -186,11 +188,11 @@ class SimpleConsumer:
         *,
         coordinator: Address | str | None = None,
     ) -> None:
-        """Commits the next offsets to consume. It commits to the group's coordinator, or to the given ``coordinator``
-        and no other. The last commit wins, even if it is lower.
+        """Commits for each partition the offset of the next message to consume. It commits to the group's coordinator;
+        if ``coordinator`` is given, it commits only to this server. A commit also overwrites a higher committed offset.
 
-        Raises the errors of `fetch_offsets`, and `GroupActive` if the group has members, because only they may commit.
-        After `TimedOut` and `Unreachable` the commit may have succeeded.
+        Raises the errors of `fetch_offsets`, and `GroupActive` if the group has members, because then only its members
+        may commit. If the method raises `TimedOut` or `Unreachable`, the commit may have succeeded.
         """
         if not offsets:
             return
@@ -204,7 +206,7 @@ class SimpleConsumer:
     # --- lifecycle -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Closes the connections. Calls that are running in other threads raise `Unreachable`."""
+        """Closes the connections. Calls in progress in other threads raise `Unreachable`."""
         with self._closing:
             if self._closed:
                 return
@@ -224,7 +226,7 @@ class SimpleConsumer:
         await asyncio.gather(self._client.close(), self._offset_managers.close())
 
     def _run(self, call: Callable[[float], Awaitable[T]], wait_ms: int = 0) -> T:
-        """Runs a call in the loop with a deadline and waits for it."""
+        """Runs a call with a deadline in the event loop, and waits for its result."""
         if self._closed:
             raise UsageError("this consumer", "it is closed")
         seconds = (self._config.timeout_ms + wait_ms) / 1000
@@ -239,8 +241,8 @@ class SimpleConsumer:
 
 
 def _decode(read: ReadResult | OffsetMgrError) -> FetchResult | OffsetMgrError:
-    """Decodes the records of a slice from the requested offset on. It returns the records before a damaged batch; only
-    a fetch that begins at the damaged batch fails."""
+    """Decodes the records of a slice from the requested offset on. If a batch is damaged, it returns the records before
+    this batch; it returns an error only if there are none."""
     if isinstance(read, OffsetMgrError):
         return read
     records: list[Record] = []
@@ -256,8 +258,8 @@ def _decode(read: ReadResult | OffsetMgrError) -> FetchResult | OffsetMgrError:
 
 
 def _all_or_raise(what: str, outcomes: Mapping[TopicPartition, T | OffsetMgrError]) -> dict[TopicPartition, T]:
-    """Returns the outcomes if no partition failed. Otherwise raises `PartialFailure`, or the error itself if there is
-    only one partition."""
+    """Returns the outcomes if no partition failed. Otherwise raises `PartialFailure`, or the partition's own error if
+    only one partition was requested."""
     failures = {tp: outcome for tp, outcome in outcomes.items() if isinstance(outcome, OffsetMgrError)}
     successes = {tp: outcome for tp, outcome in outcomes.items() if not isinstance(outcome, OffsetMgrError)}
     if failures:

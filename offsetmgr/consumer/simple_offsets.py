@@ -1,4 +1,4 @@
-"""`OffsetManagers`: reads and commits offsets for `SimpleConsumer`, with asyncio in the thread of its connection."""
+"""`OffsetManagers`: reads and commits offsets for `SimpleConsumer`, in the consumer's event loop."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from offsetmgr.kafka.protocol.requests import MANAGER_API_VERSIONS, FetchedGroup
 
 
 class OffsetManagers:
-    """Sends requests to the coordinators of groups: the coordinators that the servers in ``bootstrap`` report, or one
-    that the caller names.
+    """Sends requests to the coordinators of groups. A coordinator is the one that the servers in ``bootstrap`` report,
+    or a server that the caller names.
 
-    ``bootstrap`` are brokers or offset managers. Use it within one event loop.
+    ``bootstrap`` are brokers or offset managers. All methods must run in the same event loop.
     """
 
     def __init__(self, bootstrap: str, security: Security) -> None:
@@ -36,7 +36,7 @@ class OffsetManagers:
     async def fetch(
         self, group: str, partitions: Sequence[TopicPartition] | None, coordinator: Address | None, deadline: float
     ) -> FetchedGroup:
-        """Returns the committed offsets. Raises `OffsetMgrError` if the request for the whole group failed."""
+        """Returns the committed offsets. Raises `OffsetMgrError` if the request failed for all partitions."""
         found = (await self._client_of(coordinator).fetch({group: partitions}, deadline))[group]
         if isinstance(found, OffsetMgrError):
             raise found
@@ -49,8 +49,8 @@ class OffsetManagers:
         coordinator: Address | None,
         deadline: float,
     ) -> dict[TopicPartition, OffsetMgrError | None]:
-        """Returns each partition's error, None for a committed one. Raises `GroupActive` if the group has members, and
-        `OffsetMgrError` if the whole request failed."""
+        """Returns the error of each partition, or None if the partition was committed. Raises `GroupActive` if the
+        group has members, and `OffsetMgrError` if the request failed for all partitions."""
         client = self._client_of(coordinator)
         loop = asyncio.get_running_loop()
         wait_s = min(deadline, loop.time() + UNKNOWN_TOPIC_TIMEOUT_S)
@@ -61,9 +61,10 @@ class OffsetManagers:
             try:
                 outcomes |= await client.commit(group, pending, deadline)
             except NotAMember as error:
-                hint = "only the members of a group with members may commit; stop them first"
+                hint = "while a group has members, only they may commit; stop the members first"
                 raise GroupActive(error.what, error.why, hint) from None
-            # A coordinator that has just started may not know a topic yet that other brokers know.
+            # A coordinator that has just started may not have the metadata of a topic yet, although other brokers have
+            # it.
             unknown = [tp for tp in pending if isinstance(outcomes.get(tp), UnknownTopicOrPartition)]
             if unknown and loop.time() + retries.next_pause_s >= wait_s and not retries.exhausted:
                 known = await find_leaders(client, unknown, deadline)

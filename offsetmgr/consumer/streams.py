@@ -1,11 +1,12 @@
 """`MessageStream`: delivers messages to a reader. `StreamState`: the delivered, finished and waiting messages of each
 partition.
 
-One lock guards the whole state, so that delivery stops at the same moment for all streams. The module performs no I/O.
+One lock guards the state of all streams, so that delivery stops in all of them at the same moment. The module performs
+no I/O.
 
-A message is finished when its reader requests the next one from the stream, or commits. Until then it is the reader's
-current message. Only finished messages are committed automatically, so if a process dies, messages are reprocessed and
-none is lost. (The old consumer counts a message as consumed when it delivers it.)
+A message is finished when its reader requests the next message from the stream, or commits. Until then it is the
+reader's current message. Automatic commits include only finished messages. Therefore, if a process dies, some messages
+may be reprocessed, but none is lost. (The old consumer counts a message as consumed when it delivers it.)
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Offset, TopicPartition
 
 _LEASE_CHECK_INTERVAL_S: Final = 0.05
-"""The interval at which a reader that waits for a valid lease checks it."""
+"""How often a reader that waits for a valid lease checks the lease."""
 
 
 class _ThreadTokens(threading.local):
     """An object that identifies the calling thread. `threading.get_ident` is not enough, because a new thread may get
-    the number of an ended one."""
+    the identifier of a thread that has ended."""
 
     def __init__(self) -> None:
         self.token = object()
@@ -36,7 +37,7 @@ _TOKENS: Final = _ThreadTokens()
 
 
 class StreamMessage(NamedTuple):
-    """One message. ``timestamp_ms`` is in milliseconds since 1970, None if the message has no timestamp."""
+    """One message. ``timestamp_ms`` is in milliseconds since 1970, or None if the message has no timestamp."""
 
     topic: str
     partition: int
@@ -49,13 +50,13 @@ class StreamMessage(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class PartitionProgress:
-    """The progress of one owned partition. Each position is the offset of the next message.
+    """The progress of one owned partition. A position is the offset of the next message.
 
-    ``fetched`` is the position after the messages in the stream, ``delivered`` the position after those that readers
-    have received, and ``finished`` the position that may be committed. ``known`` is the store's offset at the last read
-    or write. ``committed_at`` is the time of this member's last commit (seconds of the monotonic clock), or None.
-    ``gap`` is a gap in the log, as its first offset and the offset after it: once all messages before it are finished,
-    the offset after it may be committed.
+    ``fetched`` is the position after the last message in the stream, ``delivered`` the position after the last message
+    that a reader has received, and ``finished`` the position that may be committed. ``known`` is the store's offset as
+    this consumer last read or wrote it. ``committed_at`` is the time of this member's last commit (seconds of the
+    monotonic clock), or None. ``gap`` is a gap in the log, given by its first offset and the offset after the gap: once
+    all messages before the gap are finished, the offset after the gap may be committed.
     """
 
     partition: TopicPartition
@@ -81,7 +82,7 @@ class StreamState:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
-        """Notified when a message is finished or the partitions change."""
+        """Notified when a message is finished or the set of owned partitions changes."""
         self._owned: dict[TopicPartition, PartitionProgress] = {}
         self._streams: list[MessageStream] = []
         self._may_deliver: Callable[[], bool] = lambda: False
@@ -89,7 +90,8 @@ class StreamState:
         self.closed = False
 
     def stream(self, topic: str | None) -> MessageStream:
-        """Returns a new stream. If ``topic`` is None, the stream mixes the topics of a pattern."""
+        """Returns a new stream. If ``topic`` is None, the stream receives the messages of all topics that match a
+        pattern."""
         stream = MessageStream(self, topic)
         self._streams.append(stream)
         return stream
@@ -102,7 +104,8 @@ class StreamState:
         return self._may_deliver()
 
     def set_delivery_check(self, may_deliver: Callable[[], bool]) -> None:
-        """Sets the function that is called before each delivery; a message is delivered only if it returns True."""
+        """Sets the function that is called before each delivery; a message is delivered only if the function returns
+        True."""
         with self.lock:
             self._may_deliver = may_deliver
 
@@ -123,7 +126,7 @@ class StreamState:
             return dict(self._owned)
 
     def enqueue(self, progress: PartitionProgress, messages: Iterable[StreamMessage]) -> None:
-        """Puts messages into the partition's stream in order. Skips messages that it already contains."""
+        """Appends messages to the partition's stream. Skips messages that were appended before."""
         with self.lock:
             if progress.stopped:
                 return
@@ -139,9 +142,9 @@ class StreamState:
     def move_position(self, progress: PartitionProgress, offset: int) -> None:
         """Continues at ``offset``, because the log does not contain the next position.
 
-        If ``offset`` is larger than the position, the start of the log has advanced past it, and waiting messages stay
-        valid. If it is smaller, the topic was recreated: the waiting messages and a reader's current message belong to
-        another log and are discarded.
+        If ``offset`` is not below the present position, the start of the log has advanced beyond that position, and
+        waiting messages stay valid. If ``offset`` is below the present position, the topic was recreated: the waiting
+        messages and a reader's current message belong to the deleted topic's log and are discarded.
         """
         with self.lock:
             if offset >= progress.fetched:
@@ -159,7 +162,8 @@ class StreamState:
 
     def stop(self, partitions: Collection[TopicPartition], timeout_s: float) -> list[PartitionProgress]:
         """Stops the delivery of these partitions at once. Waits up to ``timeout_s`` seconds until the readers have
-        finished their current messages. Returns the progress of the partitions, which stay until `remove`."""
+        finished their current messages. Returns the progress of the partitions, which remain owned until `remove` is
+        called."""
         with self.lock:
             found = [self._owned[tp] for tp in partitions if tp in self._owned]
             for progress in found:
@@ -183,7 +187,8 @@ class StreamState:
             return removed
 
     def is_current(self, progress: PartitionProgress) -> bool:
-        """Returns whether the partition still has this progress: it was neither removed nor added again since."""
+        """Returns whether this is still the partition's progress. Returns False once the partition has been removed,
+        even if it was added again."""
         with self.lock:
             return self._owned.get(progress.partition) is progress
 
@@ -202,12 +207,12 @@ class StreamState:
                     stream.current = None
 
     def positions(self, owned: Iterable[PartitionProgress]) -> dict[TopicPartition, int]:
-        """Returns the offset of each partition that may be committed now."""
+        """Returns for each partition the offset that may be committed now."""
         with self.lock:
             return {progress.partition: progress.finished for progress in owned}
 
     def committable(self) -> Mapping[TopicPartition, PartitionProgress]:
-        """Returns the progress of all partitions that are not being stopped."""
+        """Returns the progress of all partitions for which `stop` has not been called."""
         with self.lock:
             return {tp: progress for tp, progress in self._owned.items() if not progress.stopped}
 
@@ -250,9 +255,9 @@ class MessageStream:
     """Delivers the messages of the partitions that this stream owns, in order within each partition. Only one thread
     may read it at a time.
 
-    As an iterator it waits for the next message. It ends when the consumer is shut down. If the consumer has a
-    ``consumer_timeout_ms``, it also ends if no message arrives for that time, and can then be iterated again. It raises
-    the error that stopped the consumer.
+    An iterator over the stream waits for the next message, and ends when the consumer is shut down. If
+    ``consumer_timeout_ms`` is set, the iterator also ends when no message has arrived for that time; the stream can
+    then be iterated again. If an error has stopped the consumer, the iterator raises this error.
     """
 
     timeout_s: float | None = None
@@ -280,8 +285,9 @@ class MessageStream:
         return message
 
     def get(self, timeout_s: float | None = None) -> StreamMessage | None:
-        """Returns the next message; None if none arrives within the timeout, or if the stream has ended (`closed`). The
-        call also marks the previous message as finished. Raises the error that stopped the consumer."""
+        """Returns the next message, or None if no message arrives within the timeout or the stream has ended
+        (`closed`). The call also marks the previous message as finished. If an error has stopped the consumer, raises
+        this error."""
         state = self._state
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with state.lock:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from offsetmgr.core.error_code import ErrorCode
+
 if TYPE_CHECKING:
     from offsetmgr.core.model import LogRange, TopicPartition
 
@@ -19,12 +21,11 @@ class OffsetMgrError(Exception):
     """The base class of all errors that offsetmgr raises on purpose.
 
     ``what`` names the object or operation that failed, ``why`` gives the reason if it is known, and ``hint`` proposes
-    an action. ``code`` and ``name`` are the error code of Kafka's protocol and its name, or None. ``retriable`` is True
-    if the same call may succeed later without any other change.
+    an action. ``code`` is the error code of Kafka's protocol, or None. ``retriable`` is True if the same call may
+    succeed later without any other change.
     """
 
-    code: ClassVar[int | None] = None
-    name: ClassVar[str | None] = None
+    code: ClassVar[ErrorCode | None] = None
     retriable: ClassVar[bool] = False
 
     def __init__(self, what: str, why: str = "", hint: str = "") -> None:
@@ -35,6 +36,11 @@ class OffsetMgrError(Exception):
 
     def __str__(self) -> str:
         return f"{self.what}: {self.why}" if self.why else self.what
+
+    @property
+    def name(self) -> str | None:
+        """The name of ``code`` in Kafka's protocol."""
+        return None if self.code is None else self.code.name
 
 
 # --- invalid calls -----------------------------------------------------------------------------------
@@ -72,8 +78,7 @@ class Unreachable(OffsetMgrError):
 class TimedOut(OffsetMgrError):
     """The server was reached but did not answer within the timeout (REQUEST_TIMED_OUT)."""
 
-    code = 7
-    name = "REQUEST_TIMED_OUT"
+    code = ErrorCode.REQUEST_TIMED_OUT
     retriable = True
 
 
@@ -85,22 +90,19 @@ class SessionExpired(OffsetMgrError):
 class AuthenticationFailed(OffsetMgrError):
     """The server rejected the credentials (SASL_AUTHENTICATION_FAILED)."""
 
-    code = 58
-    name = "SASL_AUTHENTICATION_FAILED"
+    code = ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
 class NotAuthorized(OffsetMgrError):
     """The client is authenticated but not authorized (GROUP_AUTHORIZATION_FAILED, TOPIC_..., NoAuth of ZooKeeper)."""
 
-    code = 30
-    name = "GROUP_AUTHORIZATION_FAILED"
+    code = ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
 class TopicNotAuthorized(NotAuthorized):
     """The client is authorized for the group but not for this topic (TOPIC_AUTHORIZATION_FAILED)."""
 
-    code = 29
-    name = "TOPIC_AUTHORIZATION_FAILED"
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 class ServerError(OffsetMgrError):
@@ -120,32 +122,28 @@ class ServerError(OffsetMgrError):
 class CoordinatorLoadInProgress(OffsetMgrError):
     """The coordinator is still loading the group's offsets (COORDINATOR_LOAD_IN_PROGRESS)."""
 
-    code = 14
-    name = "COORDINATOR_LOAD_IN_PROGRESS"
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     retriable = True
 
 
 class CoordinatorNotAvailable(OffsetMgrError):
     """No coordinator is available for the group (COORDINATOR_NOT_AVAILABLE)."""
 
-    code = 15
-    name = "COORDINATOR_NOT_AVAILABLE"
+    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     retriable = True
 
 
 class NotCoordinator(OffsetMgrError):
     """The server is not the group's coordinator (NOT_COORDINATOR)."""
 
-    code = 16
-    name = "NOT_COORDINATOR"
+    code = ErrorCode.NOT_COORDINATOR
     retriable = True
 
 
 class UnknownTopicOrPartition(OffsetMgrError):
     """The topic or partition does not exist (UNKNOWN_TOPIC_OR_PARTITION)."""
 
-    code = 3
-    name = "UNKNOWN_TOPIC_OR_PARTITION"
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class OffsetOutOfRange(OffsetMgrError):
@@ -154,8 +152,7 @@ class OffsetOutOfRange(OffsetMgrError):
     ``log_range`` is the range of the log at that moment; None if unknown.
     """
 
-    code = 1
-    name = "OFFSET_OUT_OF_RANGE"
+    code = ErrorCode.OFFSET_OUT_OF_RANGE
 
     def __init__(self, what: str, why: str = "", hint: str = "", *, log_range: LogRange | None = None) -> None:
         super().__init__(what, why, hint)
@@ -165,15 +162,13 @@ class OffsetOutOfRange(OffsetMgrError):
 class OffsetMetadataTooLarge(OffsetMgrError):
     """The metadata of the commit is longer than the server's limit (OFFSET_METADATA_TOO_LARGE)."""
 
-    code = 12
-    name = "OFFSET_METADATA_TOO_LARGE"
+    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
 
 
 class GroupNotFound(OffsetMgrError):
     """The group does not exist in this store (GROUP_ID_NOT_FOUND)."""
 
-    code = 69
-    name = "GROUP_ID_NOT_FOUND"
+    code = ErrorCode.GROUP_ID_NOT_FOUND
 
 
 class GroupActive(OffsetMgrError):
@@ -184,8 +179,7 @@ class GroupActive(OffsetMgrError):
     are group locks of offsetmgr, the hint explains that.
     """
 
-    code = 68
-    name = "NON_EMPTY_GROUP"
+    code = ErrorCode.NON_EMPTY_GROUP
 
     def __init__(
         self, what: str, why: str = "", hint: str = "", *, members: tuple[str, ...] = (), lock_ends_s: float = 0
@@ -204,8 +198,7 @@ class LockLost(OffsetMgrError):
     """The membership that serves as the group lock ended before the write (ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID,
     FENCED_INSTANCE_ID)."""
 
-    code = 22
-    name = "ILLEGAL_GENERATION"
+    code = ErrorCode.ILLEGAL_GENERATION
     retriable = True
 
 
@@ -213,8 +206,7 @@ class Superseded(LockLost):
     """Another process joined the group under the same instance id and replaced this one (FENCED_INSTANCE_ID,
     KIP-345)."""
 
-    code = 82
-    name = "FENCED_INSTANCE_ID"
+    code = ErrorCode.FENCED_INSTANCE_ID
     retriable = False
 
 
@@ -222,8 +214,7 @@ class InvalidRequest(OffsetMgrError):
     """A client sent bytes that are not a request of Kafka's protocol (INVALID_REQUEST). The server closes the
     connection, as a broker does."""
 
-    code = 42
-    name = "INVALID_REQUEST"
+    code = ErrorCode.INVALID_REQUEST
 
 
 # --- data rules --------------------------------------------------------------------------------------

@@ -39,6 +39,10 @@ class StoreIdentity:
     former: tuple[str, ...] = ()
 
 
+CommitErrors = dict[TopicPartition, OffsetMgrError | None]
+"""The error of each partition of a commit; None if it succeeded."""
+
+
 class PartitionKinds(Enum):
     """The kinds of partitions that a store can hold."""
 

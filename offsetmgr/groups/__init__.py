@@ -1,9 +1,9 @@
 """The everyday commands as library calls: reset, set, copy, rename, import, delete, lag, diff, describe.
 
-The calls return values, and the command line prints them. They use the `OffsetStore` and `Cluster` protocols and no
-concrete store.
+The functions return values; the command line prints them. The functions depend on the `OffsetStore` and `Cluster`
+protocols, not on a concrete store.
 
-Ordering contract of every edit: first plan it (read and decide), then write and fsync the before-images, then edit the
-store, with each change conditional on its before-image. So the file of before-images contains exactly what the edit
-replaced.
+Ordering contract of every edit: the edit is planned, then its before-images are written and fsynced, then the store is
+edited. Each change is conditional on its before-image, so the file of before-images contains exactly the values that
+the edit replaced.
 """

@@ -17,8 +17,8 @@ from offsetmgr.stores.cross_cluster_check import with_origin
 
 
 def new_path(directory: Path, operation: str, taken_at_ms: int) -> Path:
-    """Returns a path for a new file in ``directory``: its name has the time (UTC, with milliseconds), the operation and
-    the process id."""
+    """Returns a path for a new file in ``directory``. The file name consists of the time (UTC, with milliseconds), the
+    operation and the process id."""
     at = datetime.fromtimestamp(taken_at_ms / 1000, UTC)
     stamp = f"{at:%Y%m%dT%H%M%S}.{taken_at_ms % 1000:03}Z"
     return directory / f"{stamp}-{operation.replace(' ', '-')}-{os.getpid()}.avro"
@@ -27,9 +27,10 @@ def new_path(directory: Path, operation: str, taken_at_ms: int) -> Path:
 def header_for(
     store: OffsetStore, tool_version: str = "", topic_ids: Mapping[str, str] | None = None
 ) -> SnapshotHeader:
-    """Returns the header of a snapshot or of before-images of ``store``. ``topic_ids`` are the ids of its topics.
+    """Returns the header for a snapshot of ``store``, or for a file of its before-images. ``topic_ids`` maps the topics
+    of the store to their ids.
 
-    Raises the errors of `OffsetStore.identity`.
+    Raises any error from `OffsetStore.identity`.
     """
     identity = store.identity()
     header = SnapshotHeader.new(store.uri, identity.kind, identity.id, tool_version)
@@ -37,9 +38,9 @@ def header_for(
 
 
 def write_images(path: Path, plan: EditPlan, header: SnapshotHeader) -> None:
-    """Writes the values before and after each change of ``plan``; the file is durable when this returns.
+    """Writes the values before and after each change of ``plan``. When the function returns, the file is durable.
 
-    Raises `UsageError` if ``path`` exists, `OffsetMgrError` if it cannot be written.
+    Raises `UsageError` if ``path`` exists, and `OffsetMgrError` if the file cannot be written.
     """
 
     def groups() -> Iterator[tuple[str, list[PlannedChange]]]:
@@ -67,7 +68,7 @@ def write_images(path: Path, plan: EditPlan, header: SnapshotHeader) -> None:
 
 
 def holds_images(path: Path) -> bool:
-    """Returns whether ``path`` is a file of before-images. (Its import undoes the edit.)"""
+    """Returns whether ``path`` is a file of before-images. (Importing such a file undoes the edit.)"""
     try:
         with path.open("rb") as stream:
             return is_images(stream)
@@ -76,6 +77,7 @@ def holds_images(path: Path) -> bool:
 
 
 def load_images(path: Path) -> Iterator[GroupImages]:
-    """Yields the before-images in a file, one group at a time. Raises `MalformedData` before the first group."""
+    """Yields the before-images in a file, one group at a time. The whole file is checked first: if it is damaged,
+    `MalformedData` is raised before any group is yielded."""
     with path.open("rb") as stream:
         yield from read_images(stream, what=f"before-images {path}")

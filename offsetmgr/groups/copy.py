@@ -37,9 +37,10 @@ def plan_copy(
 
 
 def verify_copy(source: OffsetStore, group: str, target: OffsetStore, name: str) -> int:
-    """Reads both groups again and compares all their partitions; returns the number compared.
+    """Reads both groups again and compares every partition of the original with the copy; returns the number of these
+    partitions.
 
-    Raises `Conflict` if the copy differs from the original, and the errors of the reads.
+    Raises `Conflict` if the copy differs from the original, and any error from reading the groups.
     """
     original, copied = source.fetch(group), target.fetch(name)
     for tp in sorted({*original, *copied}):
@@ -52,8 +53,9 @@ def verify_copy(source: OffsetStore, group: str, target: OffsetStore, name: str)
         ):
             raise Conflict(
                 f"copy of group {group!r} in {name!r}",
-                f"{tp} is {_offset_text(actual)} in the copy and {_offset_text(expected)} in the original (kept)",
-                "find out whether a client commits to one of them",
+                f"{tp} is {_offset_text(actual)} in the copy and {_offset_text(expected)} in the original; "
+                "the original was kept",
+                "find out whether a client commits to one of the two groups",
                 actual=actual,
             )
     return len(original)

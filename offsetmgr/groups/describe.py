@@ -19,8 +19,8 @@ GROUPS_AT_ONCE: Final = 500
 """The number of groups whose members are requested together."""
 
 DescribeGroups: TypeAlias = Callable[[Iterable[str]], Mapping[str, GroupDescription | OffsetMgrError]]
-"""Returns the state and the live members of groups, as the coordinators of a Kafka cluster or the registry in ZooKeeper
-know them. The state of an unknown group is DEAD."""
+"""Returns the state and the live members of groups, from the group coordinators of a Kafka cluster or from the consumer
+registry in ZooKeeper. An unknown group has the state DEAD."""
 
 
 class DescribedPartition(NamedTuple):
@@ -51,10 +51,10 @@ def describe(
     *,
     newer: OffsetStore | None = None,
 ) -> Iterator[DescribedGroup]:
-    """Yields the groups in the order of ``groups``. Without a cluster the log ranges, and so the lag, are unknown.
-    ``newer`` is as in `offsetmgr.groups.lag.lag`.
+    """Yields the described groups in the order of ``groups``. Without a ``cluster``, the log ranges and the lag are
+    unknown. ``newer`` has the same meaning as in `offsetmgr.groups.lag.lag`.
 
-    The error of a group that neither the store nor ``describe_groups`` knows is `GroupNotFound`.
+    If neither the store nor ``describe_groups`` knows a group, the group's ``error`` is `GroupNotFound`.
     """
     names = list(dict.fromkeys(groups))
     remaining = iter(names)
@@ -72,7 +72,7 @@ def describe(
         owners = {tp: member for member in description.members for tp in member.partitions}
         unowned = [tp for tp in owners if topics.matches(tp) and tp not in {row.partition for row in found.rows}]
         rows = found.rows + _uncommitted(found.group, cluster, unowned)
-        # Brokers of 0.8.2 have no group membership, so they cannot report a missing group.
+        # Brokers of Kafka 0.8.2 track no group members, so their answer does not show whether a group exists.
         unseen = description.state == "DEAD" or not (description.membership or description.members)
         if unseen and not rows and not _known(store, found.group):
             missing = GroupNotFound(
@@ -85,7 +85,8 @@ def describe(
 
 
 def require_idle(describe_groups: DescribeGroups, groups: Iterable[str], what: str) -> None:
-    """Raises `GroupActive` with the members of the first group that has any, and the errors of ``describe_groups``."""
+    """Raises `GroupActive` if a group has members, and the error of a group that ``describe_groups`` could not
+    describe."""
     for group, description in describe_groups(list(groups)).items():
         if isinstance(description, OffsetMgrError):
             raise description
@@ -93,11 +94,11 @@ def require_idle(describe_groups: DescribeGroups, groups: Iterable[str], what: s
             raise _active(f"{what} of group {group!r}", description)
 
 
-def refuse_active(describe_groups: DescribeGroups, plans: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
-    """Yields the plans, and marks those whose group has members.
+def reject_active(describe_groups: DescribeGroups, plans: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
+    """Yields the plans, and sets the ``problem`` of each plan whose group must not be edited now.
 
-    The problem of such a plan is `GroupActive`, because the members would overwrite the edit with their next commit. If
-    the members of a group are unknown, the error of the request is its problem.
+    If a group has members, its problem is `GroupActive`, because the next commit of the members would overwrite the
+    edit. If the members could not be determined, the problem is the error of that request.
     """
     remaining = iter(plans)
     while batch := list(islice(remaining, GROUPS_AT_ONCE)):
@@ -126,7 +127,7 @@ def _known(store: OffsetStore, group: str) -> bool:
 
 
 def _uncommitted(group: str, cluster: Cluster | None, partitions: list[TopicPartition]) -> list[LagRow]:
-    """Returns the rows of owned partitions without a commit, whose lag is unknown."""
+    """Returns the rows of partitions that have an owner but no commit. The lag of these partitions is unknown."""
     logs = cluster.log_ranges(partitions) if cluster is not None and partitions else {}
     return [uncommitted(group, tp, logs.get(tp)) for tp in partitions]
 

@@ -16,9 +16,9 @@ from offsetmgr.groups.topic_matches import TopicMatches
 class OffsetDifference(NamedTuple):
     """A difference between the stores, or a partition that could not be compared.
 
-    ``kind`` is ``only-left``, ``only-right``, ``offset``, ``metadata``, ``leader-epoch`` or ``unreadable`` (then
-    ``error`` is the reason, and the side that could not be read is None). ``partition`` is None if the whole group
-    could not be read.
+    ``kind`` is ``only-left``, ``only-right``, ``offset``, ``metadata``, ``leader-epoch`` or ``unreadable``. If it is
+    ``unreadable``, ``error`` is the reason, and ``left`` or ``right`` is None for the store that could not be read.
+    ``partition`` is None if the whole group could not be read.
     """
 
     group: str
@@ -36,10 +36,10 @@ def diff(
     topics: TopicSelection = ALL_TOPICS,
     topic_matches: TopicMatches | None = None,
 ) -> Iterator[OffsetDifference]:
-    """Yields the differences of ``groups`` in their order, sorted by partition.
+    """Yields the differences between the stores in the order of ``groups``, and sorted by partition within a group.
 
-    A field that only one of the stores can keep (metadata, leader epoch) is not compared. ``topic_matches`` records the
-    groups that were read.
+    A field that only one of the stores can hold (metadata, leader epoch) is not compared. If ``topic_matches`` is
+    given, the partitions of all groups are recorded in it.
     """
     for_left, for_right = tee(groups)
     capabilities = (left.capabilities, right.capabilities)

@@ -24,16 +24,16 @@ CONSUMER_OFFSETS: Final = "__consumer_offsets"
 
 @dataclass(slots=True)
 class TopicDirectories:
-    """The directories of an offsets topic by partition number, on the disks of all brokers."""
+    """The partition directories of an offsets topic on the disks of all brokers, by partition number."""
 
     topic: str
     partitions: dict[int, list[Path]] = field(default_factory=dict)
     transactions: dict[int, list[Path]] = field(default_factory=dict)
     log_dirs: list[Path] = field(default_factory=list)
     named: bool = False
-    """Whether the caller named directories of single partitions. Then no other partitions are expected."""
+    """Whether the caller named directories of single partitions. If so, a missing partition is not an error."""
     empty: list[Path] = field(default_factory=list)
-    """Log directories without any partition, for example a disk that is not mounted."""
+    """Log directories without any partition, for example the mount point of a disk that is not mounted."""
 
     @property
     def complete(self) -> bool:
@@ -49,11 +49,11 @@ class TopicDirectories:
 
 
 def find_topic_directories(directories: Sequence[Path], topic: str = CONSUMER_OFFSETS) -> TopicDirectories:
-    """Returns the partition directories of ``topic`` in these directories, which are log directories of brokers or
-    directories of single partitions. The latter may belong to another topic.
+    """Returns the partition directories of ``topic``. Each of ``directories`` is a broker's log directory, or the
+    directory of a single partition. If all of them are partition directories of one other topic, that topic is used.
 
-    A directory counts once, even if several paths lead to it. Raises `UsageError` if there is no partition, or if the
-    directories belong to several topics; `FileFailure`, `UnsupportedOperation`.
+    A directory is used once, even if several paths lead to it. Raises `UsageError` if no partition is found, or if the
+    partition directories belong to several topics. Also raises `FileFailure` and `UnsupportedOperation`.
     """
     builder = _LayoutBuilder(topic)
     for directory in dict.fromkeys(directories):
@@ -96,18 +96,21 @@ class _LayoutBuilder:
             self._add(sources.transactions, number, path)
         for topic, found in self._single.items():
             if (sources.partitions or len(self._single) > 1) and topic != sources.topic:
-                raise UsageError(f"directory {found[0][1]}", f"is of topic {topic}, others are of {sources.topic}")
+                raise UsageError(
+                    f"directory {found[0][1]}",
+                    f"is of topic {topic}, other directories are of topic {sources.topic}",
+                )
             sources.topic, sources.named = topic, True
             for number, path in found:
                 self._add(sources.partitions, number, path)
         if not sources.partitions:
             where = ", ".join(map(str, directories))
-            hint = f"as in {sources.topic}-0; or name a partition's directory"
+            hint = f"name a directory that contains {sources.topic}-0 or the like, or the directory of a partition"
             raise UsageError(where, f"holds no directory of topic {sources.topic}", hint)
         return sources
 
     def _add(self, found: dict[int, list[Path]], number: int, directory: Path) -> None:
-        """Adds a directory, unless another path to it was added before."""
+        """Adds a directory, unless it was already added under another path."""
         real = directory.resolve()
         if real not in self._known:
             self._known.add(real)
@@ -140,7 +143,8 @@ class DiskLogs:
         return f"log:{','.join(map(str, self.sources.log_dirs))}"
 
     def log_origin(self) -> LogOrigin:
-        """Returns the cluster id in ``meta.properties`` of the log directories, or an unnamed origin."""
+        """Returns an origin with the cluster id in ``meta.properties`` of the log directories, or `UNNAMED` if there is
+        none."""
         found = cluster_id(self.sources)
         if found is None:
             return replace(UNNAMED, how="no meta.properties in the log dirs names a cluster id")
@@ -156,11 +160,14 @@ class DiskLogs:
 
 
 def report_problems(sources: TopicDirectories, listener: RecoveryListener) -> None:
-    """Reports problems before the read: a running broker that uses a directory, and missing partitions."""
+    """Reports the problems that are known before the logs are read: a running broker that uses a directory, and missing
+    partitions."""
     for log_dir in sources.log_dirs:
         found = detect_broker(log_dir)
         if found.use is Use.RUNNING:
-            listener.note(f"mind: {log_dir}: {found}: the result may lack offsets that it writes from now on")
+            listener.note(
+                f"warning: {log_dir}: {found}: the result may lack offsets that the broker writes from now on"
+            )
     for error in missing_directories(sources):
         listener.error(error)
     if sources.named and (missing := sources.missing):
@@ -172,11 +179,13 @@ def report_problems(sources: TopicDirectories, listener: RecoveryListener) -> No
 def missing_directories(sources: TopicDirectories) -> list[OffsetMgrError]:
     """Returns an error for each log directory without partitions, and one for missing partitions below the largest.
 
-    If the caller named directories of single partitions, other partitions are not expected.
+    If the caller named directories of single partitions, missing partitions are not an error.
     """
     found = [
         OffsetMgrError(
-            f"directory {directory}", "holds no partition of any topic", "is its disk mounted? Else leave it out"
+            f"directory {directory}",
+            "holds no partition of any topic",
+            "check that its disk is mounted; if it is, leave this directory out",
         )
         for directory in sources.empty
     ]

@@ -1,8 +1,8 @@
 """Reads committed offsets from the directories of a stopped Kafka cluster, in parallel, and merges the groups.
 
 `disk_layout` finds the directories, and `replica_choice` selects one of several replicas. This module writes nothing.
-Notes and errors go to a `RecoveryListener`. An error concerns one directory or one partition, and the others are still
-read (data rule "absent is not zero").
+Notes and errors go to a `RecoveryListener`. An error affects only one directory or partition; the others are still read
+(data rule "absent is not zero").
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _SHOWN: Final = 5
 
 
 class Expiry(NamedTuple):
-    """The expiration rule: leaves out offsets that a broker would have deleted in a check at ``at`` (ms since 1970).
+    """The rule that leaves out expired offsets: those that a broker would delete in an expiration check at the time
+    ``at`` (ms since 1970).
 
     ``retention_ms`` is ``offsets.retention.minutes`` in milliseconds.
     """
@@ -64,9 +65,9 @@ def saved_groups(
     """Yields every group with offsets, partition by partition, and sorted by name within a partition. Uses at most
     ``processes`` processes.
 
-    A group may be in several partitions because the number of partitions was raised; then the partition of its
-    coordinator counts. Memory grows with the offsets of the partitions that are being read, and with the names of all
-    groups.
+    If the number of partitions was raised, a group may be in several partitions. In this case the offsets in the
+    partition of its coordinator are used. Memory grows with the offsets of the partitions that are being read, and with
+    the names of all groups.
     """
     report_problems(sources, listener)
     decisions = _decisions(sources, listener, processes)
@@ -109,7 +110,8 @@ def _unexpired(group: SavedGroup, expiry: Expiry | None, listener: RecoveryListe
 def _decisions(
     sources: TopicDirectories, listener: RecoveryListener, processes: int
 ) -> dict[TopicPartition, dict[int, bool]]:
-    """Returns the decided transactions: by partition, whether each producer's transaction was committed."""
+    """Returns the transactions whose outcome is known. For each partition, the result maps a producer id to whether its
+    transaction was committed."""
     found: dict[TopicPartition, dict[int, bool]] = defaultdict(dict)
     for number, result in read_most_advanced_replicas(
         sources.transactions, read_decisions, TRANSACTIONS, listener, processes
@@ -144,7 +146,7 @@ def _partitions(
         else:
             if result.unknown_start is not None and (text := str(result.unknown_start)) not in unknown_starts:
                 unknown_starts.add(text)
-                listener.note(f"{text}: logs are taken to begin with their first segment, as brokers do")
+                listener.note(f"{text}: assuming that each log begins with its first segment, as brokers do")
             yield result
 
 
@@ -155,10 +157,10 @@ def _read_one(
 
 
 def _report(found: SavedPartition, listener: RecoveryListener) -> None:
-    """Reports what is notable in a partition: a truncated tail, open transactions, skipped keys, and errors."""
+    """Reports a truncated tail, open transactions, skipped keys and errors of a partition."""
     name = found.partition
     if found.ignored_tail is not None:
-        listener.note(f"{name}: cut as a broker's recovery would: {found.ignored_tail}")
+        listener.note(f"{name}: truncated as by a broker's recovery: {found.ignored_tail}")
     if found.pending:
         listener.note(
             f"{name}: offsetmgr leaves out {count_of(found.pending, 'offset')} of "
@@ -166,7 +168,7 @@ def _report(found: SavedPartition, listener: RecoveryListener) -> None:
         )
     if found.decided_transactions:
         listener.note(
-            f"{name}: offsetmgr takes the end of {count_of(found.decided_transactions, 'transaction')} "
+            f"{name}: offsetmgr takes the outcome of {count_of(found.decided_transactions, 'transaction')} "
             f"from {TRANSACTIONS}"
         )
     if found.keyless:
@@ -175,13 +177,13 @@ def _report(found: SavedPartition, listener: RecoveryListener) -> None:
         if what.startswith("of"):
             listener.error(OffsetMgrError(str(name), f"{count} keys are {what}"))
         elif int(what.rpartition(" ")[2]) not in KEY_NAMES:
-            listener.note(f"{name}: {count} keys are of {what}, which is not known; they are left out")
+            listener.note(f"{name}: {count} keys are of {what}, which is not a known key version; they are skipped")
     for error in found.decoded.errors:
         listener.error(OffsetMgrError(str(name), str(error)))
 
 
 class _GroupLocations:
-    """Decides which partition's copy of a group counts if the group is in several partitions."""
+    """If a group is in several partitions, decides from which one its offsets are used."""
 
     def __init__(self, sources: TopicDirectories, listener: RecoveryListener) -> None:
         self._count = max(sources.partitions) + 1 if sources.complete else None
@@ -192,8 +194,8 @@ class _GroupLocations:
         self.failed: set[int] = set()
 
     def is_in_coordinator_partition(self, partition: int, group: SavedGroup) -> bool:
-        """Returns whether the group belongs in this partition, so that it can be used at once. Remembers other groups
-        for `misplaced_groups`."""
+        """Returns True if the group belongs to this partition and can be used at once. A group that belongs to another
+        partition is remembered for `misplaced_groups`."""
         name = group.group
         if self._count is not None and shard_for(name, self._count) != partition:
             known = self._misplaced.get(name)
@@ -206,15 +208,15 @@ class _GroupLocations:
         self._listener.error(
             Conflict(
                 f"group {name!r}",
-                f"is in {self._topic}-{before} and in {self._topic}-{partition}; the former is used",
+                f"is in {self._topic}-{before}, which is used, and in {self._topic}-{partition}",
                 "name all partitions of the topic, so that their number is known",
             )
         )
         return False
 
     def misplaced_groups(self) -> Iterator[SavedGroup]:
-        """Yields the groups that were found only in partitions of other coordinators. Call it after all partitions were
-        read."""
+        """Yields the groups that were found only in partitions of other coordinators. Call this method after all
+        partitions have been read."""
         stale, only_misplaced = 0, list[str]()
         for name, (partition, group) in sorted(self._misplaced.items()):
             if name in self._seen:
@@ -223,8 +225,8 @@ class _GroupLocations:
                 self._listener.error(
                     OffsetMgrError(
                         f"group {name!r}",
-                        f"{self._topic}-{coordinator_partition}, where it belongs, cannot be read; what "
-                        f"{self._topic}-{partition} says of it may be old, and is left out",
+                        f"it belongs to {self._topic}-{coordinator_partition}, which cannot be read; its offsets in "
+                        f"{self._topic}-{partition} may be old, so they are left out",
                     )
                 )
             else:
@@ -233,13 +235,13 @@ class _GroupLocations:
         if only_misplaced:
             more = f" and {len(only_misplaced) - _SHOWN} more" if len(only_misplaced) > _SHOWN else ""
             self._listener.note(
-                f"offsetmgr takes {count_of(len(only_misplaced), 'group')} from where a coordinator does not look, "
-                f"{self._topic} having {self._count} partitions: {', '.join(only_misplaced[:_SHOWN])}{more}"
+                f"offsetmgr uses {count_of(len(only_misplaced), 'group')} from partitions that their coordinator does "
+                f"not read ({self._topic} has {self._count} partitions): {', '.join(only_misplaced[:_SHOWN])}{more}"
             )
         if stale:
             self._listener.note(
-                f"offsetmgr found {count_of(stale, 'group')} in another partition as well, from before their number "
-                "was raised"
+                f"offsetmgr ignores older offsets of {count_of(stale, 'group')} in other partitions, from before the "
+                "number of partitions was raised"
             )
 
 

@@ -1,7 +1,7 @@
 """Edits a dual store so that the edit can be undone in each of its two stores.
 
-A dual store returns the larger of two offsets, so one before-image could not restore both. Therefore each of the two
-stores has its own plan and its own before-images.
+A dual store returns the larger of its two stores' offsets, so a single before-image cannot restore both stores.
+Therefore each of the two stores has its own plan and its own before-images.
 
 Ordering contract: both files of before-images are complete and fsynced before the first edit. The primary store is
 written before the secondary; a partition that the primary rejected is not written to the secondary (data rule "dual
@@ -33,7 +33,7 @@ from offsetmgr.groups.selection import scan_in_order
 from offsetmgr.snapshots.base import SnapshotHeader
 
 GROUPS_AT_ONCE: Final = 200
-"""The number of groups that are written to the primary store before they are written to the secondary."""
+"""The number of groups in a batch. A batch is written to the primary store, and then to the secondary."""
 
 
 @runtime_checkable
@@ -48,7 +48,7 @@ class StorePair(Protocol):
 
 
 class BeforeImageFile(NamedTuple):
-    """The file of before-images of one of the two stores, and its header."""
+    """The path of the before-image file of one of the two stores, and the header to write to that file."""
 
     path: Path
     header: SnapshotHeader
@@ -64,7 +64,8 @@ def execute_dual(
 ) -> Iterator[GroupEditResult]:
     """Executes a plan like `execute`, with one file of before-images for the primary store and one for the secondary.
 
-    A partition that failed only in the secondary store is FAILED, and its error says that the primary was written.
+    If only the write to the secondary store fails, the partition's status is FAILED, and its error says whether the
+    primary was written.
     """
     names = [p.group for p in plan if p.edit(guard) is not None]
     with EditPlan() as first, EditPlan() as second:
@@ -87,8 +88,8 @@ def execute_dual(
 def _changed_since_plan(
     plan: GroupEditPlan, in_primary: GroupOffsets, in_secondary: GroupOffsets
 ) -> Mapping[TopicPartition, OffsetMgrError]:
-    """Returns the partitions that cannot be changed, each with its error: unreadable in one of the stores, or changed
-    since the plan."""
+    """Returns the partitions that cannot be changed, each with its error: a partition that cannot be read in one of the
+    stores, or that has changed since the plan."""
     found: dict[TopicPartition, OffsetMgrError] = {}
     for change in plan.changes:
         tp = change.partition
@@ -108,7 +109,7 @@ def _changed_since_plan(
 def _plan_for_store(
     plan: GroupEditPlan, found: GroupOffsets, changed: Mapping[TopicPartition, OffsetMgrError], store: OffsetStore
 ) -> GroupEditPlan:
-    """Returns the plan of one of the two stores: the same changes with its own before-images."""
+    """Returns the plan of one of the two stores: the same changes, with the before-images of this store."""
 
     def for_store(planned: PlannedChange) -> PlannedChange:
         before: Offset = found.offsets.get(planned.partition, ABSENT)
@@ -138,8 +139,8 @@ def _execute_batch(
 
 
 def _edit(store: OffsetStore, edits: list[GroupEdit]) -> dict[str, GroupEditResult]:
-    """Edits a store and returns one result for each group. If the whole store fails, its error is the result of every
-    group that has none yet."""
+    """Edits a store and returns one result for each group. If the whole store fails, every group that has no result yet
+    gets the store's error as its result."""
     done: dict[str, GroupEditResult] = {}
     try:
         for result in store.edit(edits) if edits else ():

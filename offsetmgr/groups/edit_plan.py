@@ -22,7 +22,8 @@ MAX_CHANGES_IN_MEMORY: Final = 60_000
 
 
 class PlannedChange(NamedTuple):
-    """The change of one partition from ``before``, the value that was read, to ``after`` (None: delete it).
+    """The change of one partition from ``before``, the value that was read, to ``after``. If ``after`` is None, the
+    offset is deleted.
 
     ``note`` is information for the user (clamped, rewinds, ...). ``problem`` is the reason why the change will not be
     made. ``writes`` is False if the store already holds the value, or if there is a problem.
@@ -56,7 +57,7 @@ class GroupEditPlan:
     def edit(self, guard: Guard = Guard.LOCK) -> GroupEdit | None:
         """Returns the edit, with each change conditional on its before-image; None if there is nothing to write.
 
-        Every change allows a rewind, because the plan has already allowed or rejected rewinds against the same value.
+        Every change allows a rewind, because the plan has already decided about rewinds with the same before-image.
         """
         new = tuple.__new__  # skips the argument handling of named tuples
         changes = {
@@ -71,7 +72,8 @@ class GroupEditPlan:
 
 @dataclass(slots=True)
 class Counts:
-    """The number of partitions of each kind in a plan. ``groups`` counts the groups with at least one write."""
+    """The number of partitions in a plan that are written, stay unchanged, or have a problem. ``groups`` counts the
+    groups with at least one write."""
 
     groups: int = 0
     writes: int = 0

@@ -20,7 +20,7 @@ from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 def plan_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelection) -> Iterator[GroupEditPlan]:
     """Plans the deletion of the groups' committed offsets in the selected topics.
 
-    A partition that cannot be read is a problem and is not deleted, because it has no before-image.
+    A partition that cannot be read has no before-image, so it is a problem of the plan and is not deleted.
     """
     for found in scan_in_order(store, groups):
         if found.error is not None:
@@ -50,10 +50,11 @@ class GroupRemovingStore(Protocol):
 
 
 def remove_groups(store: OffsetStore, groups: Iterable[str]) -> Iterator[tuple[str, OffsetMgrError | None]]:
-    """Deletes groups whose offsets were deleted before (with before-images), and yields each with its error or None.
+    """Deletes groups whose offsets have already been deleted with before-images. Yields each group with its error, or
+    with None if it was deleted.
 
-    A group that has offsets again is a `Conflict` and stays. Yields nothing for a store in which a group consists only
-    of its offsets.
+    A group that has offsets again is not deleted; its error is `Conflict`. Yields nothing for a store in which a group
+    consists only of its offsets.
     """
     if not isinstance(store, GroupRemovingStore):
         return
@@ -72,7 +73,8 @@ def remove_groups(store: OffsetStore, groups: Iterable[str]) -> Iterator[tuple[s
 
 
 def groups_left_without_offsets(store: OffsetStore, groups: Iterable[str]) -> list[str]:
-    """Returns the groups that the store still lists although they have no offsets. Raises the errors of the read."""
+    """Returns the groups that the store still lists although they have no offsets. Raises any error from reading the
+    store."""
     known = set(store.groups())
     names = [group for group in groups if group in known]
     return [f.group for f in scan_in_order(store, names) if not (f.offsets or f.errors or f.error)]
@@ -89,10 +91,10 @@ def plan_import(
 ) -> Iterator[GroupEditPlan]:
     """Plans the import of the offsets in ``sources`` (groups of a snapshot or of another store) into ``store``.
 
-    A rewind is a problem of its partition unless ``allow_rewind`` (data rule "no accidental rewind"). An offset of a
-    topic that was recreated after the commit is a problem too; ``crossing`` detects it. If ``crossing`` is None, the
-    caller guarantees that the offsets belong to the logs of the target's cluster, and leader epochs are dropped.
-    Partitions without an offset in ``sources`` are not changed.
+    Unless ``allow_rewind``, a change that would rewind its partition is a problem (data rule "no accidental rewind").
+    An offset of a topic that was recreated after the commit is a problem too; ``crossing`` detects it. If ``crossing``
+    is None, the caller guarantees that the offsets belong to the logs of the target's cluster; leader epochs are not
+    imported. Partitions without an offset in ``sources`` are not changed.
     """
     rename, new = rename or {}, tuple.__new__
     keeps_epochs = crossing is not None and crossing.comparison.keeps_epochs
@@ -118,8 +120,8 @@ def plan_import(
                 continue
             committed = original if keeps_epochs or original[2] is None else original._replace(leader_epoch=None)
             before = found.offsets.get(tp)
-            if crossing is not None and (refused := crossing.recreation_error(tp, committed)) is not None:
-                changes.append(PlannedChange(tp, before or ABSENT, committed.value(), problem=refused, writes=False))
+            if crossing is not None and (rejected := crossing.recreation_error(tp, committed)) is not None:
+                changes.append(PlannedChange(tp, before or ABSENT, committed.value(), problem=rejected, writes=False))
             elif before is not None and committed[0] > before[0]:  # fast path of `_plan_imported` for the usual case
                 changes.append(new(PlannedChange, (tp, before, new(OffsetAndMetadata, committed[:4]), "", None, True)))
             else:
@@ -138,10 +140,10 @@ def plan_undo(
 ) -> Iterator[GroupEditPlan]:
     """Plans the undo of an edit: restores the previous offsets and deletes the offsets that the edit created.
 
-    If a partition holds neither the offset that the edit wrote nor the previous one, another client has committed
-    since: the problem is a `Conflict` unless ``force``. An undo may rewind. An offset of a topic that was recreated
-    since is a problem too; ``crossing`` detects it. If ``crossing`` is None, the caller guarantees that the
-    before-images belong to the store's logs.
+    If a partition holds neither the offset that the edit wrote nor the previous one, another client has committed since
+    the edit. Unless ``force``, this is a problem (`Conflict`). An undo may rewind. An offset of a topic that was
+    recreated after the commit is a problem too; ``crossing`` detects it. If ``crossing`` is None, the caller guarantees
+    that the before-images belong to the store's logs.
     """
     pending: dict[str, GroupImages] = {}
 
@@ -157,8 +159,8 @@ def plan_undo(
             continue
         changes: list[PlannedChange] = []
         if crossing is not None:
-            crossing.load_topics({tp.topic for tp in source.left})
-        for tp, written_offset in source.left.items():
+            crossing.load_topics({tp.topic for tp in source.after})
+        for tp, written_offset in source.after.items():
             if not topics.matches(tp):
                 continue
             if (error := found.errors.get(tp)) is not None:
@@ -169,8 +171,8 @@ def plan_undo(
             back = before.value() if before is not None else None
             if crossing is not None and before is not None and back is not None:
                 back = crossing.adapt(back)
-                if (refused := crossing.recreation_error(tp, before)) is not None:
-                    changes.append(PlannedChange(tp, current, back, problem=refused, writes=False))
+                if (rejected := crossing.recreation_error(tp, before)) is not None:
+                    changes.append(PlannedChange(tp, current, back, problem=rejected, writes=False))
                     continue
             change = plan_change(tp, current, back, store.capabilities, note="deletes" if back is None else "")
             if change.writes and not force and not _is_result_of_edit(current, written_offset):
@@ -186,15 +188,16 @@ def _plan_imported(
         return PlannedChange(tp, ABSENT, after, problem=error, writes=False)
     before = found.offsets.get(tp, ABSENT)
     if isinstance(before, Committed) and after.offset < before.offset and not allow_rewind:
-        refused = RewindRefused(
+        rejected = RewindRefused(
             f"group {found.group}, {tp}", f"would go back from {before.offset} to {after.offset}", "add --allow-rewind"
         )
-        return PlannedChange(tp, before, after, problem=refused, writes=False)
+        return PlannedChange(tp, before, after, problem=rejected, writes=False)
     return plan_change(tp, before, after, store.capabilities)
 
 
 def _is_result_of_edit(current: Offset, written_offset: int | None) -> bool:
-    """Returns whether ``current`` is still the offset that an edit wrote (None: the edit deleted it)."""
+    """Returns whether ``current`` is still the result of an edit: the written offset, or no offset if
+    ``written_offset`` is None."""
     return current.offset == written_offset if isinstance(current, Committed) else written_offset is None
 
 

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 def export_groups(
     store: OffsetStore, groups: Iterable[str], topics: TopicSelection = ALL_TOPICS, *, strict: bool = False
 ) -> Iterator[GroupOffsets]:
-    """Yields the content of a snapshot of ``groups`` in their order: the groups with offsets in these topics.
+    """Yields the groups of a snapshot in the order of ``groups``. Groups without offsets in these topics are left out.
 
-    With ``strict``, it raises `GroupNotFound` for a group that the store does not know, or that has no offsets in these
-    topics. Unreadable values are part of the results; the writer rejects or records them. At the end it raises
-    `UnknownTopicOrPartition` for a selected topic in which no group has an offset.
+    With ``strict``, the function raises `GroupNotFound` for a group that the store does not know, or that has no
+    offsets in these topics. The error of a value that cannot be read is part of the results; the writer of the snapshot
+    rejects or records it. At the end the function raises `UnknownTopicOrPartition` for a selected topic in which no
+    group has an offset.
     """
     topic_matches = TopicMatches(topics)
     for found in topic_matches.record_each(scan_in_order(store, groups)):
@@ -71,12 +72,13 @@ class SnapshotFile:
         return origin_of_snapshot(self.header)
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
-        """See `offsetmgr.stores.cross_cluster_check.OriginStore`: the ids at the time of the snapshot."""
+        """Returns the topic ids at the time of the snapshot (see
+        `offsetmgr.stores.cross_cluster_check.OriginStore`)."""
         known = {} if self.header is None else self.header.topic_ids
         return known if topics is None else {topic: known[topic] for topic in topics if topic in known}
 
     def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
-        """See `offsetmgr.stores.cross_cluster_check.OriginStore`: a file does not contain them."""
+        """Returns an empty mapping, because a snapshot file does not contain creation times."""
         return {}
 
     def groups(self) -> Iterator[str]:
@@ -96,8 +98,8 @@ class SnapshotFile:
 def open_file(
     path: Path, format_name: str | None = None, group: str | None = None, *, accept_unterminated: bool = False
 ) -> SnapshotFile:
-    """Opens and checks a snapshot. ``group`` is the group of a file that names none; ``accept_unterminated`` is as in
-    `offsetmgr.snapshots.registry.open_snapshot`.
+    """Opens and checks a snapshot. ``group`` is the group of a file whose content names no group.
+    ``accept_unterminated`` has the same meaning as in `offsetmgr.snapshots.registry.open_snapshot`.
 
     Raises `UsageError` if the format is unknown, `MalformedData`, `UnknownVersion`, `OffsetMgrError` if the file cannot
     be read.

@@ -16,11 +16,12 @@ from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known
 from offsetmgr.kafka.cluster.base import Cluster
 
 BATCH: Final = 100_000
-"""The number of offsets whose log ranges are requested together. This limits memory; most clusters have fewer."""
+"""The number of offsets whose log ranges are requested together. The limit bounds memory; most clusters have fewer
+committed offsets."""
 
 STALE: Final = "older than Kafka's"
-"""The beginning of a row's note if the group's offset in Kafka is larger than in the store, or the only one. The lag
-then counts from the offset in Kafka."""
+"""The beginning of a row's note if the group's offset in Kafka is larger than its offset in the store, or the only one.
+In this case the lag is counted from the offset in Kafka."""
 
 NOTHING: Final = "nothing committed"
 """The note of a partition without a commit."""
@@ -58,7 +59,8 @@ def needs_log_range(row: LagRow) -> bool:
 
 
 def lag_of(committed: int, log: LogRange) -> int | None:
-    """Returns the number of records between ``committed`` and the log's end; None if it is beyond the end."""
+    """Returns the number of records between ``committed`` and the log's end; None if ``committed`` is beyond the
+    end."""
     return log.end - max(committed, log.start) if committed <= log.end else None
 
 
@@ -72,13 +74,15 @@ def lag(
     partitions: Mapping[str, Collection[TopicPartition]] = MappingProxyType({}),
     newer: OffsetStore | None = None,
 ) -> Iterator[GroupLag]:
-    """Yields the lag of groups in their order. Without a cluster the lag and the log ranges are unknown.
+    """Yields the lag of each group, in the order of ``groups``. Without a ``cluster``, the lag and the log ranges are
+    unknown.
 
-    ``newer`` is the Kafka store of the same cluster, for groups that may have left ZooKeeper: if its offset is larger,
-    or the only one, the lag counts from it, and the note mentions it. With ``strict``, a group that neither the store
-    nor ``newer`` knows raises `GroupNotFound`. ``partitions`` are reported for each group even without a commit.
+    ``newer`` is the Kafka store of the same cluster, to which groups may have moved from ZooKeeper. If the offset of a
+    partition in ``newer`` is larger than in ``store``, or the only one, the lag is counted from that offset, and the
+    note mentions it. With ``strict``, a group that neither the store nor ``newer`` knows raises `GroupNotFound`.
+    ``partitions`` has, for each group, the partitions that are reported even without a commit.
 
-    It scans the store once and sends one bulk request to the cluster for each `BATCH` offsets.
+    The function scans the store once and sends one bulk request to the cluster for each `BATCH` offsets.
     """
     logs: dict[TopicPartition, LogRange | OffsetMgrError] = {}
     batch: list[GroupOffsets] = []
@@ -95,7 +99,7 @@ def lag(
 
 
 def _require_known(store: OffsetStore, *read: GroupOffsets) -> None:
-    """Raises `GroupNotFound` for a group without offsets that the store does not know."""
+    """Raises `GroupNotFound` if no read found an offset of the group and the store does not know the group."""
     if not any(found.offsets or found.errors or found.error for found in read):
         require_known(store, [read[0].group])
 
@@ -111,7 +115,8 @@ def _flush(
     *,
     strict: bool,
 ) -> Iterator[GroupLag]:
-    """Yields the rows of one batch. ``logs`` are the known ranges, and those below a commit are requested again."""
+    """Yields the rows of one batch. ``logs`` caches the log ranges; a range that ends before a commit is requested
+    again."""
     all_topics = not topics.patterns
     in_kafka = {} if newer is None else {found.group: found for found in newer.scan([found.group for found in batch])}
     to_read: set[TopicPartition] = set()
@@ -153,7 +158,7 @@ def _flush(
             if found.error is None and tp not in offsets and tp not in found.errors
         ]
         rows.sort(key=_partition)
-        # If Kafka could not be read, a row has the error; without any row, the group has it.
+        # If Kafka could not be read, the rows have the error. If the group has no row, the error is the group's.
         unread = None if other is None or any(row.error is other.error for row in rows) else other.error
         yield GroupLag(found.group, rows, found.error or unread)
 
@@ -161,7 +166,7 @@ def _flush(
 def _with_missing_topics(
     cluster: Cluster, logs: Mapping[TopicPartition, LogRange | OffsetMgrError]
 ) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
-    """Returns the log ranges, with a separate error for a topic that does not exist."""
+    """Returns the log ranges. If a whole topic does not exist, its partitions have the error of the topic."""
     unknown = {tp.topic for tp, log in logs.items() if isinstance(log, UnknownTopicOrPartition)}
     if not unknown:
         return logs
@@ -176,8 +181,8 @@ def _with_missing_topics(
 def _larger_in_kafka(
     in_kafka: GroupOffsets | None, tp: TopicPartition, committed: Offset
 ) -> Committed | OffsetMgrError | None:
-    """Returns the partition's offset in Kafka if it is larger than ``committed`` or the only one, or the error of its
-    read; None otherwise."""
+    """Returns the partition's offset in Kafka if it is larger than ``committed`` or the only one, and otherwise None.
+    If Kafka could not be read, returns the error."""
     if in_kafka is None:
         return None
     if (error := in_kafka.error or in_kafka.errors.get(tp)) is not None:

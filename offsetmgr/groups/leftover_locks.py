@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 POLL_S: Final = 0.5
 """Seconds between two requests for the state of the groups."""
 
-Waiting: TypeAlias = Callable[[list[str], float], None]
-"""Receives, at each request, the locked groups and the maximum number of seconds that remain to wait."""
+OnWait: TypeAlias = Callable[[list[str], float], None]
+"""Called before each request with the locked groups and the maximum number of seconds that remain to wait."""
 
 
-def wait_for_leftover_locks(describe_groups: DescribeGroups, clock: Clock, waiting: Waiting) -> DescribeGroups:
-    """Returns a `DescribeGroups` that waits until no group has a lock of a killed run, or until the locks must have
-    ended."""
+def wait_for_leftover_locks(describe_groups: DescribeGroups, clock: Clock, waiting: OnWait) -> DescribeGroups:
+    """Returns a `DescribeGroups` that waits until no group has a lock of a killed run, but at most until the session
+    timeouts of these locks have passed."""
 
     def describe(groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
         found = dict(describe_groups(list(groups)))

@@ -1,8 +1,8 @@
 """Selects the most advanced replica of each partition among the directories of several brokers.
 
-A stopped cluster has no leader to ask. As in leader elections (KIP-101), the replica with records of the latest leader
-epoch wins, then the longer one. The selected replica may contain records that were never acknowledged. It lacks no
-acknowledged record if one of the replicas was in sync.
+A stopped cluster has no partition leaders. As in leader elections (KIP-101), the replica with the latest leader epoch
+is selected; if several replicas have the same epoch, the longest one. If one of the given replicas was in sync, the
+selected replica has every acknowledged record. It may also have records that were never acknowledged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from offsetmgr.segments.partition import segments_in
 Result = TypeVar("Result")
 
 _BYTES_PER_PROCESS: Final = 16 * 1024 * 1024
-"""The number of bytes that justifies another process: about a quarter of a second of reading."""
+"""The number of bytes for which one more process is started. Reading them takes about a quarter of a second."""
 
 
 class RecoveryListener(Protocol):
@@ -45,7 +45,8 @@ def read_most_advanced_replicas(
     listener: RecoveryListener,
     processes: int,
 ) -> Iterator[tuple[int, Result | OffsetMgrError]]:
-    """Reads each partition from its most advanced replica. After an error, reports it and reads the next replica."""
+    """Reads each partition from its most advanced replica. If that replica cannot be read, reports the error and reads
+    the next replica."""
     ranked = _ranked(replicas, topic, listener, processes)
     total = sum(_size(directories[0]) for directories in ranked.values())
 
@@ -89,8 +90,8 @@ def _ranked(
         ranked[number] = [*(directory for _, directory in readable), *unreadable]
         names = [f"{directory} ({_describe_end(end)})" for end, directory in readable]
         names += [f"{directory} (not readable)" for directory in unreadable]
-        listener.note(f"{topic}-{number}: of its replicas {names[0]} is used, not {', '.join(names[1:])}")
-        if readable:  # without any readable replica, each read reports its error
+        listener.note(f"{topic}-{number}: the replica {names[0]} is used, not {', '.join(names[1:])}")
+        if readable:  # if no replica is readable, the later read of each replica reports its error
             for directory, error in unreadable.items():
                 why = f"the end of the log in {directory} is unknown; the result may lack the latest commits: {error}"
                 listener.error(OffsetMgrError(f"{topic}-{number}", why, error.hint))

@@ -65,7 +65,7 @@ class ToOffsets:
     """An offset for each partition of each group, for example from a file, clamped to the log."""
 
     offsets: Mapping[str, Mapping[TopicPartition, int]]
-    refused: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
+    rejected: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
     """Partitions whose offsets are invalid because their topic was recreated."""
 
 
@@ -80,7 +80,7 @@ class ResolvedOffset(NamedTuple):
 
 
 def clamp(offset: int, log: LogRange) -> ResolvedOffset:
-    """Returns ``offset``, clamped to the log as Kafka's tool does it, with a note if it was outside."""
+    """Returns ``offset``, clamped to the log as in Kafka's tool, with a note if the offset was outside the log."""
     if offset > log.end:
         return ResolvedOffset(log.end, f"clamped from {offset} to the log's end")
     if offset < log.start:
@@ -89,12 +89,12 @@ def clamp(offset: int, log: LogRange) -> ResolvedOffset:
 
 
 def resolve(
-    scenario: Scenario, given: int | None, current: Offset, log: LogRange, for_time: int | None
+    scenario: Scenario, explicit_offset: int | None, current: Offset, log: LogRange, for_time: int | None
 ) -> ResolvedOffset:
     """Returns the offset at which the group continues.
 
     ``given`` is the partition's offset in `ToOffsets`; ``for_time`` is the offset that the broker found for `ToTime`.
-    Raises `UsageError` if the scenario needs an offset and there is none.
+    Raises `UsageError` if the scenario needs a committed or given offset and the partition has none.
     """
     match scenario:
         case ToEarliest():
@@ -116,9 +116,9 @@ def resolve(
                 return ResolvedOffset(log.end, "no record at or after that time: the log's end")
             return ResolvedOffset(for_time)
         case ToOffsets():
-            if given is None:
+            if explicit_offset is None:
                 raise UsageError("from-file", "gives no offset for this partition")
-            return clamp(given, log)
+            return clamp(explicit_offset, log)
 
 
 def plan_reset(
@@ -132,12 +132,12 @@ def plan_reset(
 ) -> Iterator[GroupEditPlan]:
     """Plans a reset, group by group.
 
-    It resets every partition of an exactly named topic, committed or not. For patterns, or without topics, it resets
-    the committed partitions, and for `ToOffsets` the given ones. A group that the store does not know is an error
-    unless ``create``.
+    If a topic is named exactly, every partition of the topic is reset, even without a commit. For patterns, and without
+    a topic, only partitions with a commit are reset. `ToOffsets` resets only the partitions that it contains. Unless
+    ``create``, a group that the store does not know is an error.
 
-    Raises the errors of the store and the cluster; the error of one partition is the problem of its change. Raises
-    `UsageError` for a store of Kafka 0.7, because the cluster cannot be asked about its byte positions.
+    Raises any error of the whole store or cluster; an error of a single partition is the problem of its change. Raises
+    `UsageError` for a store of Kafka 0.7, because its byte positions do not refer to the cluster's logs.
     """
     if store.capabilities.partitions is PartitionKinds.OF_BROKERS:
         raise UsageError(
@@ -178,7 +178,7 @@ class _LogRanges:
 
     def load(self, partitions: Iterable[TopicPartition]) -> None:
         """Requests the ranges of new partitions. Raises `UnsupportedOperation` if a leader cannot find offsets by time;
-        nothing is reset then."""
+        in this case nothing is reset."""
         new = {tp for tp in partitions if tp not in self.ranges}
         if new:
             self.ranges.update(self._cluster.log_ranges(new))
@@ -203,13 +203,13 @@ def _plan_group(
         return GroupEditPlan(
             found.group, (), GroupNotFound(f"group {found.group!r}", why, "name the topic with --topic")
         )
-    given = scenario.offsets.get(found.group, {}) if isinstance(scenario, ToOffsets) else {}
+    explicit_offsets = scenario.offsets.get(found.group, {}) if isinstance(scenario, ToOffsets) else {}
 
     def change(tp: TopicPartition) -> PlannedChange:
         current: Offset = found.offsets.get(tp, ABSENT)
         log, for_time, unreadable = logs.ranges[tp], logs.times.get(tp), found.errors.get(tp)
         if isinstance(scenario, ToOffsets) and unreadable is None:
-            unreadable = scenario.refused.get(tp)
+            unreadable = scenario.rejected.get(tp)
         if unreadable is not None:
             return PlannedChange(tp, current, None, problem=unreadable, writes=False)
         if isinstance(log, OffsetMgrError):
@@ -217,7 +217,7 @@ def _plan_group(
         if isinstance(for_time, OffsetMgrError):
             return PlannedChange(tp, current, None, problem=for_time, writes=False)
         try:
-            resolved = resolve(scenario, given.get(tp), current, log, for_time)
+            resolved = resolve(scenario, explicit_offsets.get(tp), current, log, for_time)
         except UsageError as error:
             return PlannedChange(tp, current, None, problem=error, writes=False)
         after = OffsetAndMetadata(resolved.offset)
@@ -237,8 +237,8 @@ def plan_set(
 ) -> GroupEditPlan:
     """Plans to set the given offsets without a check against the log.
 
-    ``offsets_for`` receives the committed partitions, so that it can expand patterns over them, and returns the
-    offsets.
+    ``offsets_for`` returns the offsets to set. It receives the committed partitions, so that it can apply patterns to
+    them.
     """
     current: dict[TopicPartition, Offset] = dict(store.fetch(group))
     if not current and not create:

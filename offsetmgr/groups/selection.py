@@ -1,6 +1,6 @@
 """The selection of groups and partitions: names, glob patterns, and ``topic:0,1``.
 
-Pure, except for `choose_groups`, which asks a store for its groups if there is a pattern.
+Pure, except for `choose_groups`, `require_known` and `scan_in_order`, which read a store.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def is_pattern(name: str) -> bool:
 
 
 def literal_of(pattern: str) -> str | None:
-    """Returns the only name that a pattern matches; None if it may match several names."""
+    """Returns the name that a pattern matches, if it can match only one; otherwise None."""
     name = re.sub(r"\[([*?\[])\]", r"\1", pattern)
     return name if glob.escape(name) == pattern else None
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
-    """One ``--topic``: a name or glob, and its partitions (None: all).
+    """One ``--topic`` value: a topic name or glob, and the selected partitions (None means all).
 
     ``1-2`` means partitions 1 and 2 in stores with numbered partitions, and partition 2 of broker 1 in stores of Kafka
     0.7.
@@ -68,7 +68,7 @@ class TopicPattern:
 
 @dataclass(frozen=True, slots=True)
 class TopicSelection:
-    """The selected partitions; without patterns, all."""
+    """A selection of partitions. If there are no patterns, every partition is selected."""
 
     patterns: tuple[TopicPattern, ...] = ()
 
@@ -78,10 +78,11 @@ class TopicSelection:
         return cls(tuple(_parse_topic(text) for text in texts))
 
     def within(self, *kinds: PartitionKinds) -> TopicSelection:
-        """Returns the selection unchanged, after a check against the kinds of partitions of the stores.
+        """Checks that stores with partitions of these kinds can hold the selection, and returns the selection
+        unchanged.
 
-        Raises `UsageError` if it names a partition of Kafka 0.7 (``7-2``, which is not a range) and no store is of
-        Kafka 0.7.
+        Raises `UsageError` if no store is of Kafka 0.7 and a pattern names only partitions of Kafka 0.7, such as
+        ``7-2``, which is not a valid range.
         """
         if PartitionKinds.OF_BROKERS not in kinds:
             for pattern in self.patterns:
@@ -98,12 +99,12 @@ class TopicSelection:
         )
 
     def named(self) -> list[str]:
-        """Returns the exactly named topics. (Their partitions are selected whether committed or not.)"""
+        """Returns the exactly named topics. (Their partitions are selected even without a commit.)"""
         return list(dict.fromkeys(p.name for p in self.patterns if not is_pattern(p.name)))
 
     def numbered(self, kind: PartitionKinds = PartitionKinds.NUMBERED) -> list[TopicPartition]:
-        """Returns the partitions named by topic and number, which are selected even without a commit, as far as a store
-        with these partitions can hold them."""
+        """Returns the partitions of this ``kind`` that are named by topic and number. They are selected even without a
+        commit."""
         old = kind is PartitionKinds.OF_BROKERS
         return sorted(
             TopicPartition(p.name, number)
@@ -116,9 +117,9 @@ class TopicSelection:
     def explicit_partitions(
         self, counts: Mapping[str, int], kind: PartitionKinds = PartitionKinds.NUMBERED
     ) -> list[TopicPartition]:
-        """Returns the partitions that are selected even without a commit, sorted: those named by number, and all
-        partitions of topics that are named without partitions. ``counts`` are the known partition counts of these
-        topics."""
+        """Returns, sorted, the partitions that are selected even without a commit: those named by number, and all
+        partitions of topics that are named without partition numbers. ``counts`` has the partition counts of topics, as
+        far as they are known."""
         whole = {p.name for p in self.patterns if p.partitions is None and not is_pattern(p.name)}
         if kind is PartitionKinds.OF_BROKERS:
             return self.numbered(kind)
@@ -186,7 +187,7 @@ def _parse_topic(text: str) -> TopicPattern:
             raise UsageError(
                 f"topic {text!r}",
                 f"{part!r} is not a partition number",
-                "as in --topic orders:0,1,4-7 (0.7: 1-0)",
+                "as in --topic orders:0,1,4-7 (Kafka 0.7: orders:1-0)",
             )
         if dash and int(last) - int(first) > 1_000_000:
             raise UsageError(f"topic {text!r}", f"{part!r} is a range of more than a million partitions")
@@ -207,8 +208,8 @@ def choose_groups(store: OffsetStore, names: Iterable[str], *, all_groups: bool 
     """Returns the selected groups, sorted.
 
     A name that equals an existing group selects only that group, even if it could also be read as a glob. A name
-    without a glob is returned unchecked: the caller checks it with `require_known`. Raises `GroupNotFound` if a pattern
-    matches no group, and the errors of ``store.groups()``.
+    without a glob is returned even if no such group exists; the caller checks this with `require_known`. Raises
+    `GroupNotFound` if a pattern matches no group, and any error from ``store.groups()``.
     """
     names = list(names)
     if not all_groups and not any(is_pattern(name) for name in names):
@@ -235,12 +236,13 @@ def named_groups(names: Iterable[str], chosen: Iterable[str]) -> set[str]:
 
 
 def literal_first(patterns: Iterable[str], existing: Container[str]) -> list[str]:
-    """Returns the patterns, with each that equals an existing group escaped, so that it matches only this group."""
+    """Returns the patterns. Each pattern that equals the name of an existing group is escaped, so that it matches only
+    that group."""
     return [glob.escape(pattern) if pattern in existing else pattern for pattern in patterns]
 
 
 def matching_groups(patterns: Iterable[str], existing: Iterable[str]) -> list[str]:
-    """Returns the groups of ``existing``, in their order, that match a pattern; all of them if there is no pattern. A
+    """Returns the ``existing`` groups that match a pattern, in unchanged order; all of them if there is no pattern. A
     pattern that equals an existing group matches only that group."""
     known = list(existing)
     globs = literal_first(patterns, set(known))
@@ -248,7 +250,8 @@ def matching_groups(patterns: Iterable[str], existing: Iterable[str]) -> list[st
 
 
 def require_known(store: OffsetStore, empty: Iterable[str], hint: str = KNOWN_GROUPS) -> None:
-    """Raises `GroupNotFound` if the store does not know one of these groups without offsets."""
+    """Raises `GroupNotFound` if the store does not list one of ``empty``, the groups for which no offsets were
+    found."""
     if empty := list(empty):
         known = set(store.groups())
         if unknown := sorted(group for group in empty if group not in known):
@@ -263,7 +266,7 @@ def require_known(store: OffsetStore, empty: Iterable[str], hint: str = KNOWN_GR
 def scan_in_order(store: OffsetStore, groups: Iterable[str]) -> Iterator[GroupOffsets]:
     """Scans groups like ``store.scan``, with the results in the order of ``groups``.
 
-    It holds back only results that arrive too early, so memory grows with the groups in flight.
+    Only results that arrive before their turn are kept in memory, so memory grows with the number of groups in flight.
     """
     requested: deque[str] = deque()
 

@@ -1,4 +1,4 @@
-"""Finds ``--topic`` patterns without a match: most likely a typing error, so the command fails."""
+"""Finds ``--topic`` patterns that match no partition. Such a pattern is probably mistyped, so the command fails."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from offsetmgr.groups.selection import TopicPattern, TopicSelection
 
 
 class TopicMatches:
-    """Records partitions, and which patterns of a selection have matched none of them so far."""
+    """Receives partitions, and records which patterns of a selection have not matched any of them yet."""
 
     def __init__(self, topics: TopicSelection) -> None:
         self._unmatched: list[TopicPattern] = list(topics.patterns)
         self._incomplete = False
-        """Whether some partitions could not be read, so that a pattern may match one of those."""
+        """Whether some partitions could not be read. A pattern without a match may match one of them."""
 
     def record(self, partitions: Iterable[TopicPartition], *, incomplete: bool = False) -> None:
-        """Records partitions. ``incomplete`` means that there may be more, which could not be read."""
+        """Records partitions. ``incomplete`` means that there may be further partitions, which could not be read."""
         self._incomplete = self._incomplete or incomplete
         if self._unmatched:
             self._unmatched = TopicSelection(tuple(self._unmatched)).unmatched(partitions)
@@ -37,12 +37,12 @@ class TopicMatches:
 
     @property
     def missing(self) -> tuple[TopicPattern, ...]:
-        """The patterns without a match; empty if something could not be read, because that is reported as its own
-        error."""
+        """The patterns without a match. Empty if some partitions could not be read, because the failed read is reported
+        as an error of its own."""
         return () if self._incomplete else tuple(self._unmatched)
 
     def require_all(self, where: str) -> None:
-        """Raises `UnknownTopicOrPartition` for patterns without a match in ``where``."""
+        """Raises `UnknownTopicOrPartition` if patterns have no match. ``where`` is the store to name in the error."""
         if missing := self.missing:
             raise UnknownTopicOrPartition(
                 f"topic{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}",
@@ -52,10 +52,11 @@ class TopicMatches:
 
 
 def require_topics(plans: Iterable[GroupEditPlan], topics: TopicSelection, where: str) -> Iterator[GroupEditPlan]:
-    """Yields the plans; at the end raises `UnknownTopicOrPartition` for selected topics that occur in none of them.
+    """Yields the plans. At the end, raises `UnknownTopicOrPartition` for selected topics that occur in none of the
+    plans.
 
-    If each group was rejected because it has no offsets in these topics, it does not raise, because the user has
-    already seen an error for each group.
+    If no selected topic occurs in a plan and a group was rejected for that reason, nothing is raised, because the user
+    has already seen the error of that group.
     """
     topic_matches, any_rejected = TopicMatches(topics), False
     for plan in plans:

@@ -1,11 +1,12 @@
 """The assignor of the managers' group: `assign` decides which manager owns which shard group. The leader of the group
 calls it in every rebalance. Pure.
 
-The assignment is *cooperative*: it never gives a shard group that a live member claims to another member. It asks the
-owner to revoke the shard group; after the owner has rejoined without it, the next rebalance assigns it to the new
-owner. So a change of members takes two rebalances, and no shard group ever has two owners. The assignment is
-*balanced*: the members' counts of shard groups differ by at most one. It is *sticky*: as few shard groups move as
-possible. It is deterministic and does not depend on the order of the members.
+A member *claims* a shard group if its metadata lists that shard group as owned. The assignment is *cooperative*: a
+shard group that a live member claims is never given to another member. Instead, the assignment asks the owner to revoke
+the shard group. The owner then rejoins without it, and this second rebalance assigns the shard group to its new owner.
+So a move between live members takes two rebalances, and no shard group ever has two owners. The assignment is
+*balanced*: the numbers of shard groups of any two members differ by at most one. It is *sticky*: as few shard groups
+move as possible. It is deterministic and does not depend on the order of the members.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 FIRST_NODE_ID: Final = 1_000_000_000
-"""Brokers have small ids, so the id of a manager never equals one of theirs."""
+"""The lowest node id of a manager. It is far above the usual ids of brokers, so that the ids do not collide."""
 
 _MINUTE_MS: Final = 60_000
 _NODE_IDS: Final = 2**31 - FIRST_NODE_ID
@@ -51,7 +52,8 @@ class ManagerMetadata:
     seen: int = -1
     """The newest generation whose assignment the member has received; -1 if it has received none."""
     seen_owners: Mapping[int, str] = field(default_factory=dict)
-    """The owners of shard groups in that assignment, by member id (including those asked to revoke one)."""
+    """The member id of each shard group's owner in that assignment. An owner that was asked to revoke the shard group
+    is included."""
     relay: Mapping[str, Any] = field(default_factory=dict)
     """Data for the relay; this module passes it on and does not interpret it."""
 
@@ -83,7 +85,7 @@ class Assignment:
     """The owner of each shard group that has one in this generation."""
     waiting: Mapping[int, PendingRevocation] = field(default_factory=dict)
     """The shard groups that a member still owns and is asked to revoke."""
-    refused: Mapping[str, str] = field(default_factory=dict)
+    rejected: Mapping[str, str] = field(default_factory=dict)
     """The members that receive no shard group, and the reason."""
 
     def shard_groups_of(self, member: str) -> frozenset[int]:
@@ -102,20 +104,20 @@ class Assignment:
 def assign(
     generation: int, members: Sequence[tuple[str, ManagerMetadata]], unreadable: Mapping[str, str] | None = None
 ) -> Assignment:
-    """Returns the assignment of ``generation``. ``unreadable`` are the members with invalid metadata, and the reason.
-    They never received a shard group, so they own none."""
+    """Returns the assignment of ``generation``. ``unreadable`` maps each member whose metadata cannot be decoded to the
+    reason. Such a member has never received a shard group, so it owns none."""
     metadata = dict(sorted(members))
     claims = _claims(metadata)
     prevailing = _prevailing_config(metadata, claims)
-    refused = dict(unreadable or {})
+    rejected = dict(unreadable or {})
     if prevailing is None:
-        return Assignment(generation, {}, {}, {}, refused)
-    refused |= {
+        return Assignment(generation, {}, {}, {}, rejected)
+    rejected |= {
         m: _describe_difference(member_metadata.parameters, prevailing)
         for m, member_metadata in metadata.items()
         if member_metadata.parameters != prevailing
     }
-    accepted = sorted((m for m in metadata if m not in refused), key=lambda m: (metadata[m].host, metadata[m].port, m))
+    accepted = sorted((m for m in metadata if m not in rejected), key=lambda m: (metadata[m].host, metadata[m].port, m))
 
     owners, capacity = _retained(accepted, claims, prevailing.shard_groups)
     free = [shard_group for shard_group in range(prevailing.shard_groups) if shard_group not in claims]
@@ -127,28 +129,28 @@ def assign(
         shard_group: PendingRevocation(claims[shard_group][1], successor)
         for shard_group, successor in zip(moving, _next_owners(capacity, len(moving)), strict=True)
     }
-    return Assignment(generation, _nodes(accepted, metadata), owners, waiting, refused)
+    return Assignment(generation, _nodes(accepted, metadata), owners, waiting, rejected)
 
 
 def node_ids(addresses: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
     """Returns a node id for each address, computed from the addresses alone. If two addresses have the same hash, the
     later one in sorted order gets the next free id."""
-    taken: dict[int, tuple[str, int]] = {}
+    addresses_by_id: dict[int, tuple[str, int]] = {}
     for host, port in sorted(set(addresses)):
         digest = hashlib.sha256(f"{host}:{port}".encode()).digest()
         number = int.from_bytes(digest[:8], "big") % _NODE_IDS
-        while FIRST_NODE_ID + number in taken:
+        while FIRST_NODE_ID + number in addresses_by_id:
             number = (number + 1) % _NODE_IDS
-        taken[FIRST_NODE_ID + number] = (host, port)
-    return {address: node_id for node_id, address in taken.items()}
+        addresses_by_id[FIRST_NODE_ID + number] = (host, port)
+    return {address: node_id for node_id, address in addresses_by_id.items()}
 
 
 def _claims(metadata: Mapping[str, ManagerMetadata]) -> dict[int, tuple[int, str]]:
     """Returns the valid claim of each claimed shard group: its generation and its member.
 
-    A member that joins without having seen the newest assignment also counts as claiming the shard groups that this
-    assignment gave it: its JoinGroup may be an old one that arrived late, while the process has continued. If two
-    members claim a shard group, the claim of the newer generation is valid.
+    If a member joins without having seen the newest assignment, it also counts as claiming the shard groups that this
+    assignment gave it: the JoinGroup may be an old one that arrived late, after the process had applied the newest
+    assignment. If two members claim a shard group, the claim of the newer generation is valid.
     """
     newest, newest_member = max(
         ((member_metadata.seen, m) for m, member_metadata in metadata.items()),
@@ -189,7 +191,7 @@ def _describe_difference(config: SharedConfig, prevailing: SharedConfig) -> str:
 
 
 def _format_setting(name: str, value: object) -> str:
-    """Returns the value as in the options of ``manager serve``."""
+    """Formats the value as the options of ``manager serve`` do."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if name == "retention_ms" and isinstance(value, int):
@@ -209,7 +211,7 @@ def _retained(
     share, remainder = divmod(shard_groups, len(accepted)) if accepted else (0, 0)
     by_count = sorted(
         accepted, key=lambda m: -len(claimed[m])
-    )  # stable: equal counts keep the order of their addresses
+    )  # the sort is stable: members with equal counts stay sorted by address
     quota = {member: share + (1 if n < remainder else 0) for n, member in enumerate(by_count)}
     owners = {shard_group: member for member in accepted for shard_group in claimed[member][: quota[member]]}
     return owners, {member: quota[member] - min(len(claimed[member]), quota[member]) for member in accepted}

@@ -16,7 +16,7 @@ from offsetmgr.manager.assignment import Assignment, ManagerMetadata, NodeAddres
 
 T = TypeVar("T")
 
-VERSION: Final = 1
+VERSION: Final = 2
 _MAX_SHARD_GROUPS: Final = 1024
 """An upper limit for the number of shard groups in metadata; a larger number is invalid."""
 _METADATA: Final = "metadata of a manager"
@@ -73,7 +73,7 @@ def encode_assignment(assignment: Assignment) -> bytes:
             "nodes": {member: node._asdict() for member, node in assignment.nodes.items()},
             "owners": assignment.owners,
             "waiting": {shard_group: waiting._asdict() for shard_group, waiting in assignment.waiting.items()},
-            "refused": assignment.refused,
+            "rejected": assignment.rejected,
         }
     )
 
@@ -81,14 +81,14 @@ def encode_assignment(assignment: Assignment) -> bytes:
 def decode_assignment(data: bytes) -> Assignment:
     """Decodes an assignment. Raises `UnknownVersion`, `MalformedData`."""
     found = _decode(data, _ASSIGNMENT)
-    refused = _object(found, "refused", _ASSIGNMENT)
+    rejected = _object(found, "rejected", _ASSIGNMENT)
     nodes = _object(found, "nodes", _ASSIGNMENT)
     return Assignment(
         _number(found, "generation", _ASSIGNMENT),
         {member: _as_node(node, f"nodes.{member}", _ASSIGNMENT) for member, node in nodes.items()},
         _by_shard_group(found, "owners", _ASSIGNMENT, _as_text),
         _by_shard_group(found, "waiting", _ASSIGNMENT, _as_waiting),
-        {member: _as_text(why, f"refused.{member}", _ASSIGNMENT) for member, why in refused.items()},
+        {member: _as_text(why, f"rejected.{member}", _ASSIGNMENT) for member, why in rejected.items()},
     )
 
 
@@ -174,8 +174,8 @@ def _as_waiting(value: object, name: str, what: str) -> PendingRevocation:
 def _by_shard_group(
     found: Mapping[str, Any], name: str, what: str, read: Callable[[object, str, str], T]
 ) -> dict[int, T]:
-    """Returns the object ``name`` with shard group numbers as keys, because names in JSON are strings. ``read``
-    converts each value."""
+    """Returns the JSON object ``name`` as a dict. Its keys, which are strings in JSON, become shard group numbers;
+    ``read`` converts each value."""
     values: dict[int, T] = {}
     for shard_group, value in _object(found, name, what).items():
         if not (shard_group.isascii() and shard_group.isdigit() and len(shard_group) < 10):

@@ -1,13 +1,14 @@
 """The rules of offset expiration, and the schedule and batches of expiration passes. Pure.
 
-The rules are Kafka's (KIP-211, GroupMetadata.removeExpiredOffsets). An offset whose commit specified a retention
-expires after that time. Any other offset expires one retention after its commit or, if its group had members, after the
-last of them left. No offset expires while the group has members.
+The rules are Kafka's (KIP-211, GroupMetadata.removeExpiredOffsets). If a commit specified a retention, its offset
+expires after that time. Any other offset expires one retention time after its commit, or after the last member left the
+group if that is later. No offset expires while the group has members.
 
-The time at which the last member left is known only from the group's activity record, which is at most
-``max_activity_age_ms`` old. So these offsets may be kept longer than in Kafka by up to ``max_activity_age_ms``, and
-never shorter. The retention of an offset that was committed after the group became empty starts at its own commit. (In
-Kafka it starts when the group became empty, so Kafka may expire such a commit at once.)
+The manager does not know exactly when the last member left: while a group has members, its activity record is renewed
+only every ``max_activity_age_ms``. The manager therefore adds ``max_activity_age_ms`` to the time in the record. So it
+keeps the offsets of such a group up to ``max_activity_age_ms`` longer than Kafka, and never shorter. If an offset was
+committed after the group became empty, its retention starts at the commit. (In Kafka, the retention starts when the
+group became empty, so Kafka may expire such an offset at once.)
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from offsetmgr.records.base import OffsetValue
 
 HOUR_MS: Final = 60 * 60 * 1000
 DEFAULT_RETENTION_MS: Final = 7 * 24 * HOUR_MS
-"""The default of all managers, because managers of one topic must have the same retention."""
+"""The default retention. It is the same constant for all kinds of managers, because managers of one topic must have the
+same retention."""
 
 
 class RetentionPolicy(NamedTuple):
@@ -40,7 +42,7 @@ class ExpiryReport(NamedTuple):
     offsets: int = 0
     """Offsets that expired."""
     emptied: int = 0
-    """Groups without offsets after the pass."""
+    """Groups whose last offsets the pass deleted."""
     refreshed: int = 0
     """Groups with members that received a new activity record."""
     busy: int = 0
@@ -48,7 +50,7 @@ class ExpiryReport(NamedTuple):
     unknown: int = 0
     """Groups that were skipped because the manager could not determine whether they have members."""
     limit_reached: bool = False
-    """Whether the pass stopped at the limit of tombstones; the next pass continues."""
+    """Whether the pass stopped because it had deleted the maximum number of offsets; the next pass continues."""
 
     def plus(self, other: ExpiryReport) -> ExpiryReport:
         """Returns the sum of both reports."""
@@ -86,7 +88,7 @@ def activity_is_old(last_active: int | None, now_ms: int, policy: RetentionPolic
 
 def batches(groups: Iterable[str], size: Callable[[str], int], max_offsets: int) -> Iterator[Sequence[str]]:
     """Divides groups into batches of at most ``max_offsets`` offsets, so that other work can run between two batches. A
-    larger group is a batch of its own. ``size`` returns the number of offsets of a group."""
+    group with more offsets forms a batch by itself. ``size`` returns the number of offsets of a group."""
     batch: list[str] = []
     batch_size = 0
     for group in groups:
@@ -107,15 +109,15 @@ class ExpirationSchedule:
     Times are in seconds of a monotonic clock that the caller reads.
     """
 
-    def __init__(self, partitions: int, interval: float = 600.0) -> None:
-        self._interval = interval
+    def __init__(self, partitions: int, interval_s: float = 600.0) -> None:
+        self._interval_s = interval_s
         self._partitions = partitions
         self._due: dict[int, float] = {}
 
     def start(self, partition: int, now: float) -> None:
-        """Adds a shard. Its first pass comes after its part of an interval and never at once, because directly after a
-        load the manager does not know yet which groups have members."""
-        self._due[partition] = now + self._interval * (partition + 1) / self._partitions
+        """Adds a shard. The first passes of all shards are spread over one interval. No pass runs at once, because
+        directly after a load the manager does not know yet which groups have members."""
+        self._due[partition] = now + self._interval_s * (partition + 1) / self._partitions
 
     def stop(self, partition: int) -> None:
         """Removes a shard."""
@@ -126,5 +128,5 @@ class ExpirationSchedule:
         later."""
         due = sorted((at, partition) for partition, at in self._due.items() if at <= now)
         for _, partition in due:
-            self._due[partition] = now + self._interval
+            self._due[partition] = now + self._interval_s
         return [partition for _, partition in due]

@@ -1,25 +1,26 @@
-"""`OwnershipLease`: the time for which this process may assume that it owns its shard groups without asking the
-coordinator. Pure except for its clock.
+"""`OwnershipLease`: the time for which this process may assume, without asking the coordinator, that it owns its shard
+groups. Pure except for its clock.
 
-Apart from the member's own request, the coordinator takes shard groups from a member in only two cases: the member has
+Unless the member itself gives up shard groups, the coordinator takes them from it in only two cases: the member has
 sent nothing for the *session timeout*, or it has not rejoined within the *rebalance timeout*. The lease ends before
-either can happen. Both times count from the moment at which a request was sent that the coordinator has answered, since
-the coordinator processed it at that moment or later:
+either can happen. The lease measures both timeouts from the time at which the member sent a request that the
+coordinator has answered. The coordinator measures them from the time at which it processed the request, which is later:
 
 - Any response to a known member of the current generation restarts the session timeout: a Heartbeat without an error or
   with REBALANCE_IN_PROGRESS, a JoinGroup, a SyncGroup.
 - A response to a *stable* member, from which the coordinator expected neither a JoinGroup nor a SyncGroup, restarts the
-  rebalance timeout too: a Heartbeat of a synced generation without an error, a JoinGroup, a SyncGroup. A rebalance for
-  which this member can be late began at that moment or later.
+  rebalance timeout too: a Heartbeat of a synced generation without an error, a JoinGroup, a SyncGroup. If this member
+  has not rejoined in time for a rebalance, that rebalance began after the coordinator had processed this request.
 
-So a Heartbeat with REBALANCE_IN_PROGRESS extends the lease, but only within the rebalance timeout, because the
-JoinGroup that this member sent may not have arrived.
+So a Heartbeat that is answered with REBALANCE_IN_PROGRESS restarts the session timeout but not the rebalance timeout,
+because the JoinGroup that this member sent may not have reached the coordinator.
 
 An expired lease stays expired until the coordinator answers a SyncGroup (`begin`). A Heartbeat is not enough: a
 coordinator that is loading its groups answers every Heartbeat with NONE without a check (handleHeartbeat of
 GroupCoordinator.scala; GroupCoordinatorService.heartbeat in 4.x), and a frozen coordinator answers from an old state.
-While the lease is valid this does no harm: no other member can have received our shard groups, so the group that the
-coordinator loads still contains this member. A coordinator answers a SyncGroup only after the generation is replicated.
+While the lease is valid, such a response does no harm: no other member can have received this member's shard groups, so
+the group that the coordinator loads still contains this member. The response to a SyncGroup is reliable, because the
+coordinator sends it only after the generation has been replicated.
 """
 
 from __future__ import annotations
@@ -32,38 +33,42 @@ from offsetmgr.core.clock import boottime
 __all__ = ["MARGIN", "OwnershipLease", "boottime"]
 
 MARGIN: Final = 0.8
-"""The fraction of the coordinator's timeouts for which a lease is valid, since the clock rates of two machines may
-differ by a fifth."""
+"""The fraction of the coordinator's timeouts for which a lease is valid. The rest is a margin, because one machine's
+clock may run up to a fifth slower than another's."""
 
 
 class OwnershipLease:
     """The lease of one member, not valid before `begin`. Any thread may call `valid`; only one thread may call the
     other methods."""
 
-    def __init__(self, session_timeout: float, rebalance_timeout: float, clock: Callable[[], float] = boottime) -> None:
-        """``session_timeout`` and ``rebalance_timeout`` are the member's timeouts in seconds."""
-        self._session_duration = session_timeout * MARGIN
-        self._rebalance_duration = rebalance_timeout * MARGIN
+    def __init__(
+        self, session_timeout_s: float, rebalance_timeout_s: float, clock: Callable[[], float] = boottime
+    ) -> None:
+        """``session_timeout_s`` and ``rebalance_timeout_s`` are the member's timeouts in seconds."""
+        self._session_duration_s = session_timeout_s * MARGIN
+        self._rebalance_duration_s = rebalance_timeout_s * MARGIN
         self._clock = clock
         self._session_from = self._rebalance_from = self._until = float("-inf")
 
     def begin(self, sent: float) -> None:
-        """Records that the coordinator answered a SyncGroup that was sent at ``sent``. This extends a valid lease.
-        Otherwise a new lease begins, which may have expired already."""
+        """Records that the coordinator answered a SyncGroup that was sent at ``sent``. If the lease is valid, extends
+        it. Otherwise a new lease begins at ``sent``; it has already expired if the response took too long."""
         if not self.extend(sent, stable=True):
             self._session_from = self._rebalance_from = sent
-            self._until = sent + min(self._session_duration, self._rebalance_duration)
+            self._until = sent + min(self._session_duration_s, self._rebalance_duration_s)
 
     def extend(self, sent: float, *, stable: bool) -> bool:
-        """Records that the coordinator answered a request that was sent at ``sent``. ``stable``: at that moment the
-        coordinator expected neither a JoinGroup nor a SyncGroup from this member. Returns False and changes nothing if
-        the lease has expired or has not begun."""
+        """Records that the coordinator answered a request that was sent at ``sent``. ``stable`` is True if the
+        coordinator then expected neither a JoinGroup nor a SyncGroup from this member. Returns False and changes
+        nothing if the lease has expired or has not begun."""
         if not self.valid():
             return False
         self._session_from = max(self._session_from, sent)
         if stable:
             self._rebalance_from = max(self._rebalance_from, sent)
-        self._until = min(self._session_from + self._session_duration, self._rebalance_from + self._rebalance_duration)
+        self._until = min(
+            self._session_from + self._session_duration_s, self._rebalance_from + self._rebalance_duration_s
+        )
         return True
 
     def end(self) -> None:

@@ -13,7 +13,7 @@ state       meaning                                               may become
 Only `LOADING` leads to `ACTIVE`, so an owner serves only after it has claimed the shard group and then read the log to
 its end. After an append with an unknown outcome the owner claims again and reads the rest of the log, but stays
 `ACTIVE`: it serves the acknowledged offsets from memory, and new commits wait (`offsetmgr.manager.runtime.shard_writer`
-gives the reason). If an owner is assigned the shard group again, it starts with `INITIAL`.
+gives the reason). When the shard group is assigned to the same process again, a new lifecycle starts with `INITIAL`.
 """
 
 from __future__ import annotations

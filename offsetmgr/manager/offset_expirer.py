@@ -12,7 +12,7 @@ from offsetmgr.manager.expiration import ExpiryReport, RetentionPolicy, activity
 from offsetmgr.manager.offset_reader import OffsetReader
 from offsetmgr.manager.offset_table import OffsetTable
 from offsetmgr.manager.results import CoordinatorResult, InFlight
-from offsetmgr.records.base import GroupValue, Record, RecordFormat
+from offsetmgr.records.base import EncodedRecord, GroupValue, RecordFormat
 
 
 class OffsetExpirer:
@@ -56,7 +56,7 @@ class OffsetExpirer:
         self, now_ms: int, active: Callable[[str], bool | None], groups: Iterable[str]
     ) -> CoordinatorResult[ExpiryReport]:
         """See `Shard.expire`."""
-        records: list[Record] = []
+        records: list[EncodedRecord] = []
         groups_changed: list[str] = []
         report = ExpiryReport()
         for group in groups:
@@ -71,7 +71,7 @@ class OffsetExpirer:
 
     def _expire_group(
         self, group: str, now_ms: int, active: Callable[[str], bool | None], limit: int
-    ) -> tuple[Sequence[Record], ExpiryReport]:
+    ) -> tuple[Sequence[EncodedRecord], ExpiryReport]:
         if self._in_flight.has_group(group):
             return (), ExpiryReport(groups=1, busy=1)
         if not self.expirable(group, now_ms):

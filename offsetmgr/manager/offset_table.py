@@ -1,8 +1,8 @@
 """`OffsetTable`: the state of a shard, which is the newest raw value of each key. It applies records to this state.
 
-Values stay undecoded; readers decode them. The values of a group's topic are in one dict, which is found in two ways:
-by the prefix of its keys, for replay, which so decodes names only once for each prefix, and by group and topic, for
-everything else. The rules about which changes are allowed are in `shard`.
+Values stay undecoded; readers decode them. The values of a group's topic are in one dict. Replay finds the dict by the
+prefix of the topic's keys, so that it decodes the names only once for each prefix. All other methods find it by group
+and topic. The rules about which changes are allowed are in `shard`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import CorruptData, UnknownVersion
-from offsetmgr.records.base import GroupKey, OffsetKey, Record, RecordFormat, UnknownKey
+from offsetmgr.records.base import EncodedRecord, GroupKey, OffsetKey, RecordFormat, UnknownKey
 
 MAX_LISTED_PROBLEMS: Final = 1000
 """The maximum number of unreadable records that `OffsetTable.problems` describes. All of them are counted."""
@@ -106,10 +106,12 @@ class OffsetTable:
         """Returns the key of an offset in the log."""
         return self._format.offset_prefix(group, topic) + self._format.partition_suffix(partition)
 
-    def tombstones(self, group: str, to_delete: Iterable[tuple[str, int]], *, with_record: bool) -> list[Record]:
+    def tombstones(self, group: str, to_delete: Iterable[tuple[str, int]], *, with_record: bool) -> list[EncodedRecord]:
         """Returns the tombstones for these offsets of a group (by topic and partition), and with ``with_record`` for
         its activity record."""
-        records: list[Record] = [(self.key(group, topic, partition), None) for topic, partition in sorted(to_delete)]
+        records: list[EncodedRecord] = [
+            (self.key(group, topic, partition), None) for topic, partition in sorted(to_delete)
+        ]
         if with_record:
             records.append((self._format.encode_group_key(group), None))
         return records
@@ -146,7 +148,7 @@ class OffsetTable:
         self.offset_count += len(values) - before
 
     def apply_newest(self, newest: Mapping[bytes, bytes | None]) -> None:
-        """Applies the newest values of many keys. The effect is that of `apply` for each, but faster."""
+        """Applies the newest values of many keys. Has the effect of `apply` for each key, but is faster."""
         split, by_prefix = self._format.split, self._by_prefix
         values: dict[int, bytes] = {}
         latest_prefix: bytes | None = None
@@ -175,8 +177,8 @@ class OffsetTable:
             self.offset_count += added
 
     def apply_run(self, run: RecordRun, values: Sequence[bytes | None]) -> None:
-        """Applies the records of ``run`` with these values, which contain no tombstone. The effect is that of `apply`
-        for each, but faster."""
+        """Applies the records of ``run`` with these values, which contain no tombstone. Has the effect of `apply` for
+        each record, but is faster."""
         known = self._groups.get(run.group)
         values_of_topic = known.get(run.topic) if known is not None else None
         if values_of_topic is None:

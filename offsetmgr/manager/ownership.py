@@ -3,20 +3,20 @@ runtime (`OwnershipListener`) to assign and revoke them.
 
 Its safety depends on the order of events (see also `ownership_protocol` and `lease`):
 
-- A shard group is in ``owned`` from its assignment until the runtime has revoked it, and every JoinGroup claims exactly
-  the shard groups in ``owned``. So the leader gives no other member a shard group that this process may still serve.
-- When an assignment arrives, the process first drops the shard groups that it does not include, then begins the lease,
-  then assigns new shard groups to the runtime. So a valid lease covers no shard group of an earlier membership.
+- A shard group is in ``owned`` from its assignment until the runtime has revoked it, and every JoinGroup reports
+  exactly the shard groups in ``owned``. So no other member is assigned a shard group that this process may serve.
+- When an assignment arrives, the process first drops the shard groups that are not in the assignment, then begins the
+  lease, then assigns new shard groups to the runtime. So a valid lease covers no earlier membership's shard group.
 - When the membership ends, the process ends the lease and drops every shard group at once, before it sends anything.
 - A lease that expired during the membership (the process was frozen, or the coordinator unavailable) begins again only
-  with the next generation, for which this process joins and claims the shard groups that it owns. The group cannot have
-  reassigned them meanwhile, unless the coordinator has removed this member.
+  with the next generation. In the JoinGroup for that generation, the process reports the shard groups that it owns. The
+  group cannot have reassigned them meanwhile, unless the coordinator has removed this member.
 
-A process that is frozen between its assignment and its claim fences the rightful owner when it wakes. Its lease is not
-valid then, so it serves nothing, and it claims nothing else before it has rejoined. The runtime of the owner reports
-the loss through `on_fenced`. The owner rejoins without the shard group; since no member claims it now, the next
-assignment gives it to this or another member, which claims it again. Each frozen process makes at most one late claim,
-and each late claim causes at most one more claim, so the sequence ends.
+If a process is frozen between its assignment and its claim, the late claim fences the rightful owner. The lease of the
+late process is not valid then, so it serves nothing, and it claims nothing else before it has rejoined. The runtime of
+the rightful owner reports the loss through `on_fenced`, and the owner rejoins without the shard group. Since no member
+reports the shard group as owned, the next assignment gives it to some member, which claims it again. Each frozen
+process makes at most one late claim, and each late claim causes at most one more claim, so the sequence ends.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from offsetmgr.manager.lease import OwnershipLease, boottime
 from offsetmgr.manager.ownership_protocol import OwnershipListener
 
 PROTOCOL_TYPE: Final = "offsetmgr"
-PROTOCOL: Final = "offsetmgr-1"
+PROTOCOL: Final = "offsetmgr-2"
 """The name of the group protocol; it changes with the format of `assignment_format`."""
 ASSIGNMENT_RULES: Final = 1
 """The value of `SharedConfig.protocol` in this version of offsetmgr."""
@@ -45,11 +45,11 @@ REBALANCE_TIMEOUT_S: Final = 30.0
 """At least twice the session timeout, so that a lease ends long before the coordinator removes a late member."""
 
 _REVOCATION_SHARE: Final = 0.25
-"""The fraction of the rebalance timeout for which a JoinGroup may wait until shard groups are revoked."""
-_JOIN_BACKOFF: Final = Backoff.fixed(5.0)  # after an error that needs an administrator
+"""A JoinGroup may wait for this fraction of the rebalance timeout until shard groups are revoked."""
+_JOIN_BACKOFF: Final = Backoff.fixed(5.0)  # after a failed join that needs an administrator
 _LOSS_BACKOFF: Final = Backoff(0.2, 5.0)
 _LOSS_RESET_S: Final = 10.0
-"""After this time without a loss, the next loss counts as the first one."""
+"""If no shard group was lost for this time, the next loss counts as the first one."""
 _LEAVE_TIMEOUT_S: Final = 2.0
 
 _log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ _log = logging.getLogger(__name__)
 def managers_group(topic: str) -> str:
     """Returns the group through which managers share the shards of a topic.
 
-    It depends only on the topic: with two groups for one topic, both would assign every shard group.
+    The name depends only on the topic: two groups of one topic would both assign every shard group.
     """
     return f"{topic}.managers"
 
@@ -87,7 +87,7 @@ class ManagerMember(Protocol):
         lead: Callable[[int, Sequence[tuple[str, bytes]]], Mapping[str, bytes]],
     ) -> ManagerGeneration: ...
 
-    async def leave(self, timeout: float) -> None: ...
+    async def leave(self, timeout_s: float) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -103,17 +103,17 @@ class OwnershipManager:
         member: Callable[[OwnershipManager], ManagerMember],
         *,
         relay: Mapping[str, Any] | None = None,
-        session: float = SESSION_TIMEOUT_S,
-        rebalance: float = REBALANCE_TIMEOUT_S,
+        session_timeout_s: float = SESSION_TIMEOUT_S,
+        rebalance_timeout_s: float = REBALANCE_TIMEOUT_S,
         clock: Callable[[], float] = boottime,
     ) -> None:
         """``host`` and ``port`` are the address for clients. ``member`` creates the member of the group, with the same
-        clock and timeouts. ``session`` and ``rebalance`` are the timeouts in seconds."""
+        clock and timeouts. ``session_timeout_s`` and ``rebalance_timeout_s`` are the timeouts in seconds."""
         self._address = (host, port)
         self._parameters = parameters
         self._relay = dict(relay or {})
-        self._max_revocation_wait_s = rebalance * _REVOCATION_SHARE
-        self._lease = OwnershipLease(session, rebalance, clock)
+        self._max_revocation_wait_s = rebalance_timeout_s * _REVOCATION_SHARE
+        self._lease = OwnershipLease(session_timeout_s, rebalance_timeout_s, clock)
         self._member = member(self)
         self._listener: OwnershipListener | None = None
         self._last_known: Assignment | None = None
@@ -123,7 +123,7 @@ class OwnershipManager:
         self._owned: dict[int, int] = {}
         self._revoking: dict[int, asyncio.Task[None]] = {}
         self._lost: set[int] = set()
-        """Shard groups lost since the last JoinGroup, which still claimed them."""
+        """Shard groups that were lost after the last JoinGroup, which still reported them as owned."""
         self._losses = 0
         self._last_loss = float("-inf")
         self._attempts = 0
@@ -154,12 +154,12 @@ class OwnershipManager:
         return tuple({node.node_id: node for node in sorted(nodes, key=lambda n: n.node_id)}.values())
 
     def owner_of(self, shard_group: int) -> NodeAddress | None:
-        """Returns the owner of the shard group as last known; None if it has none or is being revoked."""
+        """Returns the last known owner of the shard group; None if the shard group has no owner or is being revoked."""
         assignment = self._last_known
         return assignment.nodes.get(assignment.owners.get(shard_group, "")) if assignment else None
 
     def owned(self) -> frozenset[int]:
-        """Returns the shard groups that this process claims now."""
+        """Returns the shard groups that this process would report as owned if it joined now."""
         return frozenset(self._owned)
 
     @property
@@ -291,7 +291,7 @@ class OwnershipManager:
             self._drop(self._owned.keys())
             self._current = None
         else:
-            self._set_exclusion(assignment.refused.get(joined.member_id))
+            self._set_exclusion(assignment.rejected.get(joined.member_id))
             self._current = self._last_known = assignment
             assigned = assignment.shard_groups_of(joined.member_id)
             to_revoke_now = assignment.to_revoke(joined.member_id)
@@ -311,7 +311,7 @@ class OwnershipManager:
         else:
             self._rejoin_needed.set()  # the process was frozen, so the group has to confirm the membership first
         if self._lost & assigned or to_revoke_now - self._owned.keys():
-            self._rejoin_needed.set()  # this process has less than the assignment says, so the group must rebalance
+            self._rejoin_needed.set()  # this process owns fewer than the assignment says, so the group must rebalance
         self._revoke_and_release(to_revoke_now & self._owned.keys())
 
     def _set_exclusion(self, why: str | None) -> None:
@@ -359,7 +359,7 @@ class OwnershipManager:
             self._listener.on_assigned(shard_group)
 
     def _drop(self, shard_groups: Iterable[int]) -> None:
-        """Drops shard groups that this process no longer owns, so that the next JoinGroup does not claim them."""
+        """Drops shard groups that this process does not own any more: the next JoinGroup does not report them."""
         dropped = list(shard_groups)
         if dropped:
             _log.warning("dropping shard groups %s: the assignment does not include them", sorted(dropped))
@@ -368,8 +368,8 @@ class OwnershipManager:
             del self._owned[shard_group]
 
     def _revoke_and_release(self, shard_groups: Iterable[int]) -> None:
-        """Revokes shard groups that other members wait for. This member claims each of them until the runtime has
-        revoked it."""
+        """Revokes shard groups that other members wait for. JoinGroups report each of them as owned until it is
+        revoked."""
         revoking = [shard_group for shard_group in shard_groups if shard_group not in self._revoking]
         self._start_revocation(revoking)
         for shard_group in revoking:

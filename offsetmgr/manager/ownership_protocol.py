@@ -1,7 +1,7 @@
 """The interface between the runtime and ownership: `Ownership`, `OwnershipListener` and the order of their calls.
 
-`ownership` decides by Kafka's group protocol which shard groups this process owns, and by the lease whether it may
-answer now. The runtime claims, loads, serves and revokes shard groups.
+`ownership` uses Kafka's group protocol to decide which shard groups this process owns, and the lease to decide whether
+the process may answer requests now. The runtime claims, loads, serves and revokes shard groups.
 
 This order ensures one writer for each shard group (data rule "one writer per shard"):
 
@@ -9,16 +9,16 @@ This order ensures one writer for each shard group (data rule "one writer per sh
 2. ``on_revoked(shard group)`` is called, and *awaited*, before ownership reports to the group that the shard group is
    free.
 3. An expired lease begins again only with a new generation, after ``on_revoked`` has been called for every shard group
-   that this generation does not include, and for every shard group if the membership was lost too. So a caller that
-   sees a valid lease and then a shard group that is not revoked knows that this process owned it at the first of the
-   two moments.
+   that this generation does not include, and for every shard group if the membership was lost too. So if a caller first
+   sees a valid lease, and then sees that a shard group is not revoked, it knows that this process owned the shard group
+   when the caller checked the lease.
 4. After ``on_fenced(shard group)`` the runtime does not touch the shard group until the next ``on_assigned``; ownership
    rejoins the group before that.
 
-The runtime checks the lease again *after* its claim, because a process that was frozen between its assignment and its
-claim fences the rightful owner when it wakes. The only consequence of such a claim may be that the owner claims again.
-So the process must not append unless it owned the shard group at some moment after its claim. (If it did, every later
-owner claims after that moment and fences it.)
+The runtime checks the lease again *after* it has claimed a shard group. The process may have been frozen between the
+assignment and its claim; when it wakes, the claim fences the rightful owner. Such a claim must have no other
+consequence than that the rightful owner claims again. Therefore the process appends only if it owned the shard group at
+some moment after its claim. Every later owner then claims after that moment, and so fences this process.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from offsetmgr.core.java_hash import java_hash as uncached_java_hash
 MAX_CACHED_GROUPS: Final = 65_536
 """The number of groups whose hash is cached: about 10 MB for names of the usual length, 25 MB at most."""
 MAX_CACHED_NAME_LENGTH: Final = 249
-"""The maximum length of a cached name: a client may send any number of names of 32,767 characters."""
+"""The maximum length of a cached name. Longer names are not cached, because a client may send any number of names with
+up to 32,767 characters."""
 _MIN_INT32: Final = -(1 << 31)
 
 

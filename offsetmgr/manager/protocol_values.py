@@ -26,8 +26,8 @@ class CommitRequest(NamedTuple):
     manager's retention applies."""
     expected: Mapping[tuple[str, int], int] = {}
     """The conditions of the commit by topic and partition (see `offsetmgr.kafka.protocol.conditional_commit`): the
-    offset that must be committed now, -1 for none. With a condition, a new offset of -1 deletes the committed offset.
-    Kafka's clients send no conditions."""
+    offset that must be the committed one before this commit; -1 if there must be none. With a condition, a new offset
+    of -1 deletes the committed offset. Kafka's clients send no conditions."""
 
 
 class CommitResponse(NamedTuple):
@@ -39,7 +39,7 @@ class CommitResponse(NamedTuple):
 
 
 PartitionOffset: TypeAlias = tuple[int, int, int, str, int]
-"""Partition, offset (-1: none committed), leader epoch (-1: unknown), metadata, error code."""
+"""Partition, offset (-1 if none is committed), leader epoch (-1 if unknown), metadata, error code."""
 
 FetchedTopics: TypeAlias = Sequence[tuple[str, Sequence[PartitionOffset]]]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from offsetmgr.manager.offset_table import RecordRun
-from offsetmgr.records.base import Record
+from offsetmgr.records.base import EncodedRecord
 
 R = TypeVar("R")
 
@@ -17,7 +17,7 @@ class CoordinatorResult(NamedTuple, Generic[R]):
     is sent at once."""
 
     response: R
-    records: Sequence[Record]
+    records: Sequence[EncodedRecord]
     groups: Sequence[str]
     """The groups to which the records belong."""
     runs: Sequence[RecordRun] = ()

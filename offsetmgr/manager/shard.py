@@ -5,9 +5,10 @@ Only `replay` and its bulk forms change the served state, for loads, live traffi
 changes only in replay").
 
 Ordering contract: the caller appends each result of a handler at most once, in the order of the calls. After the append
-it calls `acknowledged`, in log order. It calls `on_discarded` instead if the records are certainly not in the log, or
-if it has read the log to its end since and `replay` has seen them. To retry after a failure, the caller calls the
-handler again and never appends the same result twice. Between the handler and either of these calls the result is in
+the caller calls `acknowledged`, in log order. If the records are certainly not in the log, it calls `on_discarded`
+instead. It also calls `on_discarded` if the outcome was unknown and it has since read the log to its end, so that
+`replay` has seen the records that are in the log. To retry after a failure, the caller calls the handler again and
+never appends the same result twice. From the handler's return until `acknowledged` or `on_discarded`, the result is in
 flight: no fetch returns its offsets, no condition holds for its partitions, and expiration skips its groups, so that no
 tombstone can follow a commit that expiration did not know of.
 
@@ -30,7 +31,7 @@ from offsetmgr.manager.offset_reader import OffsetReader
 from offsetmgr.manager.offset_table import OffsetTable, RecordRun
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.manager.results import CoordinatorResult, InFlight
-from offsetmgr.records.base import GroupValue, OffsetKey, OffsetValue, PartitionCommit, Record, RecordFormat
+from offsetmgr.records.base import EncodedRecord, GroupValue, OffsetKey, OffsetValue, PartitionCommit, RecordFormat
 
 __all__ = ["CoordinatorResult", "Shard", "ShardLimits"]
 
@@ -168,10 +169,12 @@ class Shard:
         if request.retention_ms is not None:
             expire = min(max(now_ms + request.retention_ms, 0), _MAX_TIMESTAMP_MS)
         errors: dict[tuple[str, int], int] = {}
-        records: list[Record] = []
+        records: list[EncodedRecord] = []
         runs: list[RecordRun] = []
-        for topic, asked in request.topics:
-            accepted = asked if self._all_metadata_fits(asked) else self._with_valid_metadata(topic, asked, errors)
+        for topic, commits in request.topics:
+            accepted = (
+                commits if self._all_metadata_fits(commits) else self._with_valid_metadata(topic, commits, errors)
+            )
             if accepted:
                 records += self._format.encode_commit(group, topic, accepted, now_ms, expire)
                 runs.append(RecordRun(group, topic, [*map(_PARTITION, accepted)]))
@@ -255,7 +258,8 @@ class Shard:
         return self._expirer.groups()
 
     def expirable(self, group: str, now_ms: int) -> bool:
-        """Returns whether `expire` could change something now, depending on whether the group has members."""
+        """Returns whether `expire` could change something now. Whether it does depends on whether the group has
+        members."""
         return self._expirer.expirable(group, now_ms)
 
     def expire(
@@ -282,7 +286,7 @@ class Shard:
         """Replays the records of a result that were appended from ``first_offset`` on. The result is no longer in
         flight.
 
-        It skips records that were replayed already, because they were read from the log meanwhile.
+        It skips records that were already replayed because the caller had read them from the log.
         """
         self._in_flight.end(result)
         if first_offset < self._position:
@@ -305,7 +309,7 @@ class Shard:
     def replay(self, offset: int, key: bytes, value: bytes | None) -> None:
         """Applies one record of the log. It ignores a record below `position`, which was applied already.
 
-        Raises `FormatMismatch`; the position then stays.
+        Raises `FormatMismatch`; the position is then unchanged.
         """
         if offset < self._position:
             return
@@ -315,9 +319,9 @@ class Shard:
     def replay_newest(self, newest: Mapping[bytes, bytes | None], position: int) -> None:
         """Applies the newest value of each key between the current position and ``position``.
 
-        A large load may be applied in parts: all parts but the last have the current position, and no fetch may happen
-        before the last part. It ignores a lower position, whose records were replayed already. Raises `FormatMismatch`
-        and leaves the position unchanged.
+        A large load may be applied in parts. For all parts but the last, ``position`` is the current position, and no
+        fetch may happen before the last part is applied. A call with a lower ``position`` is ignored, because its
+        records were already replayed. Raises `FormatMismatch` and leaves the position unchanged.
         """
         if position < self._position:
             return

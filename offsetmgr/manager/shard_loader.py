@@ -28,12 +28,12 @@ class ShardLoader:
         self.offsets_to_read = 0
         self.offsets_read = 0
 
-    def plan(self, ends: Mapping[int, int], timeout: float) -> None:
-        """Determines the offsets to read, up to ``ends``. ``timeout`` (seconds) limits the request for the log's start.
+    def plan(self, ends: Mapping[int, int], timeout_s: float) -> None:
+        """Determines the offsets to read, up to ``ends``. ``timeout_s`` limits the request for the log's start.
         Raises `OffsetMgrError`."""
         starts = {partition: shard.position for partition, shard in self._shards.items()}
         if any(position == 0 for position in starts.values()):
-            found = self._log.start_offsets(sorted(starts), timeout)
+            found = self._log.start_offsets(sorted(starts), timeout_s)
             starts = {partition: max(position, found[partition]) for partition, position in starts.items()}
         self._starts, self._ends = starts, ends
         self.offsets_to_read = sum(max(0, end - starts[partition]) for partition, end in ends.items())

@@ -1,4 +1,5 @@
-"""Applies a plan: writes exactly its offsets, and only where the target still holds what the plan recorded."""
+"""Applies a plan: writes exactly the offsets of the plan. A partition is written only if the target still holds the
+offset that the plan recorded."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from offsetmgr.migration.progress import MigrationState
 
 
 def check_endpoint(side: str, planned: StoreEndpoint, store: OffsetStore) -> None:
-    """Raises `PlanError` if a store is not the one of the plan (data rule "migration is a state machine on disk")."""
+    """Raises `PlanError` if ``store`` is not the store for which the plan was made (data rule "migration is a state
+    machine on disk")."""
     found = store.identity()
     same = planned.id in (found.id, *found.former) or (
         found.kind == "kafka" and store.log_origin().is_named(planned.id)
@@ -42,8 +44,8 @@ def apply(
     the report counts only the steps to write. ``open_logs`` returns the cluster against which the plan was checked: an
     offset that is now outside its log (because of retention, or because the topic was recreated) is rejected too.
 
-    Raises `PlanError` for another cluster, `JournalError` if the plan was rolled back or finalized, and the error of
-    that cluster if it is unreachable.
+    Raises `PlanError` if the target or the cluster is not that of the plan, `JournalError` if the plan was rolled back
+    or finalized, and any error from reading the cluster.
     """
     check_endpoint("target", plan.header.target, executor.store)
     if state.undo.may_have_written:
@@ -71,7 +73,7 @@ def apply(
 def _same_cluster(plan: PlanFile, logs: Logs) -> Logs:
     found = LogOrigin(logs.cluster_id(), "", logs.brokers())
     if not found.is_named(plan.header.cluster_id or ""):
-        why = f"the plan's logs were checked against {plan.header.cluster_id}, this is {found.name}"
+        why = f"the plan was checked against the logs of {plan.header.cluster_id}, this is {found.name}"
         raise PlanError("Kafka cluster", why, "name the plan's cluster")
     return logs
 
@@ -82,7 +84,7 @@ def _recreated(plan: PlanFile, target: OffsetStore) -> dict[str, str]:
     found: dict[str, str] = {}
     for topic, now in target.topic_ids(planned).items():
         if (was := planned[topic]) and was != now:
-            found[topic] = f"its topic id was {was} when the plan was made, and is {now}"
+            found[topic] = f"its topic id was {was} when the plan was made, and is {now} now"
     for topic, created in target.topic_creation_times(planned).items():
         if created > plan.header.created_at:
             found[topic] = "the topic was created after the plan was made"
@@ -90,30 +92,30 @@ def _recreated(plan: PlanFile, target: OffsetStore) -> dict[str, str]:
 
 
 def _without_recreated(tasks: Iterator[GroupWrite], recreated: Mapping[str, str]) -> Iterator[GroupWrite]:
-    """Yields the tasks, with the partitions of recreated topics refused, because their offsets are positions in deleted
+    """Yields the tasks, and refuses the partitions of recreated topics, because the planned offsets refer to deleted
     logs."""
     for task in tasks:
-        refused: dict[TopicPartition, OffsetMgrError] = {
+        rejected: dict[TopicPartition, OffsetMgrError] = {
             step.tp: RecreatedTopic(str(step.tp), recreated[step.tp.topic], "make a new plan")
             for step in task.steps
             if step.tp.topic in recreated
         }
-        yield replace(task, refused={**task.refused, **refused}) if refused else task
+        yield replace(task, rejected={**task.rejected, **rejected}) if rejected else task
 
 
 def _within_log_ranges(tasks: Iterator[GroupWrite], logs: Logs) -> Iterator[GroupWrite]:
-    """Yields the tasks, with offsets outside their log refused. The range of each partition is requested once in a run,
-    because groups share topics."""
+    """Yields the tasks, and refuses offsets outside their log. Groups share topics, so the log range of each partition
+    is requested only once in a run."""
     ranges = LogRangeCache(logs)
     for batch in batched(tasks, READ_BATCH_GROUPS):
         ranges.load({step.tp for task in batch for step in task.steps})
         for task in batch:
             outside = [s for s in task.steps if s.after is not None and not ranges.holds(s.tp, s.after.offset)]
-            yield replace(task, refused={**task.refused, **_refusals(outside, ranges)}) if outside else task
+            yield replace(task, rejected={**task.rejected, **_rejections(outside, ranges)}) if outside else task
 
 
-def _refusals(steps: Iterable[PlanStep], ranges: LogRangeCache) -> dict[TopicPartition, OffsetMgrError]:
-    found = {step.tp: ranges.refusal(step.tp, step.after.offset) for step in steps if step.after is not None}
+def _rejections(steps: Iterable[PlanStep], ranges: LogRangeCache) -> dict[TopicPartition, OffsetMgrError]:
+    found = {step.tp: ranges.rejection(step.tp, step.after.offset) for step in steps if step.after is not None}
     return {tp: error for tp, error in found.items() if error is not None}
 
 

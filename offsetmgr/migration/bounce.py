@@ -1,7 +1,8 @@
-"""Executes a rolling bounce: restarts one member at a time, checks a gate after each, and the whole group at the end.
+"""Executes a rolling bounce: restarts one member at a time, checks a gate after each restart, and checks the whole
+group at the end.
 
-It returns a value and reports progress through a callback. `commit_mode`, `precheck` and `phase_inference` make the
-decisions. This module has the order of the steps; a run that is killed at any point can be resumed.
+This module defines the order of the steps; `commit_mode`, `precheck` and `phase_inference` make the decisions. A run
+that is killed at any point can be resumed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceS
 from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.forward_copy import behind, copy_forward
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
-from offsetmgr.migration.group_snapshot import Observation, RegisteredMember
+from offsetmgr.migration.observation import Observation, RegisteredMember
 from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.migration.phase_inference import PhaseReport, assess_phase
 from offsetmgr.migration.precheck import missing_evidence
@@ -51,11 +52,12 @@ def bounce(
     progress: Callable[[str], None] = _no_progress,
     stop: Callable[[], bool] = lambda: False,
 ) -> BounceResult:
-    """Executes or resumes the bounce. ``state_path`` is the file with its progress; the output of commands goes to the
-    file next to it that ends in ``.log``.
+    """Executes or resumes the bounce. ``state_path`` is the file with the progress of the bounce. The output of the
+    restart commands goes to a file of the same name with the suffix ``.log``.
 
-    ``stop`` is called between steps and while a gate is watched. A failed command or a closed gate is a result. Raises
-    `GateRefused` if the change may not begin, and `UsageError` for the state file of another bounce.
+    ``stop`` is called between steps and while a gate is watched. A failed command or a closed gate is reported in the
+    result and raises no error. Raises `GateRefused` if the change may not begin, and `UsageError` for the state file of
+    another bounce.
     """
     check_template(spec.command)
     log = state_path.with_suffix(".log")
@@ -103,7 +105,7 @@ class _BounceRun:
 
     def run_steps(self, state: BounceState) -> BounceResult:
         for number, step in enumerate(state.steps, 1):
-            if step.status in (StepStatus.PASSED, StepStatus.GONE):
+            if step.status in (StepStatus.PASSED, StepStatus.MEMBER_LEFT):
                 continue
             if self.stop():
                 return self._result(BounceOutcome.STOPPED, state, why=f"stopped on request before step {number}")
@@ -113,7 +115,8 @@ class _BounceRun:
         return self._finish(state)
 
     def _restart(self, state: BounceState, step: RestartStep) -> BounceResult | None:
-        """Runs the step's command unless it has run; returns None if the step can continue with its gate."""
+        """Runs the step's command unless it has already succeeded; returns None if the step can continue with its
+        gate."""
         if step.status is StepStatus.RETURNED:
             return None
         self._await_earlier_command(step)
@@ -126,7 +129,7 @@ class _BounceRun:
             if self.stop():
                 return self._result(BounceOutcome.STOPPED, state, why=f"stopped on request before {step.member}")
             if member is None:
-                step.status = StepStatus.GONE
+                step.status = StepStatus.MEMBER_LEFT
                 self.progress(f"  {step.member} has left by itself; the gate at the end checks its successor")
                 save(state, self.state_path)
                 return None
@@ -160,14 +163,16 @@ class _BounceRun:
         )
 
     def _await_return(self, step: RestartStep) -> Mapping[str, RegisteredMember]:
-        """Waits for a member that is not registered. After an expired session, it registers again with the same id."""
+        """Waits until a member that is not registered registers again. If only its session has expired, the member
+        registers with the same id."""
         window = replace(self.spec.window, seconds=self.spec.restart_seconds)
         self.progress(f"  {step.member} is not registered: waiting up to {window.seconds:g} s for it to come back")
         history = self._watch_until(window, lambda w: w.latest is not None and step.member in w.latest.members)
         return {} if history.latest is None else history.latest.members
 
     def _await_earlier_command(self, step: RestartStep) -> None:
-        """Waits for a command that outlived its killed bounce, so that no member is restarted twice."""
+        """If an earlier run was killed and its restart command is still running, waits for that command, so that no
+        member is restarted twice."""
         deadline = self.view.clock.monotonic() + self.spec.command_seconds
         if step.pid is not None and still_running(step.pid):
             self.progress(f"  the command of an earlier run (process {step.pid}) is still running: waiting for it")
@@ -176,8 +181,9 @@ class _BounceRun:
         step.pid = None
 
     def _pass_gate(self, state: BounceState, step: RestartStep) -> BounceResult | None:
-        """Waits for the member's successor and for the evidence about it; returns None once the gate has passed."""
-        if step.status is StepStatus.GONE:
+        """Waits until the member's successor has registered and its commits can be assessed. Returns None if the gate
+        has passed."""
+        if step.status is StepStatus.MEMBER_LEFT:
             return None
         spec = self.spec
         window = replace(spec.window, seconds=spec.restart_seconds)
@@ -245,7 +251,7 @@ class _BounceRun:
         rules = replace(spec.rules, catch_up_later=True) if to_dual_from_kafka else spec.rules
         history = self._watch_gate(spec.to, state.baseline, rules, None)
         report = assess_phase(history, spec.to, baseline=state.baseline, rules=rules)
-        # All members are dual now. Without traffic, a ZooKeeper offset below Kafka's stays there unless it is copied.
+        # All members are dual now. In partitions without traffic they never raise a ZooKeeper offset below Kafka's.
         if to_dual_from_kafka and report.passed and self._copy(state, history):
             report = self._gate(spec.to, state.baseline, spec.rules, None)
         if not report.passed:
@@ -296,12 +302,13 @@ class _BounceRun:
 
 
 def _scope(history: GroupHistory, step: RestartStep | None) -> list[str] | None:
-    """Returns the members that a gate checks: the successors of the restarted member; None means all members."""
+    """Returns the members that a gate checks: the successors of the restarted member. None means all members."""
     return None if step is None else _successors(history, step)
 
 
 def _successors(history: GroupHistory, step: RestartStep) -> list[str]:
-    """Returns the members that have registered since the step's command, once the member itself has left."""
+    """Returns the members that have registered since the step's command was started. The result is empty until the
+    restarted member's old registration has disappeared."""
     observation = history.latest
     if observation is None:
         return []

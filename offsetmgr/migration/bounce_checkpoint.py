@@ -1,7 +1,7 @@
 """The state file of a rolling bounce, from which a killed run is resumed.
 
-Ordering contract: a step's status is written and fsynced *before* its command runs (``running``) and after it has
-ended. The before-image of a copy is written before the copy.
+Ordering contract: a step's status is written and fsynced *before* its command runs (``running``), and again after the
+command has ended. The before-image of a copy is written before the copy.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.core.errors import JournalError, UnknownVersion, UsageError
-from offsetmgr.migration import group_snapshot
-from offsetmgr.migration.group_snapshot import Observation
+from offsetmgr.migration import observation
+from offsetmgr.migration.observation import Observation
 
 FORMAT = "offsetmgr-bounce"
-VERSION = 1
+VERSION = 2
 
 
 class StepStatus(Enum):
@@ -33,14 +33,15 @@ class StepStatus(Enum):
     RETURNED = "returned"
     """The command ended with exit code 0; the gate has not been passed yet."""
     PASSED = "passed"
-    GONE = "gone"
+    MEMBER_LEFT = "member-left"
     """The member had left before its step, so no command was run for it."""
 
 
 @dataclass(slots=True)
 class RestartStep:
     """The restart of one member. ``czxid`` is its registration at the start of the bounce. ``before`` are the
-    registrations (czxid by id) just before its command; a registration that is not among them is its successor."""
+    registrations (czxid by id) just before the command; a later registration that is not among them is a successor of
+    the member."""
 
     member: str
     host: str | None
@@ -81,7 +82,7 @@ class BounceState:
     steps: list[RestartStep]
     copies: list[OffsetCopy] = field(default_factory=list)
     opened_ms: int | None = None
-    """The time at which the gate before the first step was passed; None if it must still be passed."""
+    """The time at which the gate before the first step was passed; None if that gate has not been passed yet."""
     finished_ms: int | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -95,7 +96,7 @@ class BounceState:
             "finished_ms": self.finished_ms,
             "steps": [{**asdict(s), "status": s.status.value} for s in self.steps],
             "copies": [asdict(c) for c in self.copies],
-            "baseline": group_snapshot.to_json(self.baseline),
+            "baseline": observation.to_json(self.baseline),
         }
 
 
@@ -134,7 +135,7 @@ def load(path: Path) -> BounceState | None:
         return BounceState(
             group=data["group"],
             change=CommitModeChange(CommitMode(data["from_phase"]), CommitMode(data["to_phase"])),
-            baseline=group_snapshot.from_json(data["baseline"], where=f"baseline of {path}"),
+            baseline=observation.from_json(data["baseline"], where=f"baseline of {path}"),
             steps=[RestartStep(**{**s, "status": StepStatus(s["status"])}) for s in data["steps"]],
             copies=[OffsetCopy(**c) for c in data["copies"]],
             opened_ms=data["opened_ms"],
@@ -146,7 +147,7 @@ def load(path: Path) -> BounceState | None:
 
 def resume(path: Path, group: str, to: CommitMode) -> BounceState | None:
     """Returns the saved state of this bounce; None if it has not begun. Raises `UsageError` if the file belongs to
-    another bounce or a finished one, and the errors of `load`."""
+    another bounce or to a finished one, and any error from `load`."""
     state = load(path)
     if state is None:
         return None

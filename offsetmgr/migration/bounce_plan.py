@@ -17,7 +17,7 @@ from offsetmgr.migration.bounce_checkpoint import (
 from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.forward_copy import behind
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow
-from offsetmgr.migration.group_snapshot import Observation
+from offsetmgr.migration.observation import Observation
 from offsetmgr.migration.phase_inference import PhaseReport
 from offsetmgr.migration.precheck import BounceStart, find_start
 from offsetmgr.migration.restart_command import (
@@ -30,10 +30,11 @@ from offsetmgr.migration.restart_command import (
 class BounceSpec:
     """The parameters of a bounce. If ``start`` is None, it is inferred from the group's commits.
 
-    ``baseline`` has the members to restart (None: those registered now). ``start_baseline`` is the baseline of the
-    previous bounce, for the gate before this one. ``hosts`` has the hosts of members whose id does not contain one.
-    ``window`` limits each gate, ``restart_seconds`` the time in which a member must leave and return, and
-    ``command_seconds`` the run time of the command.
+    ``baseline`` has the members to restart; None means those that are registered now. ``start_baseline`` is the
+    baseline of the previous bounce, for the gate before this bounce. ``hosts`` maps member ids to hosts; it is needed
+    for members whose id does not contain the host. ``window`` limits the time for which each gate is watched,
+    ``restart_seconds`` the time in which a member must leave and return, and ``command_seconds`` the run time of the
+    command.
     """
 
     group: str
@@ -76,8 +77,8 @@ class BounceResult:
 def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path | None = None) -> BounceResult:
     """Returns what `bounce` would do now: its commands, and the offsets that it would copy first.
 
-    It checks the gate before the first step, which only reads. For a bounce in progress it returns the saved state.
-    Raises `GateRefused` if the change may not begin, `UsageError` for an invalid template.
+    It checks the gate before the first step, which only reads. If the bounce is already in progress, the result is its
+    saved state. Raises `GateRefused` if the change may not begin, `UsageError` for an invalid template.
     """
     check_template(spec.command)
     state = resume(state_path, spec.group, spec.to) if state_path is not None else None
@@ -110,8 +111,8 @@ def _find_start(view: GroupView, spec: BounceSpec) -> BounceStart:
 
 
 def _new_state(spec: BounceSpec, start: BounceStart) -> BounceState:
-    """Returns a new state with one step for each live member of the baseline. The other members have been restarted
-    since."""
+    """Returns a new state with one step for each live member of the baseline. Live members that are not in the baseline
+    have already been restarted."""
     baseline = spec.baseline or start.observation
     steps = [
         RestartStep(m.id, spec.hosts.get(m.id, m.host or "") or None, m.czxid)

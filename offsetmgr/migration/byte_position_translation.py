@@ -33,7 +33,7 @@ class Translator:
     _starts: dict[TopicPartition, ResolvedStart | str] = field(default_factory=dict)
 
     def load_starts(self, partitions: Iterable[TopicPartition]) -> None:
-        """Requests the starting points for these partitions of Kafka 0.7, in bulk, unless they are known."""
+        """Requests the starting points for these partitions of Kafka 0.7, in bulk, unless they are already known."""
         ranges: dict[TopicPartition, MappedStart] = {}
         times: dict[int, set[TopicPartition]] = {}
         for old in partitions:

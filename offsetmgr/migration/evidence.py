@@ -13,12 +13,12 @@ from enum import Enum
 
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.migration.group_snapshot import Observation, reading_text
+from offsetmgr.migration.observation import Observation, reading_text
 from offsetmgr.migration.ownership_history import PartitionHistory, offset_or
 
 
 class Confidence(Enum):
-    """How surely a result is known."""
+    """The confidence of a result."""
 
     SEEN = "seen"
     INFERRED = "inferred"
@@ -29,10 +29,10 @@ class Confidence(Enum):
 class EvidenceThresholds:
     """The evidence that the caller accepts besides observed commits.
 
-    ``quiet_ms``: the time without changes after which a partition counts as idle. ``accept_idle``: partitions without
-    traffic pass if the stores show that nothing can be lost. ``accept_spare``: new members without partitions pass.
-    ``catch_up_later``: idle partitions whose ZooKeeper offset is behind pass the dual phase, because the caller copies
-    Kafka's offset to ZooKeeper before the gate that counts.
+    ``quiet_ms`` is the time without changes after which a partition counts as idle. With ``accept_idle``, partitions
+    without traffic pass if the stores' offsets show that nothing can be lost. With ``accept_spare``, new members
+    without partitions pass. With ``catch_up_later``, idle partitions whose ZooKeeper offset is behind pass the check of
+    the dual phase, because the caller copies Kafka's offset to ZooKeeper before it checks the phase for the last time.
     """
 
     accept_idle: bool = False
@@ -43,8 +43,8 @@ class EvidenceThresholds:
 
 @dataclass(frozen=True, slots=True)
 class PartitionEvidence:
-    """The evidence about one partition's owner. ``remedy`` is what the operator can do if it does not pass. ``final``
-    is False if further observations may change it."""
+    """The evidence about one partition's owner. ``remedy`` is what the operator can do if the partition does not pass.
+    ``final`` is False if further observations may change the result."""
 
     partition: TopicPartition
     member: str | None
@@ -62,7 +62,7 @@ _SEND_MESSAGE = "send a message to this partition: its commit shows the phase"
 
 
 def assess_unowned(observation: Observation, tp: TopicPartition) -> PartitionEvidence:
-    """Returns the evidence about a consumed partition without an owner, or whose owner is changing."""
+    """Returns the evidence about a consumed partition that has no owner, or whose owner is changing."""
     return PartitionEvidence(
         tp,
         None,
@@ -81,7 +81,7 @@ def _offset_or_none(offset: int) -> int | None:
 
 
 def assess_owned(history: PartitionHistory, phase: CommitMode, rules: EvidenceThresholds) -> PartitionEvidence:
-    """Returns the evidence about the partition's owner: whether it is known to be in the phase."""
+    """Returns the evidence about whether the partition's owner is in the phase."""
 
     def result(ok: bool, known: Confidence, why: str, remedy: str = "", *, final: bool = True) -> PartitionEvidence:
         return PartitionEvidence(
@@ -131,7 +131,7 @@ def describe_behaviour(found: CommitMode) -> str:
 
 
 def behaviour_of(history: PartitionHistory) -> tuple[CommitMode, str] | None:
-    """Returns the phase that the observed commits prove, with the proof; None if they prove none."""
+    """Returns the phase that the observed commits prove, with the proof; None if the commits prove no phase."""
     if history.zookeeper.changes and history.kafka.changes:
         return CommitMode.DUAL, f"Kafka {history.kafka.changes[-1]}; ZooKeeper {history.zookeeper.changes[-1]}"
     if history.zookeeper_alone:
@@ -153,8 +153,8 @@ def _numbers(history: PartitionHistory) -> str:
 
 
 def _check_idle(history: PartitionHistory, rules: EvidenceThresholds, result: _MakeResult) -> PartitionEvidence | None:
-    """Returns the result of a partition that cannot be assessed as idle: its log end is unknown, messages are waiting,
-    or it has not been quiet for long enough. None if it is idle."""
+    """Returns None if the partition is idle. Otherwise returns the result that says why: its log end is unknown,
+    messages are waiting, or it has not been quiet for long enough."""
     if history.lag is None:
         why = (
             f"the log's end cannot be read, so an idle partition cannot be distinguished from a stuck one; "
@@ -243,7 +243,7 @@ def _unproven_kafka(history: PartitionHistory, rules: EvidenceThresholds, result
         result,
         safe=kafka >= zookeeper,
         because="Kafka holds all of the group's progress",
-        unsafe="Kafka is behind ZooKeeper: a member that reads Kafka alone would repeat, or follow auto.offset.reset",
+        unsafe="Kafka is behind ZooKeeper: a member that reads Kafka alone repeats messages or uses auto.offset.reset",
     )
 
 
@@ -268,7 +268,7 @@ def _unproven_zookeeper(history: PartitionHistory, rules: EvidenceThresholds, re
         result,
         safe=zookeeper >= kafka,
         because="ZooKeeper holds all of the group's progress",
-        unsafe="ZooKeeper is behind Kafka: a member that reads ZooKeeper alone repeats, or follows auto.offset.reset",
+        unsafe="ZooKeeper is behind Kafka: a member that reads it alone repeats messages or uses auto.offset.reset",
     )
 
 

@@ -1,7 +1,8 @@
 """Finalizes a migration: checks the gates, records the end, and on request deletes the source's offsets.
 
-After that the before-images would rewind a group. Therefore it requires two kinds of evidence: a new verification in
-which every partition passes, and for each group the proof that no member writes only the source.
+After the cutover, restoring the before-images would rewind the groups, so a finalized plan cannot be rolled back.
+Therefore finalizing requires two kinds of evidence: a new verification in which every partition passes, and for each
+group the proof that no member commits to the source alone.
 """
 
 from __future__ import annotations
@@ -25,18 +26,20 @@ from offsetmgr.migration.verify import MigrationVerifier, PartitionResult, Statu
 
 @dataclass(frozen=True, slots=True)
 class GroupGate:
-    """Whether a group has no member that writes only the source, and the evidence."""
+    """The result of the check that no member of a group commits to the source alone. ``passed`` is True if this is
+    proved."""
 
     group: str
     passed: bool
     evidence: VerifyEvidence
     detail: str
     hint: str = ""
-    """The operator's way to open the gate, if it is not a bounce."""
+    """The action with which the operator can open the gate. Empty if the action is a rolling bounce."""
 
 
 class FinalizeGate(Protocol):
-    """Checks groups for members that write only the source; yields one result for each group, in any order."""
+    """Checks whether groups have members that commit to the source alone. Yields one result for each group, in any
+    order."""
 
     def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]: ...
 
@@ -61,9 +64,10 @@ class FinalizeReport:
 
 
 def check_gates(verifier: MigrationVerifier, gate: FinalizeGate, accept: Collection[Status] = ()) -> FinalizeReport:
-    """Verifies again and checks the gate of every group.
+    """Verifies the migration again and checks the gate of every group.
 
-    ``accept`` are statuses that the caller accepts. Raises `GateRefused` with the first obstacles.
+    A partition whose status is in ``accept`` does not count as a failure. Raises `GateRefused` with the first failed
+    partitions or closed gates.
     """
     failed: list[PartitionResult] = []
     wrong: Counter[Status] = Counter()
@@ -91,7 +95,7 @@ def check_gates(verifier: MigrationVerifier, gate: FinalizeGate, accept: Collect
         hints = {found.hint for found in closed}
         raise GateRefused(
             "finalize",
-            f"{len(closed)} of {count_of(len(gates), 'group')}: not proved that no member commits to the source alone "
+            f"{len(closed)} of {count_of(len(gates), 'group')}: some members may still commit to the source alone "
             f"({named})",
             hints.pop() if len(hints) == 1 and "" not in hints else "bounce them first: see offsetmgr runbook",
         )
@@ -120,9 +124,9 @@ def finalize(
 ) -> FinalizeReport:
     """Finalizes a plan. With ``remover`` (an executor over the source store) it also deletes the source's offsets.
 
-    Each group is deleted right after its gate was checked again, and only if the target is not behind. If a run was
-    interrupted during the deletion, the next run continues there. Raises `GateRefused`, and `JournalError` if the plan
-    was not applied completely or was rolled back.
+    The source's offsets of a group are deleted right after the gate of the group was checked again, and only for
+    partitions in which the target is not behind. If a run was interrupted during the deletion, the next run continues
+    there. Raises `GateRefused`, and `JournalError` if the plan was not applied completely or was rolled back.
     """
     name = f"plan {verifier.plan.path}"
     if state.undo.may_have_written:
@@ -146,7 +150,8 @@ def _removals(
     verifier: MigrationVerifier, gate: FinalizeGate, state: MigrationState, kept: list[str]
 ) -> Iterator[GroupWrite]:
     """Yields the deletions of the source's current offsets, for the planned partitions in which the target is not
-    behind. Each deletion is conditional on the offset that was read. ``kept`` receives the offsets that must stay."""
+    behind. Each deletion is conditional on the offset that was read. The offsets that must stay are appended to
+    ``kept``, each with the reason."""
     for plan in verifier.plan.groups():
         if plan.group in state.delete.done or plan.error:
             continue
@@ -168,7 +173,7 @@ def _removable(plan: GroupPlan, verifier: MigrationVerifier, kept: list[str]) ->
     if problem := source.error or target.error:
         kept.append(f"{plan.group}: {problem}")
         return ()
-    known = {step.source_tp: step for step in plan.steps if step.source is not None and not step.action.refuses}
+    known = {step.source_tp: step for step in plan.steps if step.source is not None and not step.action.rejects}
     steps: list[PlanStep] = []
     for tp, committed in sorted(source.offsets.items()):
         step = known.get(tp)
@@ -185,6 +190,6 @@ def _removable(plan: GroupPlan, verifier: MigrationVerifier, kept: list[str]) ->
 
 
 def _required_offset(step: PlanStep, committed: Committed) -> int:
-    """Returns the offset that the target must have before the source's offset may be deleted. For a byte position, the
-    plan has that offset."""
+    """Returns the offset that the target must have before the source's offset may be deleted. If the source holds a
+    byte position, this is the offset in the plan."""
     return step.after.offset if step.origin is not None and step.after is not None else committed.offset

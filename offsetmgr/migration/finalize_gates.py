@@ -1,4 +1,4 @@
-"""The gates of `finalize`, which check that no member writes only the source.
+"""The gates of `finalize`, which check that no member commits to the source alone.
 
 In a migration between ZooKeeper and Kafka the gate watches the old consumers' commits, as `runbook check` does.
 Otherwise it asks the source's coordinator for members.
@@ -37,8 +37,9 @@ _EVIDENCE = {
 class OldConsumerGate:
     """Gate for migrations between ZooKeeper and Kafka: every live old consumer must commit to the target.
 
-    ``target`` is the phase in which the migration ends (kafka, or zookeeper on the way back). ``exclusive``: the
-    source's offsets will be deleted, so no member may write the source; otherwise members in the dual phase pass too.
+    ``target`` is the phase in which the migration ends (kafka, or zookeeper on the way back). If ``exclusive``, the
+    source's offsets will be deleted, so no member may commit to the source. Otherwise members in the dual phase pass
+    too.
     """
 
     view: GroupView
@@ -77,7 +78,8 @@ class OldConsumerGate:
         return closed_gate(name, history, reports, self.rules, "--delete-source" if self.exclusive else "")
 
     def _members_in_kafka(self, group: str) -> GroupGate | None:
-        """Returns the closed gate of a group with members at Kafka's coordinator; None if there are none."""
+        """Returns a closed gate if Kafka's coordinator reports members of the group or cannot be asked; otherwise
+        None."""
         gate = _assess_members(group, self.view.cluster.describe_groups([group])[group])
         return None if gate.passed else gate
 
@@ -93,7 +95,7 @@ class OldConsumerGate:
 
 
 def _weakest(report: PhaseReport) -> VerifyEvidence:
-    """Returns the confidence of the report: that of its weakest part."""
+    """Returns the confidence of the report, which is the lowest confidence of its members and partitions."""
     kinds = {member.confidence for member in report.members} | {part.confidence for part in report.partitions}
     return next(
         (_EVIDENCE[kind] for kind in (Confidence.UNKNOWN, Confidence.INFERRED) if kind in kinds), VerifyEvidence.SEEN
@@ -107,10 +109,11 @@ def closed_gate(
     rules: EvidenceThresholds,
     restricting_option: str = "",
 ) -> GroupGate:
-    """Returns the closed gate of a group that passes in none of the accepted phases, with the reason for the nearest
-    phase. If only partitions without traffic are missing, it names them and the option that accepts them.
+    """Returns the closed gate of a group that is in none of the accepted phases. The reason is that of the phase with
+    the fewest failures. If the gate is closed only because of partitions without traffic, the reason names these
+    partitions, and the hint names the option that accepts them.
 
-    ``restricting_option`` is the option that leaves only one accepted phase.
+    ``restricting_option`` is the command-line option because of which only one phase is accepted.
     """
     nearest = min(reports, key=lambda report: (len(report.wrong), sum(not part.ok for part in report.partitions)))
     phase = f"phase {nearest.phase.value}" + (f" (required by {restricting_option})" if restricting_option else "")
@@ -118,7 +121,7 @@ def closed_gate(
     if lenient.passed:
         idle = [str(part.partition) for part in nearest.partitions if not part.ok]
         named = ", ".join(idle[:5]) + (f" and {len(idle) - 5} more" if len(idle) > 5 else "")
-        why = f"of {count_of(len(idle), 'partition')} without traffic no commit of {phase} was seen: {named}"
+        why = f"no commit of {phase} was seen on {count_of(len(idle), 'partition')} without traffic: {named}"
         return GroupGate(name, False, _weakest(nearest), why, ACCEPT_IDLE)
     wanted = phase if restricting_option else f"phase {' or '.join(report.phase.value for report in reports)}"
     return GroupGate(name, False, _weakest(nearest), f"not seen in {wanted}: {_first_problem(lenient)}")
@@ -146,9 +149,9 @@ def _first_problem(report: PhaseReport) -> str:
 class CoordinatorGate:
     """Gate for other sources in Kafka: the group has no members, and no offset changes during the window.
 
-    Consumers without membership (old ones, and those that assign partitions to themselves) are unknown to the
-    coordinator. Therefore the offsets are read twice, ``window.seconds`` apart; that no client commits is inferred from
-    the two reads.
+    The coordinator does not know consumers without membership: old consumers, and consumers that assign partitions to
+    themselves. Therefore the offsets are read twice, ``window.seconds`` apart. If they are equal, the gate infers that
+    no client commits.
     """
 
     source: OffsetStore
@@ -172,7 +175,8 @@ class InactivityGate:
     """Gate for sources in a ZooKeeper of Kafka 0.7 or of Storm's spouts: no offset changes during the window, and no
     member is registered.
 
-    Spouts do not register (``members`` is None). That no client commits is inferred.
+    Spouts do not register, so for them ``members`` is None. If no offset changes, the gate infers that no client
+    commits.
     """
 
     source: OffsetStore
@@ -203,8 +207,8 @@ class InactivityGate:
 
 
 def _assess_inactivity(name: str, before: GroupOffsets, after: GroupOffsets, known: str) -> GroupGate:
-    """Returns the gate of a group without known members, from two reads of its offsets. ``known`` is the detail if it
-    passes."""
+    """Returns the gate of a group without known members, from two reads of its offsets. ``known`` is the gate's detail
+    if it passes."""
     if error := before.error or after.error:
         return GroupGate(name, False, VerifyEvidence.UNKNOWN, str(error))
     moved = next((tp for tp, found in after.offsets.items() if before.offsets.get(tp) != found), None)

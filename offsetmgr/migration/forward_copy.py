@@ -1,8 +1,8 @@
 """Copies Kafka's offsets to ZooKeeper for partitions without traffic, when a group goes back to ZooKeeper.
 
 A dual member never writes ZooKeeper for such a partition, because it assumes that the larger offset, from which it
-started, is already stored. The copy only moves forward and is conditional on the version that was read, so a commit of
-a consumer at the same moment wins.
+started, is already stored. The copy only moves offsets forward. Each write is conditional on the version that was read,
+so if a consumer commits at the same time, the consumer's commit is kept.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from offsetmgr.migration.ownership_history import GroupHistory, offset_or
 
 def behind(history: GroupHistory) -> dict[TopicPartition, Change]:
     """Returns the partitions without traffic whose ZooKeeper offset is below Kafka's, each with the write that raises
-    it."""
+    the ZooKeeper offset."""
     observation = history.latest
     if observation is None:
         return {}
@@ -41,11 +41,11 @@ def copy_forward(
     *,
     record: Callable[[list[OffsetCopy]], None],
 ) -> list[OffsetCopy]:
-    """Executes the writes and returns their outcomes. ``record`` must make the before-images durable; it is called
-    first.
+    """Executes the writes and returns their outcomes. ``record`` is called before the first write and must make the
+    before-images durable.
 
-    If a consumer commits first, its partition counts as caught up if ZooKeeper then has at least the offset to copy.
-    Raises `OffsetMgrError` if a partition is still behind, after all outcomes are set.
+    If a write is rejected because a consumer has committed, and ZooKeeper now has at least the offset to copy, the
+    partition counts as caught up. If a partition is still behind, its error is raised after all outcomes are set.
     """
     copies = {
         tp: OffsetCopy(tp.topic, tp.partition, offset_or(c.expected, -1) if c.expected else None, c.after.offset)

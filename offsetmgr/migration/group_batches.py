@@ -1,4 +1,4 @@
-"""Batches of groups: they limit memory, and one batch is read ahead."""
+"""Splits groups into batches, which limits memory, and reads one batch ahead."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ def batched(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
 
 
 def prefetch(read: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[tuple[_T, _R]]:
-    """Yields each item with the result of ``read``, in order, and reads the next item while the caller works.
+    """Yields each item with the result of ``read``, in order, and calls ``read`` for the next item while the caller
+    processes the current one.
 
-    ``read`` runs in one other thread, one call at a time; ``items`` are consumed in the caller's thread. An error of
-    ``read`` is raised when its item would be yielded.
+    ``read`` runs in a separate thread, one call at a time; ``items`` are consumed in the caller's thread. If ``read``
+    fails for an item, the error is raised in place of that item.
     """
     with ThreadPoolExecutor(1, "offsetmgr-read-ahead") as pool:
         current: tuple[_T, Future[_R]] | None = None

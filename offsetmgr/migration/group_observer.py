@@ -1,6 +1,6 @@
 """Observes a live group of old consumers: its registry, its owners, both stores and the logs, once or over a window.
 
-The order of the reads is the one on which the evidence relies (see `group_snapshot`). It is the only module of the
+The order of the reads is the one on which the evidence relies (see `observation`). It is the only module of the
 runbooks that reads from servers, and it writes nothing.
 """
 
@@ -15,7 +15,7 @@ from offsetmgr.core.errors import GroupNotFound, InvalidPattern, OffsetMgrError,
 from offsetmgr.core.model import ABSENT, Committed, LogRange, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.cluster.base import Cluster
-from offsetmgr.migration.group_snapshot import Observation, PartitionOwner, Reading, RegisteredMember
+from offsetmgr.migration.observation import Observation, OffsetReadResult, PartitionOwner, RegisteredMember
 from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups import ownership, registry
@@ -62,8 +62,8 @@ class ZookeeperRegistry:
             selected: tuple[str, ...] = ()
             try:
                 selected = tuple(sorted(topics_of(dict(m.subscription), m.pattern, topics)))
-            except (InvalidPattern, UnsupportedOperation) as refused:
-                error = refused
+            except (InvalidPattern, UnsupportedOperation) as rejected:
+                error = rejected
             if error is not None:
                 unreadable.append(f"{paths.member(group, m.member_id)} ({error})")
             found[m.member_id] = RegisteredMember(
@@ -98,9 +98,9 @@ class GroupView:
     def observe(self, group: str, *, tolerant: bool = False) -> Observation:
         """Makes one observation.
 
-        With ``tolerant``, a retriable error of a whole store (its coordinator is moving or loading) becomes the reading
-        of every partition; the registry must always answer. Raises `Unreachable`, `TimedOut` and other errors of the
-        stores.
+        With ``tolerant``, a retriable error of a whole store, for example because its coordinator is moving or loading,
+        is recorded as the reading of every partition. An error of the registry is always raised. Raises `Unreachable`,
+        `TimedOut` and other errors of the stores.
         """
         view = self.registry.members(group, self.cluster.topics)
         before = self.registry.owners(group)
@@ -142,11 +142,12 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class _StoreSample:
-    found: Mapping[TopicPartition, Reading]
+    found: Mapping[TopicPartition, OffsetReadResult]
     error: OffsetMgrError | None = None
 
-    def of(self, tp: TopicPartition) -> Reading:
-        """Returns the reading of one partition. All commits were read, so a missing one is absent."""
+    def of(self, tp: TopicPartition) -> OffsetReadResult:
+        """Returns the reading of one partition. All commits of the group were read, so a partition that was not found
+        has no commit."""
         return self.error if self.error is not None else self.found.get(tp, ABSENT)
 
 
@@ -183,8 +184,8 @@ def watch_group(
 ) -> GroupHistory:
     """Observes the group repeatedly until ``enough`` or ``stop`` returns True, or until the window is over.
 
-    The first observation raises errors of the servers, unless ``tolerant``. Later observations tolerate a store that
-    fails for a moment.
+    The first observation raises any error of the servers, unless ``tolerant``. Later observations tolerate retriable
+    errors of a store.
     """
     history = GroupHistory([view.observe(group, tolerant=tolerant)])
     deadline = view.clock.monotonic() + window.seconds

@@ -1,12 +1,12 @@
 """The journal of a plan: an append-only, fsynced file of intents and outcomes.
 
-Ordering contract: `Journal.append` returns only once its records are on disk (fsync). An intent, with its
-before-images, is appended *before* the store is written; its outcome follows. A crash may lose outcomes, so a resumed
-command checks every intent without an outcome.
+Ordering contract: `Journal.append` returns only once its records are on disk (fsync). An intent with its before-images
+is appended *before* the store is written, and the outcome after the write. A crash may lose outcomes, so a resumed
+command checks the store for every intent without an outcome.
 
 Every line is a JSON object with a sequence number and a CRC-32 of its own bytes. If a crash during an append left a
-torn last line, opening the journal for writing removes it; damage anywhere else is an error. One process at a time may
-open a journal for writing.
+torn last line, opening the journal for writing removes it; damage anywhere else is an error. Only one process at a time
+can have a journal open for writing.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import JournalError, UnknownVersion
 from offsetmgr.migration.plan_file import fsync_directory
 
-VERSION = 1
+VERSION = 2
 
-Record = dict[str, Any]
+JournalRecord = dict[str, Any]
 """One journal record; ``kind`` is one of: open, intent, outcome, complete, undo-open, undo-intent, undo-outcome,
 undo-complete, finalized, refreshed, delete-intent, delete-outcome."""
 
 
 @dataclass(frozen=True, slots=True)
-class Json:
+class EncodedJson:
     """A value of a record that is already encoded as JSON."""
 
     text: str
@@ -45,26 +45,26 @@ def journal_path(plan: Path) -> Path:
     return plan.with_suffix(".journal") if plan.suffix == ".json" else plan.with_name(plan.name + ".journal")
 
 
-def _encode(number: int, now_ms: int, record: Record) -> bytes:
-    plain = {name: value for name, value in record.items() if not isinstance(value, Json)}
+def _encode(number: int, now_ms: int, record: JournalRecord) -> bytes:
+    plain = {name: value for name, value in record.items() if not isinstance(value, EncodedJson)}
     text = json.dumps({"n": number, "at": now_ms, **plain}, ensure_ascii=False, separators=(",", ":"))[:-1]
     for name, value in record.items():
-        if isinstance(value, Json):
+        if isinstance(value, EncodedJson):
             text += f',"{name}":{value.text}'
     body = text.encode()
     return b'%s,"crc":"%08x"}\n' % (body, zlib.crc32(body))
 
 
-def _decode(line: bytes) -> Record | None:
+def _decode(line: bytes) -> JournalRecord | None:
     """Returns the record in a line; None if the line is damaged or incomplete."""
     body, mark, crc = line.rpartition(b',"crc":"')
     if not mark or crc != b'%08x"}\n' % zlib.crc32(body):
         return None
-    record: Record = json.loads(body + b"}")
+    record: JournalRecord = json.loads(body + b"}")
     return record
 
 
-def read_journal(path: Path) -> Iterator[tuple[int, Record]]:
+def read_journal(path: Path) -> Iterator[tuple[int, JournalRecord]]:
     """Yields every record, in order, with its byte position. It leaves out a torn last line.
 
     Raises `JournalError` if an earlier line is damaged or missing, or if the file cannot be read.
@@ -89,7 +89,7 @@ def read_journal(path: Path) -> Iterator[tuple[int, Record]]:
         raise JournalError(f"journal {path}", error.strerror or str(error)) from error
 
 
-def record_at(path: Path, position: int) -> Record:
+def record_at(path: Path, position: int) -> JournalRecord:
     """Returns the record at a position that `read_journal` yielded."""
     with path.open("rb") as lines:
         lines.seek(position)
@@ -102,7 +102,7 @@ def record_at(path: Path, position: int) -> Record:
 class Journal:
     """A journal, open for writing by this process only.
 
-    Thread-safe: a store may consume its edits in a thread of its own, and each batch of edits appends intents.
+    Thread-safe, because a store may consume the stream of edits in its own thread, and this stream appends the intents.
     """
 
     def __init__(self, path: Path, *, plan_sha256: str, clock: Clock) -> None:
@@ -163,9 +163,9 @@ class Journal:
             lines.seek(end)
             return end + len(lines.readline())
 
-    def append(self, records: Iterable[Record]) -> None:
-        """Appends records and returns once they are on disk. Raises `JournalError` (disk full, I/O error): then the
-        caller must not write to a store for these records."""
+    def append(self, records: Iterable[JournalRecord]) -> None:
+        """Appends records and returns once they are on disk. Raises `JournalError`, for example if the disk is full. In
+        this case the caller must not execute the writes of these records."""
         with self._lock:
             now = self._clock.now_ms()
             lines = [_encode(self._next + i, now, record) for i, record in enumerate(records)]
@@ -194,7 +194,7 @@ class Journal:
         os.close(self._fd)
 
 
-def check_opening(path: Path, record: Record, plan_sha256: str) -> None:
+def check_opening(path: Path, record: JournalRecord, plan_sha256: str) -> None:
     """Raises `JournalError` or `UnknownVersion` if a journal's first record does not fit this plan and version."""
     if record.get("kind") != "open":
         raise JournalError(f"journal {path}", "it does not begin with an opening record")

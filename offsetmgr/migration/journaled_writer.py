@@ -2,8 +2,8 @@
 
     fsync the intent -> pass the edit to the store -> append the outcome
 
-Edits are passed on as a lazy stream, so that the store keeps many groups in flight. The intents of a batch share one
-fsync. Memory grows with the groups in flight.
+The store receives the edits as a lazy stream, so that it can keep many groups in flight. The intents of a batch share
+one fsync. Memory grows with the groups in flight.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from offsetmgr.core.offset_store import (
     Guard,
     OffsetStore,
 )
-from offsetmgr.groups.leftover_locks import POLL_S, Waiting
+from offsetmgr.groups.leftover_locks import POLL_S, OnWait
 from offsetmgr.migration.group_batches import batched
-from offsetmgr.migration.journal import Journal, Json, Record
+from offsetmgr.migration.journal import EncodedJson, Journal, JournalRecord
 from offsetmgr.migration.plan import Action, PlanStep
 from offsetmgr.migration.plan_codec import encode_steps
 from offsetmgr.migration.progress import encode_partitions
@@ -53,18 +53,18 @@ class GroupWrite:
     keep_newer: bool = False
     """Whether a partition counts as done if it is already beyond the offset to copy."""
     terms: tuple[str, str] = ("the offset when the plan was made", "the planned offset")
-    """How messages call ``target`` and ``after``."""
+    """The names that messages use for ``target`` and ``after``."""
     force: bool = False
-    """Whether to overwrite any current value; only on the user's explicit request."""
-    refused: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
-    """Partitions that will not be written after all, each with the reason. They are steps like the others, so that the
-    first intent contains the correct before-images of all partitions."""
+    """Whether to overwrite any current value. Set only on the user's explicit request."""
+    rejected: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
+    """Partitions that will not be written, each with the reason. They remain in ``steps``, so that the first intent
+    contains the correct before-images of all partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOutcome:
     """The outcome of one group. ``written`` are the partitions that were changed; ``unchanged`` are those that needed
-    or allowed no change, each with the reason; ``failed`` are those with an error."""
+    no change or must not be changed, each with the reason; ``failed`` are those with an error."""
 
     group: str
     target_group: str
@@ -126,7 +126,7 @@ class Executor:
     """Executes tasks against one store under one journal.
 
     ``name`` is the prefix of the journal's records (``apply``, ``undo``, ``delete``). ``stop`` is called before each
-    batch of groups: once it returns True, no new batch starts, and the work in flight ends and is recorded.
+    batch of groups: once it returns True, no new batch starts; the groups in flight are completed and recorded.
     """
 
     name: str
@@ -136,7 +136,7 @@ class Executor:
     stop: Callable[[], bool] = lambda: False
     progress: Callable[[GroupOutcome], None] = lambda _outcome: None
     wait_empty_s: float = 0.0
-    waiting: Waiting = lambda _groups, _seconds: None
+    waiting: OnWait = lambda _groups, _seconds: None
     """Called with the groups and the remaining seconds while the run waits for locks of an earlier run."""
     _stopped_early: bool = False
     """Whether ``stop`` prevented a batch from starting."""
@@ -144,9 +144,9 @@ class Executor:
     def run(self, tasks: Iterable[GroupWrite]) -> Report:
         """Executes all tasks and returns the report.
 
-        It retries groups that were rejected as active until ``wait_empty_s`` has passed, or until the lock of an
-        earlier run must have ended. Raises only if the whole store or the journal cannot be used; the journal then
-        contains everything that was done.
+        It retries groups that were rejected as active until ``wait_empty_s`` has passed. If the lock of an earlier run
+        was the cause, it retries until that lock must have ended. Raises only if the whole store or the journal cannot
+        be used; the journal then contains everything that was done.
         """
         report = Report()
         waiting: dict[str, GroupWrite] = {}
@@ -186,8 +186,8 @@ class Executor:
 
     def _execute(self, tasks: Iterable[GroupWrite]) -> Iterator[tuple[GroupOutcome, GroupWrite]]:
         in_flight: dict[str, GroupWrite] = {}
-        refused: list[tuple[GroupOutcome, GroupWrite]] = []
-        pending: list[Record] = []
+        rejected: list[tuple[GroupOutcome, GroupWrite]] = []
+        pending: list[JournalRecord] = []
         pending_lock = threading.Lock()
 
         def edits() -> Iterator[GroupEdit]:
@@ -200,16 +200,16 @@ class Executor:
                 records += [self._intent(task) for task in batch]
                 self.journal.append(records)
                 for task in batch:
-                    if len(task.refused) == len(task.steps):
+                    if len(task.rejected) == len(task.steps):
                         with pending_lock:
-                            refused.append((_all_refused(task), task))
+                            rejected.append((_all_rejected(task), task))
                         continue
                     in_flight[task.target_group] = task
                     yield _edit(task)
 
-        def refused_groups() -> Iterator[tuple[GroupOutcome, GroupWrite]]:
+        def rejected_groups() -> Iterator[tuple[GroupOutcome, GroupWrite]]:
             with pending_lock:
-                done, refused[:] = list(refused), []
+                done, rejected[:] = list(rejected), []
                 pending.extend(self._outcome(outcome) for outcome, _ in done)
             yield from done
 
@@ -220,26 +220,26 @@ class Executor:
                 with pending_lock:
                     pending.append(self._outcome(outcome))
                 yield outcome, task
-                if refused:
-                    yield from refused_groups()
-            yield from refused_groups()
+                if rejected:
+                    yield from rejected_groups()
+            yield from rejected_groups()
         finally:
             self.journal.append(pending)
 
-    def _intent(self, task: GroupWrite) -> Record:
+    def _intent(self, task: GroupWrite) -> JournalRecord:
         return {
             "kind": f"{self.name}-intent",
             "group": task.group,
             "target_group": task.target_group,
-            "topics": Json(encode_steps(task.steps, whole=False)),
+            "topics": EncodedJson(encode_steps(task.steps, whole=False)),
         }
 
-    def _outcome(self, outcome: GroupOutcome) -> Record:
-        record: Record = {
+    def _outcome(self, outcome: GroupOutcome) -> JournalRecord:
+        record: JournalRecord = {
             "kind": f"{self.name}-outcome",
             "group": outcome.group,
             "written": encode_partitions(outcome.written),
-            "left": encode_partitions(outcome.unchanged),
+            "unchanged": encode_partitions(outcome.unchanged),
         }
         if outcome.failed:
             record["failed"] = [
@@ -260,14 +260,14 @@ def _edit(task: GroupWrite) -> GroupEdit:
             task.allow_rewind or step.action is rewind,
         )
         for step in task.steps
-        if step.tp not in task.refused
+        if step.tp not in task.rejected
     }
     return GroupEdit(task.target_group, changes, task.guard)
 
 
-def _all_refused(task: GroupWrite) -> GroupOutcome:
+def _all_rejected(task: GroupWrite) -> GroupOutcome:
     """Returns the outcome of a group whose partitions are all refused, so that it is not passed to the store."""
-    return GroupOutcome(task.group, task.target_group, (), {}, dict(task.refused))
+    return GroupOutcome(task.group, task.target_group, (), {}, dict(task.rejected))
 
 
 def before_image(value: OffsetAndMetadata | None) -> Offset:
@@ -276,10 +276,11 @@ def before_image(value: OffsetAndMetadata | None) -> Offset:
 
 
 def outcome_of(task: GroupWrite, result: GroupEditResult) -> GroupOutcome:
-    """Returns the outcome of a task from the store's result. An earlier run may already have written a part of it."""
+    """Returns the outcome of a task from the store's result. An earlier run may already have written some of the
+    partitions."""
     written: list[TopicPartition] = []
     unchanged: dict[TopicPartition, str] = {}
-    failed: dict[TopicPartition, OffsetMgrError] = dict(task.refused)
+    failed: dict[TopicPartition, OffsetMgrError] = dict(task.rejected)
     for step in task.steps:
         if step.tp in failed:
             continue

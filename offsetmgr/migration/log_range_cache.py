@@ -21,7 +21,7 @@ class LogRangeCache:
 
     cluster: Logs | None
     _topics: dict[str, int] = field(default_factory=dict)
-    _asked: set[str] = field(default_factory=set)
+    _requested_topics: set[str] = field(default_factory=set)
     _known: dict[TopicPartition, LogRange | OffsetMgrError] = field(default_factory=dict)
 
     def load(self, partitions: Iterable[TopicPartition]) -> None:
@@ -29,9 +29,9 @@ class LogRangeCache:
         if self.cluster is None:
             return
         new = {tp for tp in partitions if tp.partition >= 0} - self._known.keys()
-        if names := {tp.topic for tp in new} - self._asked:
+        if names := {tp.topic for tp in new} - self._requested_topics:
             self._topics.update(self.cluster.topics(names))
-            self._asked |= names
+            self._requested_topics |= names
         if existing := [tp for tp in new if tp.partition < self._topics.get(tp.topic, 0)]:
             self._known.update(self.cluster.log_ranges(existing))
 
@@ -42,7 +42,8 @@ class LogRangeCache:
             self._known.update(self.cluster.log_ranges(stale))
 
     def get(self, tp: TopicPartition) -> LogRange | MissingTopic | OffsetMgrError | None:
-        """Returns the range of a loaded partition, or why there is none; None without a cluster and for Kafka 0.7."""
+        """Returns the log range of a loaded partition, or the reason why there is none. Returns None if there is no
+        cluster, and for partitions of Kafka 0.7."""
         if self.cluster is None or tp.partition < 0:
             return None
         if tp.topic not in self._topics:
@@ -52,13 +53,13 @@ class LogRangeCache:
         return self._known[tp]
 
     def holds(self, tp: TopicPartition, offset: int) -> bool:
-        """Returns whether an offset is within its log (the end counts). True without a cluster."""
+        """Returns whether an offset is within its log (the log's end is allowed). True without a cluster."""
         found = self._known.get(tp)
         if isinstance(found, LogRange):
             return found.start <= offset <= found.end
         return self.cluster is None or tp.partition < 0
 
-    def refusal(self, tp: TopicPartition, offset: int) -> OffsetMgrError | None:
+    def rejection(self, tp: TopicPartition, offset: int) -> OffsetMgrError | None:
         """Returns the error of an offset outside its current log; None if the offset may be written."""
         if self.holds(tp, offset):
             return None

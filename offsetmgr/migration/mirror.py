@@ -2,9 +2,9 @@
 
 The mirror only moves offsets forward; either store can be ZooKeeper or Kafka. If the target has compare-and-set, every
 write is conditional on the version that was read. If the target is Kafka, the mirror locks each group: it joins as a
-static member, so a restarted mirror takes over at once and a frozen one is fenced. It refuses groups to which others
-commit. Brokers of 0.8.2 have no group lock; there the store compares just before each write. The mirror keeps no state:
-a restarted mirror compares both sides again.
+static member, so a restarted mirror takes over at once and a frozen one is fenced. It refuses groups to which other
+clients commit. Brokers of Kafka 0.8.2 have no group lock, so the store compares the offsets just before each write. The
+mirror keeps no state: a restarted mirror compares both sides again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from offsetmgr.migration.plan import PlanOptions
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 HOLDER = "offsetmgr-mirror"
-"""The name under which groups are locked. Each group has one mirror, the last one started."""
+"""The name under which mirrors lock groups. The last mirror that is started for a group takes it over."""
 
 _MAX_WAIT_S: Final = 0.25
 """The longest single wait, so that the mirror reacts to ``stop`` quickly."""
@@ -41,15 +41,15 @@ class Mirror:
     """Mirrors the groups that ``options`` select.
 
     ``idle_s`` limits the time between two full comparisons, so that a missed notification delays an offset but does not
-    lose it. For ``settle_s`` the mirror watches a group for other clients before it locks the group.
+    lose it. Before a group is locked, it is watched for other clients for ``settle_s``.
 
     ``legacy_groups`` returns the live old consumers that commit to the source. If the target's groups must be locked, a
-    group is locked only after its old consumers were seen to commit to the source alone (`mirror_safety`). If it is
-    None, there are none, or the user trusts them. ``watch_s`` limits how long ``once`` waits for that. Locked groups
-    are committed again every ``refresh_s``, so that they do not expire; this must be well below the target's retention.
+    group is locked only after its old consumers were seen to commit to the source alone (`mirror_safety`).
+    ``legacy_groups`` is None if there are no old consumers, or if the user trusts them. ``watch_s`` limits the wait for
+    this evidence with ``once``. Locked groups are committed again every ``refresh_s`` (well below the retention).
 
-    ``crossing`` detects offsets in the deleted log of a recreated topic, which are not mirrored. If it is None, the
-    caller guarantees that there are none. Leader epochs are never mirrored.
+    ``crossing`` detects offsets in the deleted log of a recreated topic, which are not mirrored. If ``crossing`` is
+    None, the caller guarantees that there are no such offsets. Leader epochs are never mirrored.
     """
 
     source: OffsetStore
@@ -70,14 +70,14 @@ class Mirror:
     interrupted: bool = False
     """Whether ``stop`` ended a run with ``once`` before everything was written."""
     _sources: dict[str, str] = field(default_factory=dict)
-    """The source's group by the target's group, so that no two groups are mirrored to one."""
+    """The source group of each target group, so that no target group has two source groups."""
     _full_at: float = 0.0
     _failures: int = 0
 
     def run(self, *, once: bool = False) -> MirrorStatus:
         """Mirrors until ``stop`` returns True, or (``once``) until everything is written. Returns the last status.
 
-        If a store is unreachable, the next round retries. Only an error of the first comparison is raised.
+        An error in the first round is raised; after a later error, the next round retries.
         """
         try:
             changed: set[str] | None = None
@@ -99,7 +99,7 @@ class Mirror:
             states[mirror.state] = states.get(mirror.state, 0) + 1
         copied = sum(mirror.copied for mirror in self.groups.values())
         lag = sum(mirror.lag or 0 for mirror in self.groups.values())
-        unknown = [m for m in self.groups.values() if m.lag is None and m.state is not MirrorState.REFUSED]
+        unknown = [m for m in self.groups.values() if m.lag is None and m.state is not MirrorState.REJECTED]
         recreated = sum(len(mirror.recreated) for mirror in self.groups.values())
         return MirrorStatus(self.rounds, copied, lag, len(unknown), states, self.clock.now_ms(), recreated)
 
@@ -109,7 +109,7 @@ class Mirror:
         return any(began is not None and now - began < self.watch_s for began in since)
 
     def _wait_for_changes(self, pending: set[str]) -> set[str] | None:
-        """Waits until a group may have changed; returns the changed groups, None for all."""
+        """Waits until a group may have changed; returns the changed groups (None means all)."""
         now = self.clock.monotonic()
         deadline = min(now + _RETRY_S, self._full_at) if pending else self._full_at
         if self._failures:
@@ -140,7 +140,7 @@ class Mirror:
                 mirror.fail(error, lag_unknown=True)
 
     def _round(self, changed: set[str] | None) -> set[str]:
-        """Compares and copies the changed groups (None: all); returns the groups to check again soon."""
+        """Compares and copies the changed groups (None means all); returns the groups to check again soon."""
         self.rounds += 1
         pending: set[str] = set()
         try:
@@ -172,14 +172,14 @@ class Mirror:
             mirror = self.groups[group] = GroupMirror(group, self.options.target_group(group))
             owner = self._sources.setdefault(mirror.target_group, group)
             if owner != group:
-                mirror.refuse(f"group {owner} is mirrored to {mirror.target_group} already; give it another name")
+                mirror.reject(f"group {owner} is mirrored to {mirror.target_group} already; give it another name")
             else:
                 new.append(mirror)
         if new and isinstance(self.target, LockableStore):
             self._observe_target(new)
 
     def _observe_target(self, new: list[GroupMirror]) -> None:
-        """Reads the new groups in the target and waits. The next read then shows commits of other clients."""
+        """Reads the new groups in the target, then waits, so that the next read shows commits of other clients."""
         found = self._target_offsets(new)
         now = self.clock.monotonic()
         for mirror in new:
@@ -296,7 +296,7 @@ class Mirror:
         return pending
 
     def _read_target(self, batch: list[GroupMirror], pending: set[str]) -> None:
-        """Reads the target. In a group without our lock, every change is the commit of another client."""
+        """Reads the target. In a group that this mirror has not locked, only other clients change offsets."""
         named = {mirror.target_group: mirror for mirror in batch}
         for name, found in self._target_offsets(batch).items():
             mirror = named[name]
@@ -312,7 +312,7 @@ class Mirror:
             if mirror.lock is not None:
                 continue
             if mirror.unlocked_read is not None and (moved := first_changed_partition(mirror.unlocked_read, found)):
-                mirror.refuse(
+                mirror.reject(
                     f"another client commits to this group in the target: {moved} changed while nothing was "
                     f"mirrored (seen)"
                 )
@@ -321,14 +321,14 @@ class Mirror:
             mirror.unlocked_read = found
 
     def _may_lock(self, mirror: GroupMirror, legacy: LegacyGroup, pending: set[str]) -> bool:
-        """Returns whether the group may be locked, because no member commits to the target too; else watches it."""
+        """Returns whether the group may be locked, because no other client commits to it; else watches it."""
         if mirror.ended:
             return False
         now = self.clock.monotonic()
         assert mirror.unlocked_read is not None  # it was read a moment ago
         mirror.evidence.observe(legacy, mirror.source_offsets, mirror.unlocked_read.offsets, now)
         if unproven := mirror.evidence.unproven(legacy, now):
-            why = f"whether they commit to Kafka too is not known yet: {', '.join(unproven)}"
+            why = f"whether they also commit to Kafka is unknown so far: {', '.join(unproven)}"
             mirror.detail = f"live old consumers are registered; {why}"
         elif now - max(mirror.unchanged_since, mirror.evidence.changed_at) < self.settle_s - _ROUNDING_S:
             mirror.detail = "watching the target for commits of other clients"
@@ -348,7 +348,7 @@ class Mirror:
         for name, lock in target.lock_many(named, holder=HOLDER):
             mirror = named[name]
             if isinstance(lock, GroupActive) and not lock.lock_ends_s:
-                mirror.refuse(f"the group has members in the target: {'; '.join(lock.members) or lock.why}")
+                mirror.reject(f"the group has members in the target: {'; '.join(lock.members) or lock.why}")
             elif isinstance(lock, OffsetMgrError):
                 mirror.fail(lock)
                 if lock.retriable or isinstance(lock, GroupActive):  # the lock of a killed run ends by itself
@@ -378,7 +378,7 @@ class Mirror:
     ) -> bool:
         """Records the outcome of a commit to a locked group; returns True if it is complete."""
         if isinstance(outcomes, LockLost):
-            # The lock has the reason: a consumer joined the group, or another mirror took over.
+            # ``lock.lost`` has the reason: a consumer joined the group, or another mirror took over.
             self._handle_lost_lock(mirror, (mirror.lock.lost if mirror.lock else None) or outcomes)
             return mirror.ended
         if isinstance(outcomes, OffsetMgrError):
@@ -387,7 +387,7 @@ class Mirror:
         return mirror.record_outcomes(outcomes)
 
     def _handle_lost_lock(self, mirror: GroupMirror, error: OffsetMgrError) -> None:
-        """Handles a lost lock: locks the group again later, unless a consumer or another mirror took it."""
+        """Locks the group again later, unless a consumer or another mirror has taken it over."""
         assert mirror.lock is not None
         mirror.lock.release()
         mirror.compute_lag()

@@ -19,15 +19,16 @@ class MirrorState(StrEnum):
 
     FOLLOWING = "following"
     TARGET_AHEAD = "target-ahead"
-    """A partition is ahead in the target, where it stays; the other partitions follow."""
+    """The target is ahead of the source in some partitions. These partitions are not changed; the others follow the
+    source."""
     WATCHING = "watching"
-    """Live old consumers are registered, and whether they commit to the target too is unknown yet. Nothing is locked or
+    """Whether old consumers or other clients also commit to the target is unknown so far. Nothing is locked or
     written."""
-    REFUSED = "refused"
+    REJECTED = "rejected"
     """Other clients use the group in the target. Nothing is written."""
     TAKEN = "taken"
     """The mirror of this group has ended, because a consumer started with the group in the target (the cutover), or
-    because another mirror took it."""
+    because another mirror took the group over."""
     FAILING = "failing"
     """The last attempt failed and will be retried."""
 
@@ -37,8 +38,8 @@ class GroupMirror:
     """One mirrored group.
 
     ``lag`` is the number of messages by which the target was behind the source at the last read, where a missing commit
-    counts as offset 0; None if the last read failed, or if there was none. ``copied`` is the number of offsets written
-    so far.
+    counts as offset 0; None if the last read failed, or if nothing was read yet. ``copied`` is the number of offsets
+    written so far.
     """
 
     group: str
@@ -51,11 +52,11 @@ class GroupMirror:
     note: str = ""
     """Information for the user about a group that follows."""
     problem: OffsetMgrError | None = None
-    """Why the last read of the source, or of a part of it, failed."""
+    """The error if the last read of the source failed for the whole group or for a partition."""
     source_offsets: Mapping[TopicPartition, Committed] = field(default_factory=dict)
     """The source's offsets at the last read."""
     mirrored_offsets: Mapping[TopicPartition, Committed] = field(default_factory=dict)
-    """The source's offsets that are mirrored: selected, and not in a deleted log."""
+    """The source's offsets that are mirrored: the options select them, and they do not belong to a deleted log."""
     recreated: Mapping[TopicPartition, RecreatedTopic] = field(default_factory=dict)
     """The source's offsets that are not mirrored, because they belong to the deleted log of a recreated topic."""
     target_offsets: dict[TopicPartition, int] = field(default_factory=dict)
@@ -74,11 +75,11 @@ class GroupMirror:
     @property
     def ended(self) -> bool:
         """Whether the mirror has nothing left to do for this group."""
-        return self.state in (MirrorState.REFUSED, MirrorState.TAKEN)
+        return self.state in (MirrorState.REJECTED, MirrorState.TAKEN)
 
     @property
     def succeeded(self) -> bool:
-        """Whether the mirror succeeds if it ends with the group in this state."""
+        """Whether the mirror of this group counts as successful if it ends now."""
         if self.state is MirrorState.TAKEN:
             return not self.lag
         return self.state in (MirrorState.FOLLOWING, MirrorState.TARGET_AHEAD) and not self.recreated
@@ -93,13 +94,13 @@ class GroupMirror:
         return f"refused: {tp}: {error.why}{more}"
 
     def fail(self, error: OffsetMgrError, *, lag_unknown: bool = False) -> None:
-        """Records an error that is retried later. ``lag_unknown``: the group's lag is no longer known."""
+        """Records an error that is retried later. If ``lag_unknown``, the lag of the group becomes unknown."""
         self.state, self.detail = MirrorState.FAILING, str(error)
         if lag_unknown:
             self.lag = None
 
-    def refuse(self, why: str) -> None:
-        self.state, self.detail, self.lag = MirrorState.REFUSED, why, None
+    def reject(self, why: str) -> None:
+        self.state, self.detail, self.lag = MirrorState.REJECTED, why, None
 
     def mark_taken(self, why: str) -> None:
         """Ends the mirror of the group, because another client uses it from now on."""
@@ -133,7 +134,7 @@ class GroupMirror:
         self.detail = "; ".join(filter(None, (self.note, self.not_mirrored)))
 
     def record_outcomes(self, outcomes: Mapping[TopicPartition, ChangeOutcome]) -> bool:
-        """Records the outcome of a write; returns True unless a retriable failure makes an immediate retry useful."""
+        """Records the outcome of a write; returns False if a write failed and should be retried soon."""
         failed: list[OffsetMgrError] = []
         for tp, outcome in outcomes.items():
             if outcome.status is not EditStatus.FAILED:

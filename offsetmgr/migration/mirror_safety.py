@@ -1,11 +1,12 @@
-"""The evidence that a group's live old consumers commit to ZooKeeper alone, so that a mirror may lock the group in
-Kafka. Pure.
+"""Collects evidence that a group's live old (ZooKeeper-based) consumers commit only to ZooKeeper. Only then may a
+mirror lock the group in Kafka. Pure.
 
-While the group is locked, a member with dual commit fails its commit to Kafka and then does not write ZooKeeper either,
-so its progress would stop in both stores. A dual member writes Kafka first, so its ZooKeeper offset is never ahead of
-its offset in Kafka. Therefore, if the ZooKeeper offset of an owned partition *moved* beyond Kafka's offset, which was
-read afterwards, its owner commits to ZooKeeper alone. A ZooKeeper offset that is merely ahead proves nothing: a member
-that was just restarted with dual commit has not committed yet.
+While a group is locked in Kafka, the commits of a member with dual commit fail. After a failed commit to Kafka, the
+member does not write ZooKeeper either, so neither store would receive its progress. A dual member writes Kafka first,
+so its ZooKeeper offset is never ahead of its offset in Kafka. Therefore the owner of a partition commits to ZooKeeper
+alone if its ZooKeeper offset was seen to *move* beyond the offset that was read from Kafka afterwards. A ZooKeeper
+offset that is merely ahead proves nothing: a member that was just restarted with dual commit may not have committed
+yet.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, TopicPartition
 
 REBALANCE_S: Final = 10.0
-"""The seconds for which a member without partitions may still get some: the old consumer tries 4 times, 2 s apart."""
+"""The seconds for which partitions may still be assigned to a member that has none: an old consumer tries to rebalance
+4 times, 2 s apart."""
 
 _UNKNOWN: Final = "an owner that cannot be read"
 
 
 class LegacyOwner(NamedTuple):
-    """The owner of a partition. ``member_id`` is None if the owner's znode is unreadable; ``czxid`` is the znode's
-    creation."""
+    """The owner of a partition. ``member_id`` is None if the owner's znode is unreadable; ``czxid`` is the transaction
+    that created the znode."""
 
     member_id: str | None
     czxid: int
@@ -36,7 +38,7 @@ class LegacyOwner(NamedTuple):
 class LegacyGroup:
     """The live old consumers of one group: their ZooKeeper sessions by member id, and the owners of partitions.
 
-    If ``error`` is set, they could not be read.
+    If ``error`` is set, the members or the owners could not be read.
     """
 
     members: Mapping[str, int]
@@ -45,15 +47,15 @@ class LegacyGroup:
 
 
 ReadLegacyGroups = Callable[[Iterable[str]], Mapping[str, LegacyGroup]]
-"""Returns the live old consumers of groups. Groups without any are missing."""
+"""Returns the live old consumers of groups. Groups without live members are missing from the result."""
 
 NO_MEMBERS: Final = LegacyGroup({}, {})
 
 
 @dataclass(slots=True)
 class LegacyMemberEvidence:
-    """The evidence about the members of one group. A member is identified by its id and its session, so one that
-    registers again is new."""
+    """The evidence about the members of one group. A member is identified by its id and its session, so a member that
+    registers again counts as a new one."""
 
     members: Mapping[str, int] | None = None
     changed_at: float = -math.inf
@@ -97,7 +99,8 @@ class LegacyMemberEvidence:
         return sorted(unproven_members)
 
     def allows_lock(self, group: LegacyGroup) -> bool:
-        """Returns whether the group may stay locked: there is no new member, and every owner is proven."""
+        """Returns whether the group may stay locked: there is no new member, and every owner is proven to commit to
+        ZooKeeper alone."""
         known = set((self.members or {}).items())
         owners = {owned.member_id for owned in group.owners.values()}
         return known.issuperset(group.members.items()) and all(

@@ -1,15 +1,16 @@
-"""Combines observations of a group into the history of each partition: what its owner was seen to commit.
+"""Combines observations of a group into the history of each partition, which shows where the owner of the partition
+commits.
 
-Pure. A change of an offset counts for a member only if the same ownership (the czxid of the owner's znode) was observed
-before and after it, so a change of owner begins a new history. The conclusions rely on two orders: a dual member writes
-Kafka before ZooKeeper and finishes one commit before it begins the next (ZookeeperConsumerConnector.commitOffsets), and
-an observation reads ZooKeeper before Kafka.
+Pure. A change of an offset is attributed to a member only if the same ownership (the czxid of the owner's znode) was
+observed before and after it, so a change of owner begins a new history. The conclusions rely on two orders: a dual
+member writes Kafka before ZooKeeper and finishes one commit before it begins the next
+(ZookeeperConsumerConnector.commitOffsets), and an observation reads ZooKeeper before Kafka.
 
 * *ZooKeeper alone*: ZooKeeper changed to X, and Kafka, read afterwards, is below X. A dual member would have written X
   to Kafka first.
-* *Kafka alone*: Kafka changed to X (beyond every offset of either store before, so not the offset from which the member
-  started, which a dual member does not write again) and then to Y, and ZooKeeper, read after Y was seen, has not
-  changed. A dual member finishes X in ZooKeeper before it writes Y.
+* *Kafka alone*: Kafka changed to X and then to Y, and ZooKeeper, read after Y was seen, has not changed. A dual member
+  finishes the commit of X in ZooKeeper before it begins that of Y. X must be larger than every earlier offset in either
+  store, because a dual member does not write the offset again from which it started.
 * *both*: both stores changed.
 """
 
@@ -21,7 +22,7 @@ from typing import NamedTuple
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Absent, Committed, LogRange, Offset, TopicPartition
-from offsetmgr.migration.group_snapshot import Observation, PartitionOwner, Reading, clock_time, reading_text
+from offsetmgr.migration.observation import Observation, OffsetReadResult, PartitionOwner, clock_time, reading_text
 
 
 class OffsetChange(NamedTuple):
@@ -39,7 +40,7 @@ class OffsetChange(NamedTuple):
         return f"{text} at {clock_time(self.at_ms)}"
 
 
-def offset_or(reading: Reading | None, default: int = -1) -> int:
+def offset_or(reading: OffsetReadResult | None, default: int = -1) -> int:
     """Returns the offset, or ``default`` (less than every offset), for comparisons."""
     return reading.offset if isinstance(reading, Committed) else default
 
@@ -56,7 +57,7 @@ class StoreHistory:
     lowered: str | None = None
     """The change, as text, if the offset was deleted or decreased, which no consumer does."""
 
-    def add(self, at_ms: int, reading: Reading | None) -> bool:
+    def add(self, at_ms: int, reading: OffsetReadResult | None) -> bool:
         """Records one read; returns True if the offset has changed."""
         if reading is None or isinstance(reading, OffsetMgrError):
             self.error = reading if reading is not None else OffsetMgrError("offset", "it was not read")
@@ -106,13 +107,13 @@ class PartitionHistory:
 
     @property
     def new_kafka_changes(self) -> list[OffsetChange]:
-        """The changes in Kafka beyond every offset of either store at the start of the history."""
+        """The changes in Kafka to an offset that is larger than both stores' offsets at the start of the history."""
         start = max(offset_or(self.kafka.first), offset_or(self.zookeeper.first))
         return [m for m in self.kafka.changes if m.after.offset > start]
 
     @property
     def lag(self) -> int | None:
-        """The number of messages after the larger of both offsets; None if unknown."""
+        """The number of messages between the larger of both stores' offsets and the log's end; None if unknown."""
         if self.log is None or self.zookeeper.error or self.kafka.error:
             return None
         committed = max(offset_or(self.zookeeper.last), offset_or(self.kafka.last))
@@ -160,7 +161,7 @@ class GroupHistory:
 
     @property
     def partitions(self) -> Mapping[TopicPartition, PartitionHistory]:
-        """The history of each partition under its current ownership. Partitions without an owner have none."""
+        """The history of each partition under its current ownership. Partitions without an owner have no history."""
         return self._partitions
 
     @property
@@ -171,7 +172,7 @@ class GroupHistory:
         return self.latest.at_ms - self._last_rebalance_ms
 
     def add(self, observation: Observation) -> None:
-        """Records one observation; they must come in order."""
+        """Records one observation. Observations must be added in the order of their times."""
         before, self.latest = self.latest, observation
         if (
             before is None

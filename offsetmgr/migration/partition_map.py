@@ -1,4 +1,5 @@
-"""The partition map: for each partition of a Kafka 0.7 broker, the new partition and where in it a group continues.
+"""The partition map: for each partition of a Kafka 0.7 broker, the new partition, and the position in it at which a
+group continues.
 
 A byte position means nothing to later versions of Kafka, so an operator provides a table of positions or a starting
 point. `byte_position_translation` looks up starting points in the cluster.
@@ -44,8 +45,8 @@ class ResolvedStart(NamedTuple):
 class PositionTable:
     """A table of byte positions and the offsets of the messages that begin there, both ascending.
 
-    A position between two entries is rejected; with ``floor`` it means the entry before it, so that the group consumes
-    the messages between them again. A position before the first entry is always rejected.
+    A position between two entries is rejected. With ``floor``, the preceding entry is used instead, so the group
+    consumes the messages from that entry on again. A position before the first entry is always rejected.
     """
 
     entries: tuple[tuple[int, int], ...]
@@ -66,8 +67,8 @@ class PositionTable:
 
 @dataclass(frozen=True, slots=True)
 class MapEntry:
-    """The mapping of one partition of Kafka 0.7: the new ``partition``, and a table or a starting point. The latter is
-    a `MappedStart` or a time in ms since 1970 (the first message at or after it)."""
+    """The mapping of one partition of Kafka 0.7: the new ``partition``, and a table or a starting point. A starting
+    point is a `MappedStart`, or a time in ms since 1970, which selects the first message at or after that time."""
 
     partition: int
     choice: PositionTable | MappedStart | int
@@ -93,7 +94,7 @@ class PartitionMap:
 
 
 def read_map(path: Path) -> PartitionMap:
-    """Returns the map in a file. Raises `FileFailure`, and the errors of `parse_map`."""
+    """Returns the map in a file. Raises `FileFailure` if the file cannot be read, and any error from `parse_map`."""
     try:
         data = path.read_bytes()
     except OSError as error:

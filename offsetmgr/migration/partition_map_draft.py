@@ -1,7 +1,7 @@
 """The draft of a partition map, which an operator corrects and confirms.
 
 The draft is a guess: only the people who moved the data know which new partition each broker's partition became. A
-draft is rejected until a name is entered in it.
+draft is rejected until it contains the name of the person who confirms it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from offsetmgr.core.offset_store import GroupOffsets
 from offsetmgr.migration.partition_map import VERSION
 
 _READ_THIS: Final = (
-    "Each BROKER-PARTITION of Kafka 0.7 needs the partition that its data went to, and where groups go on in it:"
-    ' either "start": "earliest" (repeats), "latest" (leaves out) or {"time": "2013-05-01T12:00:00Z"};'
+    "Each BROKER-PARTITION of Kafka 0.7 needs the new partition of its data, and the position at which groups continue:"
+    ' either "start": "earliest" (messages are consumed again), "latest" (unread messages are skipped) or'
+    ' {"time": "2013-05-01T12:00:00Z"};'
     ' or "table": [[byte position, offset], ...] with "between": "refuse" or "floor".'
-    " The numbers below are a guess (brokers and partitions in order). Correct them, then put your name into"
-    ' "confirmed_by".'
+    " The new partition numbers below are a guess (old partitions in ascending order). Correct them, then put your name"
+    ' into "confirmed_by".'
 )
 
 
@@ -86,7 +87,7 @@ class MapDraft:
 
 
 def write_draft(path: Path, data: bytes) -> None:
-    """Writes a draft to a new file. Raises `FileFailure` if it exists, because an operator may have edited it."""
+    """Writes a draft to a new file. Raises `FileFailure` if the file exists, because an operator may have edited it."""
     try:
         with path.open("xb") as out:
             out.write(data)

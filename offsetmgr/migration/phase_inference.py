@@ -21,7 +21,7 @@ from offsetmgr.migration.evidence import (
     behaviour_of,
     describe_behaviour,
 )
-from offsetmgr.migration.group_snapshot import Observation, RegisteredMember, at
+from offsetmgr.migration.observation import Observation, RegisteredMember, at
 from offsetmgr.migration.ownership_history import GroupHistory, PartitionHistory
 
 
@@ -29,8 +29,8 @@ from offsetmgr.migration.ownership_history import GroupHistory, PartitionHistory
 class MemberEvidence:
     """The evidence about one member: whether it was restarted, and whether its commits fit the phase.
 
-    ``remedy`` is what the operator can do if it does not pass. ``final`` is False if further observations may change
-    the result. ``wrong``: the member is known to be in another phase, or not to have been restarted.
+    ``remedy`` is what the operator can do if the member does not pass. ``final`` is False if further observations may
+    change the result. ``wrong`` is True if the member is known to be in another phase, or not to have been restarted.
     """
 
     member: str
@@ -46,8 +46,8 @@ class MemberEvidence:
 
 @dataclass(frozen=True, slots=True)
 class PhaseReport:
-    """The result of the phase check. ``passed`` is True only if every member and partition in scope is known to fit.
-    ``final`` is False if further observations may change the result."""
+    """The result of the phase check. ``passed`` is True only if every member and partition in scope is known to fit the
+    phase. ``final`` is False if further observations may change the result."""
 
     group: str
     phase: CommitMode
@@ -72,8 +72,7 @@ class PhaseReport:
 
     @property
     def cannot_pass(self) -> bool:
-        """Whether the check cannot pass any more, because further observations cannot change the result of a wrong
-        member."""
+        """Whether the check can no longer pass: the result of a ``wrong`` member is final."""
         return any(m.wrong and m.final for m in self.members)
 
 
@@ -92,7 +91,7 @@ def assess_phase(
     """Checks a watched group against a phase.
 
     ``only`` restricts the check to these members (the gate of one step of a rolling bounce); otherwise every live
-    member and every partition counts. With ``also``, members may be in that phase too.
+    member and every partition counts. If ``also`` is given, members in that phase pass too.
     """
     rules = rules or EvidenceThresholds()
     observation = history.latest
@@ -170,7 +169,7 @@ def _notes(observation: Observation, baseline: Observation | None) -> tuple[str,
 
 @dataclass(frozen=True, slots=True)
 class _Restart:
-    """Whether a member is a new process. ``ok`` is None if only its commits can show it."""
+    """Whether a member is a new process. ``ok`` is None if only the member's commits can show this."""
 
     ok: bool | None
     confidence: Confidence
@@ -185,7 +184,7 @@ def _restart(member: RegisteredMember, baseline: Observation | None) -> _Restart
         return _Restart(
             True, Confidence.SEEN, f"new since {at(baseline.at_ms)} (registered {at(member.registered_at_ms)})"
         )
-    same = f"its id was there at {at(baseline.at_ms)}"
+    same = f"its id was registered at {at(baseline.at_ms)}"
     if member.host is not None:
         return _Restart(False, Confidence.SEEN, f"{_NOT_BOUNCED}: {same}, and every start makes a new id")
     if before.czxid == member.czxid:
@@ -195,8 +194,8 @@ def _restart(member: RegisteredMember, baseline: Observation | None) -> _Restart
     return _Restart(
         None,
         Confidence.UNKNOWN,
-        f"{same} (a configured consumer.id, so the id shows no restart); it has registered again since, which a restart"
-        " does, and an expired session too",
+        f"{same} (a configured consumer.id, so the id shows no restart); it has registered again since, after a"
+        " restart or after its session had expired",
     )
 
 
@@ -218,7 +217,7 @@ def _assess_member(
     if restart.ok is False:
         return result(False, restart.confidence, restart.why, "restart it with the phase's settings", wrong=True)
     if not owned:
-        # A rebalance may still assign partitions to it, because it follows the registration.
+        # A rebalance follows the registration, so it may still assign partitions to this member.
         unchanged_for = f"no registration and no owner has changed for {steady_ms / 1000:.1f} s"
         if rules.accept_spare and restart.ok and steady_ms >= rules.quiet_ms:
             why = f"{restart.why}; it owns no partition, so its commits cannot be seen; {unchanged_for}"

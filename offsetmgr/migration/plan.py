@@ -1,7 +1,7 @@
 """The values of a migration plan, and the decision about one partition. Pure.
 
-A plan is frozen when it is made: `apply` writes exactly its offsets, and only where the target still holds the offset
-that it held when the plan was made.
+A plan is frozen when it is made: `apply` writes exactly the offsets of the plan. It writes a partition only if the
+target still holds the offset that it held when the plan was made.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation, OriginComparison
@@ -19,6 +19,10 @@ from offsetmgr.core.model import Absent, Committed, LogRange, Offset, OffsetAndM
 from offsetmgr.core.offset_store import Guard
 from offsetmgr.groups.selection import TopicSelection, literal_of
 from offsetmgr.migration.partition_map import MapOrigin
+
+PLAN_VERSION: Final = 3
+PLAN_VERSION_KAFKA_0_7: Final = 4
+"""The version of a plan with partitions of Kafka 0.7, which a reader of the other version would misread."""
 
 
 class Action(StrEnum):
@@ -42,13 +46,14 @@ class Action(StrEnum):
     """The source's offset is outside the partition's log. The note names the offset that clamping would write."""
     REFUSE_BYTE_POSITION = "refuse-byte-position"
     """The source holds a byte position of Kafka 0.7, and no map translates it."""
-    REFUSE_NUMBERED = "refuse-numbered"
+    REFUSE_UNSUPPORTED_TARGET = "refuse-unsupported-target"
     """The target is a store of Kafka 0.7, which cannot hold the offset of a numbered partition."""
     REFUSE_UNREADABLE = "refuse-unreadable"
-    """One side could not be read. Such a side never counts as absent, and nothing is written."""
+    """An offset or the log range could not be read. An unreadable offset never counts as absent, and nothing is
+    written."""
     REFUSE_RECREATED = "refuse-recreated"
     """The topic was deleted and recreated after the source's commit. The note has the reason."""
-    REFUSE_GONE = "refuse-gone"
+    REFUSE_LOST = "refuse-lost"
     """In a reverse plan: the offset was copied, but the store to which it was copied has lost it."""
 
     @property
@@ -56,11 +61,11 @@ class Action(StrEnum):
         return self is Action.COPY or self is Action.REWIND
 
     @property
-    def refuses(self) -> bool:
-        return self in _REFUSALS
+    def rejects(self) -> bool:
+        return self in _REJECTIONS
 
 
-_REFUSALS = frozenset(action for action in Action if action.value.startswith("refuse-"))
+_REJECTIONS = frozenset(action for action in Action if action.value.startswith("refuse-"))
 
 
 class PlanSource(NamedTuple):
@@ -75,9 +80,10 @@ class PlanSource(NamedTuple):
 class PlanStep(NamedTuple):
     """The step of one partition in a plan; ``tp`` is the target's partition.
 
-    ``source`` and ``target`` are the offsets of the two stores when the plan was made (None: no commit, or unreadable).
-    ``after`` is the offset that the target will hold (None: the step expects nothing). If ``origin`` is set, ``source``
-    is a byte position in another partition and can only be compared with the source's current byte position.
+    ``source`` and ``target`` are the offsets of the two stores when the plan was made; None if there is no commit or it
+    is unreadable. ``after`` is the offset that the target holds after apply; None if the step is refused. If ``origin``
+    is set, ``source`` is a byte position in another partition (`source_tp`), so it can be compared only with the
+    source's current byte position.
     """
 
     tp: TopicPartition
@@ -127,8 +133,8 @@ class PlanOptions:
         object.__setattr__(self, "selection", TopicSelection.parse(self.topics))
 
     def literal_first(self, existing: Iterable[str]) -> PlanOptions:
-        """Returns the options with every pattern that equals an existing group escaped, so that it matches only this
-        group."""
+        """Returns the options. In them, each pattern that equals the name of an existing group is escaped, so that it
+        matches only that group."""
         names = set(self.groups).intersection(existing)
         return replace(self, groups=tuple(literal_pattern(p) if p in names else p for p in self.groups))
 
@@ -163,10 +169,10 @@ def check_renames(rename: Mapping[str, str], groups: Iterable[str]) -> None:
 class GroupPlan:
     """The plan of one group.
 
-    ``guard`` protects its writes; ``guard_note`` is the reason for this guard. ``old_members`` are the live members in
-    ZooKeeper's registry, ``members`` those that the Kafka coordinator reported. If the whole group could not be
-    planned, ``error`` is the reason and ``steps`` is empty. ``note`` is the reason why nothing is planned for a group
-    that the user named.
+    ``guard`` is the guard of the group's writes; ``guard_note`` is the reason for this guard. ``old_members`` are the
+    live members in ZooKeeper's registry, ``members`` those that the Kafka coordinator reported. If the whole group
+    could not be planned, ``error`` is the reason and ``steps`` is empty. ``note`` is the reason why nothing is planned
+    for a group that the user named.
     """
 
     group: str
@@ -206,12 +212,13 @@ class PlanHeader:
     options: PlanOptions
     cluster_id: str | None
     """The Kafka cluster in which topics and log ranges were checked: its id, or the addresses of its brokers if it has
-    no id (`LogOrigin.name`). None if they were not checked."""
+    no id (`LogOrigin.name`). None if topics and log ranges were not checked."""
     retention_ms: int | None
     """How long the target keeps the offsets of a group that no consumer joins; None if unknown or unlimited."""
     tool: str
     compared: OriginComparison | None = None
-    """Whether the offsets of both sides refer to the same logs; None in plans made before this comparison existed."""
+    """Whether the offsets of both sides refer to the same logs; None in plans of older versions of offsetmgr, which did
+    not compare this."""
     translate: OffsetTranslation | None = None
     """How the user wants offsets of another cluster to be treated."""
     recreation: str = ""
@@ -220,13 +227,13 @@ class PlanHeader:
     """The map that translates byte positions of Kafka 0.7."""
     weaknesses: tuple[str, ...] = ()
     """The guarantees that the target does not fully give, one sentence each (`OffsetStore.weaknesses`)."""
-    version: int = 1
-    """The version of the plan file: 2 if a side is of Kafka 0.7."""
+    version: int = PLAN_VERSION
+    """The version of the plan file: 2 if the source or the target is of Kafka 0.7, otherwise 1."""
 
     @property
     def expires_at(self) -> int | None:
-        """When offsets that were copied at the time of the plan would expire if no consumer starts; None if unknown or
-        never."""
+        """The time at which offsets that were copied when the plan was made would expire if no consumer starts. None if
+        the time is unknown or the offsets do not expire."""
         return None if self.retention_ms is None else self.created_at + self.retention_ms
 
 
@@ -246,9 +253,9 @@ def decide(
 ) -> PlanStep:
     """Returns the step of one partition.
 
-    ``source`` is the source's commit as far as the target can hold it; None if only the target has a commit. ``log`` is
-    the log range in the cluster; None if there is no cluster to check against. An error on either side is a refusal and
-    never a write.
+    ``source`` is the source's commit, without the fields that the target cannot hold; None if only the target has a
+    commit. ``log`` is the log range in the cluster; None if there is no cluster to check against. If ``source`` or
+    ``target`` is an error, the step is a refusal.
     """
     current = target.value() if isinstance(target, Committed) else None
     if isinstance(target, OffsetMgrError):

@@ -25,7 +25,7 @@ _ACTIONS = {action.value: action for action in Action}
 
 
 def encode_offset(value: OffsetAndMetadata) -> str:
-    """Encodes an offset without other fields as a number, and one with other fields as an object."""
+    """Encodes a commit as a number if it has only an offset, and otherwise as an object."""
     offset, metadata, leader_epoch, commit_timestamp = value
     if not metadata and leader_epoch is None and commit_timestamp is None:
         return str(offset)

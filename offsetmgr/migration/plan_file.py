@@ -2,7 +2,7 @@
 
 Line layout, which allows plans of a million offsets to be written and read as a stream::
 
-    {"offsetmgr_plan": 1, "header": {...},
+    {"offsetmgr_plan": 3, "header": {...},
     "groups": [
     {...},
     {...}
@@ -28,16 +28,17 @@ from typing import Any
 from offsetmgr.core.errors import PlanError, UnknownVersion
 from offsetmgr.core.offset_store import Guard
 from offsetmgr.migration.plan import (
+    PLAN_VERSION,
+    PLAN_VERSION_KAFKA_0_7,
     Action,
     GroupPlan,
     PlanHeader,
 )
 from offsetmgr.migration.plan_codec import decode_group, decode_header, encode_group, encode_header
 
-VERSIONS = (1, 2)
-"""The readable versions. Version 2 is for plans with partitions of Kafka 0.7, which a reader of version 1 would
-misread."""
-TopicIds = Callable[[list[str]], Mapping[str, str]]
+VERSIONS = (PLAN_VERSION, PLAN_VERSION_KAFKA_0_7)
+"""The readable versions."""
+FetchTopicIds = Callable[[list[str]], Mapping[str, str]]
 _HEAD = b'{"offsetmgr_plan": '
 _GROUPS = b'"groups": [\n'
 _GROUPS_END = b"],\n"
@@ -71,8 +72,8 @@ class PlanSummary:
 
     @property
     def needs_attention(self) -> bool:
-        """Whether the operator should read the plan before it is applied: something was refused, rewinds, failed, or is
-        in use."""
+        """Whether the operator should read the plan before it is applied: a step is refused or rewinds, or a group
+        could not be planned, has members, or was left out."""
         groups = self.failed_groups or self.active_groups or self.left_out_groups
         return bool(self.refused or groups or self.actions[Action.REWIND])
 
@@ -82,7 +83,7 @@ class PlanSummary:
 
     @property
     def refused(self) -> int:
-        return sum(n for action, n in self.actions.items() if Action(action).refuses)
+        return sum(n for action, n in self.actions.items() if Action(action).rejects)
 
     def encode(self) -> dict[str, Any]:
         return {
@@ -109,9 +110,10 @@ class PlanSummary:
 
 
 def write_plan(
-    path: Path, header: PlanHeader, groups: Iterable[GroupPlan], topic_ids: TopicIds = lambda _topics: {}
+    path: Path, header: PlanHeader, groups: Iterable[GroupPlan], topic_ids: FetchTopicIds = lambda _topics: {}
 ) -> tuple[PlanSummary, str]:
-    """Writes a plan as a stream and atomically; returns its summary and its hash.
+    """Writes a plan as a stream to a temporary file, then creates the plan file atomically. Returns the summary and the
+    hash of the plan.
 
     ``topic_ids`` returns the ids of topics in the target. Raises `PlanError` if the file exists (a plan is never
     overwritten) or cannot be written.

@@ -36,6 +36,8 @@ from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched, prefet
 from offsetmgr.migration.log_range_cache import LogRangeCache
 from offsetmgr.migration.partition_map import PartitionMap
 from offsetmgr.migration.plan import (
+    PLAN_VERSION,
+    PLAN_VERSION_KAFKA_0_7,
     Action,
     GroupPlan,
     PlanHeader,
@@ -53,8 +55,8 @@ class ReadLegacyMembers(Protocol):
     """Reads the live members of groups in ZooKeeper's registry, so that the plan knows where old consumers run."""
 
     def __call__(self, groups: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
-        """Returns the ids of live members by group. Groups without members may be missing. Raises if they cannot be
-        read."""
+        """Returns the ids of live members by group. Groups without members may be missing from the result. Raises an
+        error if the members cannot be read."""
         ...
 
 
@@ -75,8 +77,8 @@ def unfit_name(store: OffsetStore, group: str) -> UsageError | None:
 
 
 def _check_target(target: StoreEndpoint, store: OffsetStore) -> None:
-    """Raises `UsageError` for a target that a plan cannot describe: one with two before-images for each offset, or one
-    whose identity changes when it is written."""
+    """Raises `UsageError` for a target that a plan cannot describe: a store that keeps each offset in two places, so
+    that each offset has two before-images, or a store that is identified by its content, such as a text file."""
     if target.kind == "dual":
         raise UsageError(
             f"target {store.uri}",
@@ -135,12 +137,12 @@ class Planner:
             self.crossing.recreation_detection(),
             None if self.partition_map is None else self.partition_map.origin,
             tuple(weakness.text for weakness in self.target.weaknesses()),
-            2 if self.partition_map is not None or self._has_kafka_0_7_side else 1,
+            PLAN_VERSION_KAFKA_0_7 if self.partition_map is not None or self._has_kafka_0_7_side else PLAN_VERSION,
         )
 
     @cached_property
     def crossing(self) -> CrossClusterCheck:
-        """Whether the offsets of both sides refer to the same logs. Raises the errors of `OffsetStore.log_origin`."""
+        """Whether the offsets of both sides refer to the same logs. Raises any error from `OffsetStore.log_origin`."""
         return CrossClusterCheck(self.source, self.target, self.translate)
 
     @property
@@ -181,10 +183,10 @@ class Planner:
         return groups
 
     def plan(self, groups: Iterable[str], progress: Callable[[int], None] | None = None) -> Iterator[GroupPlan]:
-        """Yields the plan of each group, lazily. ``progress`` receives the number of groups added."""
+        """Yields the plan of each group, lazily. ``progress`` is called with the number of newly planned groups."""
         existing = set(self.target.groups())
         log = LogRangeCache(self.cluster)
-        # The source is read first. If a dual consumer commits in between, the target shows its commit.
+        # The source is read before the target. If a dual consumer commits in between, the target shows the commit.
         for batch, sources in prefetch(self._read_source, batched(groups, READ_BATCH_GROUPS)):
             yield from self._plan_batch(batch, sources, existing, log)
             if progress:
@@ -212,8 +214,8 @@ class Planner:
     def _pending(
         self, names: Mapping[str, str], sources: Mapping[str, GroupOffsets], targets: Mapping[str, GroupOffsets]
     ) -> dict[str, Mapping[TopicPartition, OffsetMgrError]]:
-        """Returns, by target group, the errors of partitions that seem to have no offset in the target although an open
-        transaction will commit one."""
+        """Returns, by target group, the errors of partitions that seem to have no offset in the target, for example
+        because an open transaction has not committed it yet."""
         if not isinstance(self.target, PartitionScanStore):
             return {}
         selected: dict[str, list[TopicPartition]] = {}
@@ -238,8 +240,8 @@ class Planner:
 
     @cached_property
     def _of_another_cluster(self) -> bool:
-        """Whether the source's ZooKeeper belongs to another Kafka cluster than the target. Then its old consumers
-        cannot commit to the target."""
+        """Whether the source's ZooKeeper belongs to another Kafka cluster than the target. In this case, the source's
+        old consumers cannot commit to the target."""
         source, target = self.source.identity(), self.target.identity()
         named = source.kind == "zookeeper" and source.how.startswith("cluster id")
         return named and target.kind == "kafka" and source.id != target.id
@@ -264,7 +266,7 @@ class Planner:
             return GroupPlan(group, name, (), error=f"{side}: {failed}")
         assert not isinstance(described, OffsetMgrError)
         if name != group and target.offsets and not self.options.onto_existing:
-            why = f"target: group {name} exists, and a rename would mix the two; --onto-existing allows it"
+            why = f"target: group {name} exists, and a rename would mix the offsets of both; --onto-existing allows it"
             return GroupPlan(group, name, (), error=why)
         capabilities = self.target.capabilities
         steps = tuple(self._steps(source, target, log, capabilities))
@@ -296,7 +298,7 @@ class Planner:
         position = OffsetAndMetadata(source.offsets[tp].offset)
         if not isinstance(tp.partition, BrokerPartition):
             why = f"{self.target.uri} keeps byte positions of Kafka 0.7, and this is an offset"
-            return PlanStep(tp, Action.REFUSE_NUMBERED, position, None, None, why)
+            return PlanStep(tp, Action.REFUSE_UNSUPPORTED_TARGET, position, None, None, why)
         if self._translator is None:
             why = "a byte position of Kafka 0.7 is not an offset: --partition-map defines its replacement"
             return PlanStep(tp, Action.REFUSE_BYTE_POSITION, position, None, None, why)
@@ -329,9 +331,9 @@ class Planner:
             options = self.options
             if self.options_for is not None and isinstance(target_offset, Committed):
                 options = self.options_for(source.group, tp, target_offset)
-            if (refused := self.crossing.recreation_error(tp, found)) is not None:
+            if (rejected := self.crossing.recreation_error(tp, found)) is not None:
                 held = target_offset.value() if isinstance(target_offset, Committed) else None
-                return PlanStep(tp, Action.REFUSE_RECREATED, found.value(), held, None, refused.why)
+                return PlanStep(tp, Action.REFUSE_RECREATED, found.value(), held, None, rejected.why)
             keeps_epoch = capabilities.leader_epoch and self.crossing.comparison.keeps_epochs
             return decide(
                 tp, _carried(found, capabilities, keeps_epoch=keeps_epoch), target_offset, log.get(tp), options
@@ -343,9 +345,9 @@ class Planner:
             return Guard.LOCK, ""
         if registered:
             return Guard.COMPARE, (
-                "not atomic: old consumers are registered in ZooKeeper and may commit into this group in Kafka, which a"
-                " group lock would break; the copy is safe because they read the larger of both stores while dual"
-                " commit is on"
+                "not atomic: old consumers are registered in ZooKeeper and may commit to this group in Kafka, which a"
+                " group lock would prevent; the copy is safe because these consumers use the larger of the two stores'"
+                " offsets while dual commit is on"
             )
         return Guard.LOCK, ""
 

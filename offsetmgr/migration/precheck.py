@@ -1,4 +1,4 @@
-"""The gate before the first step of a rolling bounce: finds the group's phase and whether the change is safe now.
+"""The gate before the first step of a rolling bounce: determines the group's phase, and whether the change is safe now.
 
 It only reads.
 """
@@ -13,7 +13,7 @@ from offsetmgr.core.errors import GateRefused, OffsetMgrError
 from offsetmgr.core.model import Committed, Offset, TopicPartition
 from offsetmgr.migration.evidence import Confidence, EvidenceThresholds, behaviour_of
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
-from offsetmgr.migration.group_snapshot import Observation, Reading
+from offsetmgr.migration.observation import Observation, OffsetReadResult
 from offsetmgr.migration.ownership_history import GroupHistory, offset_or
 from offsetmgr.migration.phase_inference import InferredPhase, PhaseReport, assess_phase, infer_phase
 
@@ -63,9 +63,9 @@ def find_start(
 ) -> BounceStart:
     """Returns the change that leads to the phase ``to``, with the evidence that it may begin.
 
-    Before a change to the dual phase, the larger of both offsets must not skip messages. Before a change from the dual
-    phase, every member must be known to be dual. (ZooKeeper may be behind in partitions without traffic: the caller
-    copies those offsets first and checks again.)
+    A change to the dual phase may begin only if the larger of both stores' offsets does not skip messages. A change
+    from the dual phase may begin only if every member is known to be dual. (ZooKeeper may be behind in partitions
+    without traffic: the caller copies those offsets first and checks again.)
 
     Raises `GateRefused` with the reason; `GateClosed` if the evidence is insufficient.
     """
@@ -95,12 +95,12 @@ def _check_change_to_dual(
     else:
         history = watch_group(view, group, window, enough=_can_begin)
         change = require_safe(_start_of(infer_phase(history)), CommitMode.DUAL)
-    refuse_offset_jump(change, history)
+    reject_offset_jump(change, history)
     return BounceStart(change, history)
 
 
 def _can_begin(history: GroupHistory) -> bool:
-    """Returns whether the commits observed so far show the current phase, and that the bounce may begin."""
+    """Returns whether the commits observed so far show the current phase and show that the bounce may begin."""
     found = infer_phase(history)
     if found.confidence is not Confidence.SEEN:
         return False
@@ -111,7 +111,7 @@ def _can_begin(history: GroupHistory) -> bool:
 
 
 def _start_of(found: InferredPhase) -> CommitMode:
-    """Returns the phase from which a bounce to dual starts. Members that are already dual do not count."""
+    """Returns the phase from which a bounce to dual starts. Members that are already dual are ignored."""
     if found.phase is not None:
         return found.phase
     others = found.members - {CommitMode.DUAL}
@@ -124,7 +124,7 @@ def _start_of(found: InferredPhase) -> CommitMode:
     )
 
 
-def refuse_offset_jump(change: CommitModeChange, history: GroupHistory) -> None:
+def reject_offset_jump(change: CommitModeChange, history: GroupHistory) -> None:
     """Raises `GateRefused` if the unused store is ahead: a dual member reads the larger offset and skips messages."""
     jumps = _jumps(change, history)
     if jumps:
@@ -181,9 +181,9 @@ def _check_change_from_dual(
     if found.confidence is Confidence.SEEN and found.phase not in (None, CommitMode.DUAL) and observation is not None:
         require_safe(found.phase, to, zookeeper=_committed(observation.zookeeper), kafka=_committed(observation.kafka))
     if not report.passed:
-        raise GateClosed(f"bounce {change}: the gate dual is closed", report)
+        raise GateClosed(f"bounce {change}: the gate of phase dual is closed", report)
     return BounceStart(change, history, report)
 
 
-def _committed(readings: Mapping[TopicPartition, Reading]) -> dict[TopicPartition, Offset]:
+def _committed(readings: Mapping[TopicPartition, OffsetReadResult]) -> dict[TopicPartition, Offset]:
     return {tp: found for tp, found in readings.items() if not isinstance(found, OffsetMgrError)}

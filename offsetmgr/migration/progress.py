@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from offsetmgr.core.errors import JournalError
 from offsetmgr.core.model import BrokerPartition, TopicPartition
-from offsetmgr.migration.journal import Record, check_opening, read_journal, record_at
+from offsetmgr.migration.journal import JournalRecord, check_opening, read_journal, record_at
 from offsetmgr.migration.plan import PlanStep
 from offsetmgr.migration.plan_codec import decode_step
 
@@ -54,8 +54,8 @@ def decode_partitions(encoded: Mapping[str, list[int | str]]) -> set[TopicPartit
 
 @dataclass(slots=True)
 class GroupProgress:
-    """The progress of one kind of work (apply, undo, or delete) according to the journal, by the groups' names in the
-    plan.
+    """The progress of one kind of work (apply, undo, or delete) according to the journal. Groups are identified by
+    their names in the plan.
 
     ``intents`` has the position of each group's first intent, ``outcomes`` the positions of its outcomes. ``done`` are
     the groups with nothing left to do; ``unknown`` are the groups with an attempt whose outcome was not recorded.
@@ -72,10 +72,10 @@ class GroupProgress:
 
     @property
     def may_have_written(self) -> bool:
-        """Whether this work has written anything, or may have."""
+        """Whether this kind of work has written, or may have written, an offset."""
         return self._has_written or bool(self.unknown)
 
-    def add_record(self, step: str, position: int, record: Record) -> None:
+    def add_record(self, step: str, position: int, record: JournalRecord) -> None:
         if step == "open":
             self.opened, self.complete = True, False
         elif step == "complete":
@@ -88,7 +88,7 @@ class GroupProgress:
         elif step == "outcome":
             self._add_outcome(position, record)
 
-    def _add_outcome(self, position: int, record: Record) -> None:
+    def _add_outcome(self, position: int, record: JournalRecord) -> None:
         group = record["group"]
         self.outcomes.setdefault(group, []).append(position)
         self._pending.discard(group)
@@ -102,7 +102,8 @@ class GroupProgress:
             self.done.add(group)
 
     def close(self) -> None:
-        """Marks the attempts without a recorded outcome as unknown. Call it at the end of the journal."""
+        """Records the groups whose last attempt has no recorded outcome as unknown. Call this method after the last
+        record of the journal."""
         self.unknown |= self._pending
 
 
@@ -110,9 +111,9 @@ class GroupProgress:
 class PartitionSet:
     """A group's partitions by the outcome of one kind of work, over all of its runs.
 
-    ``written``: this work wrote them. ``unchanged``: they were left unchanged, for a recorded reason. ``in_doubt``: the
-    outcome of an attempt is unknown; if such a partition holds the value to write, this work is inferred to have
-    written it.
+    ``written`` are the partitions that this work wrote. ``unchanged`` are those that it left unchanged, for a recorded
+    reason. ``in_doubt`` are those with an attempt whose outcome is unknown; if such a partition holds the value to
+    write, this work is inferred to have written it.
     """
 
     written: frozenset[TopicPartition]
@@ -158,12 +159,12 @@ class MigrationState:
         return state
 
     def intended(self, work: GroupProgress, group: str) -> list[PlanStep]:
-        """Returns the steps of a group's first intent. Its before-images are correct, because later attempts may have
-        read values that the first one wrote."""
+        """Returns the steps of a group's first intent. Only the first intent is sure to have the correct before-images:
+        later attempts may have read values that the first attempt wrote."""
         position = work.intents.get(group)
         return [] if position is None else decode_steps(record_at(self.path, position)["topics"])
 
-    def outcomes(self, work: GroupProgress, group: str) -> Iterator[Record]:
+    def outcomes(self, work: GroupProgress, group: str) -> Iterator[JournalRecord]:
         for position in work.outcomes.get(group, ()):
             yield record_at(self.path, position)
 
@@ -174,7 +175,7 @@ class MigrationState:
         in_doubt: set[TopicPartition] = set()
         for record in self.outcomes(work, group):
             written |= decode_partitions(record.get("written", {}))
-            unchanged |= decode_partitions(record.get("left", {}))
+            unchanged |= decode_partitions(record.get("unchanged", {}))
             in_doubt |= {
                 TopicPartition(f[0], BrokerPartition.from_json(f[1]))
                 for f in record.get("failed", ())

@@ -1,8 +1,8 @@
 """Keeps copied offsets from expiring until a consumer starts: commits them again, unchanged.
 
-Kafka deletes the offsets of a group without members one retention after each commit, or after the group became empty
-(KIP-211). Only another commit renews an offset, and a conditional edit would skip an unchanged value. Each group is
-locked during its commit, so that no newer commit is overwritten.
+Kafka deletes the offsets of a group without members when the retention time has passed since their commit, or since the
+group became empty (KIP-211). Only a new commit extends the retention. A conditional edit is not sufficient, because it
+skips unchanged values. Each group is locked during its commit, so that no newer commit is overwritten.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.lockable_store import HeldLock, LockableStore
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.groups.leftover_locks import POLL_S, Waiting
+from offsetmgr.groups.leftover_locks import POLL_S, OnWait
 from offsetmgr.migration.apply import check_endpoint
 from offsetmgr.migration.group_batches import batched
 from offsetmgr.migration.journal import Journal
@@ -58,12 +58,13 @@ def renew_retention(
     journal: Journal,
     old_members: ReadLegacyMembers | None = None,
     stop: Callable[[], bool] = lambda: False,
-    waiting: Waiting = lambda _groups, _seconds: None,
+    waiting: OnWait = lambda _groups, _seconds: None,
 ) -> RefreshReport:
-    """Commits the current offsets of the plan's groups in the target again; also after the plan was finalized.
+    """Commits the current offsets of the plan's groups in the target again. This is also possible after the plan was
+    finalized.
 
     A group is not renewed if old consumers are registered in ZooKeeper (``old_members``), because the lock would make
-    their commits fail. The command waits for the lock of a killed run.
+    their commits fail. If a killed run has locked a group, the function waits until that lock ends.
 
     Raises `UsageError` for a target whose offsets do not expire, `JournalError` if the plan was not applied or was
     rolled back, `PlanError` for another cluster.

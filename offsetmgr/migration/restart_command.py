@@ -1,8 +1,8 @@
 """The command that restarts one member: fills in the template and runs it in a shell.
 
 Member ids and hosts come from ZooKeeper, where every client that may register a consumer can write them. Therefore a
-value is quoted if its placeholder is outside quotes of the template, and rejected if it is inside quotes and would
-itself need quoting.
+value is quoted if its placeholder is outside the quotes of the template. If the placeholder is inside quotes, a value
+that needs quoting is rejected.
 """
 
 from __future__ import annotations
@@ -98,14 +98,15 @@ def _open_quote(text: str, quote: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """The result of a command: its exit code (negative: it was killed by that signal), or ``timed_out``."""
+    """The result of a command: its exit code, and whether it timed out. A negative exit code is the number of the
+    signal that killed the command."""
 
     exit_code: int
     timed_out: bool = False
 
 
 class CommandRunner(Protocol):
-    """Runs a command. Tests of the bounce pass their own."""
+    """Runs a command. Tests of the bounce pass another runner."""
 
     def __call__(
         self, command: str, log: Path, timeout_seconds: float, started: Callable[[int], None] = ...
@@ -148,13 +149,14 @@ def run_in_shell(
 def still_running(pid: int) -> bool:
     """Returns whether a command that `run_in_shell` started in an earlier process is still running.
 
-    Such a command leads its own session, so an unrelated process with the same id is hardly ever mistaken for it.
+    Such a command leads its own session, so an unrelated process that has got the same id is very unlikely to be
+    mistaken for the command.
     """
     try:
         leads = os.getsid(pid) == pid
         state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
     except (ProcessLookupError, PermissionError):
         return False
-    except FileNotFoundError:  # ended meanwhile, or a system without /proc
+    except FileNotFoundError:  # the process has ended meanwhile, or the system has no /proc
         return leads and not Path("/proc/self/stat").exists()
     return leads and state not in "ZX"

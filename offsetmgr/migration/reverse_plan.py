@@ -47,9 +47,10 @@ class ReversePlanner:
     """Plans every group of ``plan`` in the other direction. ``base`` is the planner of that direction, with
     `reverse_options`.
 
-    A group that was never copied gets an entry with a note. A copied offset that has disappeared is refused. If the old
-    store is ahead but still holds the offset that was copied, no member has consumed there since the copy: the offset
-    was moved back in the new store. Copying it is then a rewind, which ``allow_rewind`` allows or refuses.
+    A group that was never copied gets an entry with a note. If a copied offset no longer exists in the new store, the
+    step is refused. If the old store is ahead but still holds the offset that was copied, no member has consumed there
+    since the copy: the offset was moved back in the new store. Copying the lower offset back is then a rewind, which is
+    refused unless ``allow_rewind``.
     """
 
     plan: PlanFile
@@ -67,7 +68,7 @@ class ReversePlanner:
     def groups(self) -> list[str]:
         """The groups by their names in the first plan's target, sorted.
 
-        Raises `UsageError` if two of them would get the same name.
+        Raises `UsageError` if two of these groups would get the same name.
         """
         names = sorted(self._positions)
         check_renames(self.base.options.rename, names)
@@ -92,7 +93,8 @@ class ReversePlanner:
         return self._options_if_rewound if unchanged else self.base.options
 
     def _forward(self, name: str) -> _Forward:
-        """Returns the group in the first plan. Caches the last group, because its steps follow each other."""
+        """Returns the group in the first plan. Caches the last group, because the steps of a group are requested one
+        after the other."""
         if name not in self._read:
             self._read.clear()
             forward = self.plan.group_at(self._positions[name])
@@ -113,7 +115,7 @@ class ReversePlanner:
             step = steps.get(tp)
             if step is None or step.action is Action.TARGET_ONLY:
                 why = f"it was copied to {self.base.source.uri}, and is gone from there: deleted, or expired"
-                steps[tp] = PlanStep(tp, Action.REFUSE_GONE, None, step.target if step else None, None, why)
+                steps[tp] = PlanStep(tp, Action.REFUSE_LOST, None, step.target if step else None, None, why)
         planned = tuple(steps[tp] for tp in sorted(steps))
         if any(step.action is not Action.TARGET_ONLY for step in planned):
             return replace(reverse, steps=planned)
@@ -123,7 +125,7 @@ class ReversePlanner:
         if forward.error:
             return f"it was never copied ({forward.error})"
         none = f"{self.base.source.uri} holds none of it"
-        refused = next((step for step in forward.steps if step.action.refuses), None)
-        if refused is not None:
-            return f"it was never copied ({refused.tp} {refused.action}), and {none}"
+        rejected = next((step for step in forward.steps if step.action.rejects), None)
+        if rejected is not None:
+            return f"it was never copied ({rejected.tp} {rejected.action}), and {none}"
         return f"there was nothing to copy, and {none}" if not forward.writes() else f"it was never copied, and {none}"

@@ -1,8 +1,8 @@
 """Rolls a plan back: restores the before-images and deletes the offsets that apply created.
 
-A partition is changed only if it still holds the offset that apply wrote. If it holds another offset, a consumer has
-used it since, and it is refused unless ``force``. After the cutover the before-images would rewind the groups; then the
-reverse plan is the way back.
+A partition is changed only if it still holds the offset that apply wrote. If it holds another offset, another client
+has committed since, and the partition is refused unless ``force``. After the cutover, the before-images would rewind
+the groups; use a reverse plan instead.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force
         raise GateRefused(
             f"rollback of {plan.path}",
             "the plan was finalized: its before-images would rewind groups that consume from the target now",
-            "use --reverse-plan FILE: it plans the way back with the offsets of today",
+            "use --reverse-plan FILE: it plans the way back with the current offsets",
         )
     skipped = 0
 
@@ -52,7 +52,7 @@ def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force
         raise JournalError(
             f"plan {plan.path}",
             "according to its journal, apply wrote nothing, so nothing was rolled back",
-            f"the journal is {executor.journal.path}: check that it is the journal of the run that wrote",
+            f"the journal is {executor.journal.path}: check that it is the journal of the run that applied the plan",
         )
     return report
 

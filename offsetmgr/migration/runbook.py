@@ -17,11 +17,11 @@ from offsetmgr.core.commit_mode import SAFE_CHANGES, SETTINGS, CommitMode, Commi
 from offsetmgr.core.errors import GateRefused, GroupNotFound, MalformedData, UnknownVersion
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of
-from offsetmgr.migration import bounce_checkpoint, group_snapshot
+from offsetmgr.migration import bounce_checkpoint, observation
 from offsetmgr.migration.evidence import Confidence, EvidenceThresholds
 from offsetmgr.migration.forward_copy import behind
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
-from offsetmgr.migration.group_snapshot import Observation, at
+from offsetmgr.migration.observation import Observation, at
 from offsetmgr.migration.ownership_history import GroupHistory, offset_or
 from offsetmgr.migration.phase_inference import InferredPhase, PhaseReport, assess_phase, infer_phase
 
@@ -115,7 +115,7 @@ def check_phase(
 ) -> PhaseReport:
     """Watches the group until the check is final, the window is over, or no member is alive; returns the check.
 
-    Raises `GroupNotFound` if neither the registry nor a store knows the group, and the errors of the servers at the
+    Raises `GroupNotFound` if neither the registry nor a store knows the group, and any error of the servers during the
     first observation.
     """
     rules = rules or EvidenceThresholds()
@@ -155,8 +155,8 @@ def _stage(
         before.append(f"Renew the baseline, so that the gate compares with the current members: `{renew}`")
     if change == CommitModeChange(CommitMode.DUAL, CommitMode.ZOOKEEPER):
         before.append(
-            "Check that ZooKeeper has caught up on every partition (the gate of the dual phase); partitions "
-            "without traffic below Kafka's offset are copied first. `runbook bounce` does both."
+            "Check that ZooKeeper has caught up on every partition (the gate of the dual phase). In partitions "
+            "without traffic where ZooKeeper is behind, copy Kafka's offset first. `runbook bounce` does both."
         )
     return Stage(
         change=change,
@@ -181,16 +181,16 @@ _CHANGES_WITH_COPIES = (
 _WAYS_BACK: Mapping[CommitModeChange, tuple[str, ...]] = {
     CommitModeChange(CommitMode.ZOOKEEPER, CommitMode.DUAL): (
         "At any point: bounce the restarted members back to zookeeper. Before that, copy Kafka's offset to ZooKeeper"
-        " for partitions without traffic where it is ahead; `runbook bounce --to-phase zookeeper` does it before its"
-        " gate.",
+        " for partitions without traffic where Kafka is ahead; `runbook bounce --to-phase zookeeper` does it before"
+        " its gate.",
     ),
     CommitModeChange(CommitMode.DUAL, CommitMode.KAFKA): (
         "At any point: bounce the restarted members back to dual (`runbook bounce --to-phase dual`). Then copy Kafka's"
         " offsets to ZooKeeper for partitions without traffic (forward only, conditional on the version; the bounce"
         " does it before its gate): a dual member assumes that the larger offset is already stored and never "
         "writes it by itself.",
-        "After that, once the gate of phase dual has passed, to zookeeper. Never from kafka to zookeeper directly: the"
-        " group would consume again everything that it committed to Kafka alone.",
+        "After that, once the gate of phase dual has passed, bounce to zookeeper. Never from kafka to zookeeper"
+        " directly: the group would consume again everything that it committed to Kafka alone.",
     ),
     CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL): (
         "At any point: bounce the restarted members back to kafka. Kafka has had every commit all the time.",
@@ -294,7 +294,7 @@ def to_json(book: Runbook) -> dict[str, Any]:
             for s in book.stages
         ],
         "warnings": list(book.warnings),
-        "baseline": group_snapshot.to_json(book.baseline),
+        "baseline": observation.to_json(book.baseline),
     }
 
 
@@ -317,7 +317,7 @@ def read_baseline(path: Path, group: str) -> Observation:
         raise MalformedData(what, "it is not a runbook", "give the JSON that `offsetmgr runbook write` made")
     if data.get("version") != versions[data["format"]]:
         raise UnknownVersion(what, f"version {data.get('version')!r}, this program knows {versions[data['format']]}")
-    found = group_snapshot.from_json(data.get("baseline"), where=what)
+    found = observation.from_json(data.get("baseline"), where=what)
     if found.group != group:
         raise MalformedData(what, f"it belongs to group {found.group}, not to {group}")
     return found

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from offsetmgr.core.model import LogRange, TopicPartition
-from offsetmgr.migration.group_snapshot import Observation, at, clock_time, reading_text
+from offsetmgr.migration.observation import Observation, at, clock_time, reading_text
 from offsetmgr.migration.phase_inference import PhaseReport
 from offsetmgr.migration.runbook import Runbook, Stage
 
@@ -80,8 +80,8 @@ def _stage_lines(number: int, of: int, stage: Stage, observation: Observation) -
         f"   {stage.gate}",
         "   ```",
         "",
-        "The same as one command (it shows the restarts; with `--execute` it runs them, one member at a time, and"
-        " checks the gate after each):",
+        "Steps and gate as one command (without `--execute` it only shows the restarts; with `--execute` it runs them,"
+        " one member at a time, and checks the gate after each):",
         "",
         "```sh",
         stage.bounce,
@@ -188,7 +188,7 @@ def report_json(report: PhaseReport) -> dict[str, Any]:
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Returns a Markdown table with aligned columns, so that the source is readable too."""
+    """Returns a Markdown table with aligned columns, so that the Markdown source is readable too."""
     cells = [list(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
     widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(head))]
     lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |" for row in cells]

@@ -1,4 +1,5 @@
-"""Verifies a migration: reads both sides again and checks every partition that the plan expects or that exists.
+"""Verifies a migration: reads both stores again and checks every partition that is in the plan, in the source or in the
+target.
 
 Each result has a confidence (data rule "verdicts carry evidence"): *seen* (both values were read), *inferred*, or
 *unknown*, which never passes. The source is read first, so that a dual consumer, which writes Kafka before ZooKeeper,
@@ -35,7 +36,7 @@ class VerifyEvidence(StrEnum):
 
 
 class Status(StrEnum):
-    """The result of the read of one partition."""
+    """The result of the verification of one partition."""
 
     EQUAL = "equal"
     KEPT_AHEAD = "kept-ahead"
@@ -43,7 +44,7 @@ class Status(StrEnum):
     PROGRESS = "progress"
     """The target has moved forward since the plan, within its log."""
     NEW_IN_TARGET = "new-in-target"
-    """Committed in the target since the plan; the source has no commit."""
+    """The offset was committed in the target after the plan was made; the source has no commit."""
     SOURCE_GONE = "source-gone"
     """The target holds the expected offset; the source no longer has a commit."""
     MISSING = "missing"
@@ -56,8 +57,8 @@ class Status(StrEnum):
     NO_SUCH_LOG = "no-such-log"
     """The target holds an offset of a topic or partition that does not exist in Kafka."""
     SOURCE_AHEAD = "source-ahead"
-    """The source was committed to after the copy: a consumer that starts from the target now would consume messages
-    again."""
+    """A client committed to the source after the copy. A consumer that starts from the target now would consume
+    messages again."""
     SOURCE_REWOUND = "source-rewound"
     NOT_IN_PLAN = "not-in-plan"
     REFUSED = "refused"
@@ -75,7 +76,7 @@ _PASSING: Final = frozenset(
 
 
 class PartitionResult(NamedTuple):
-    """The result for one partition, with its offsets (None: no commit, or unknown).
+    """The result for one partition, with its offsets. An offset is None if there is no commit or if it is unknown.
 
     ``tp`` is None for a result about the whole group.
     """
@@ -99,7 +100,7 @@ class VerifySummary:
     counts: Counter[Status] = field(default_factory=Counter)
     groups: int = 0
     inferred: int = 0
-    """The number of results that passed by inference only."""
+    """The number of results that passed although they are only inferred."""
 
     def add(self, result: PartitionResult) -> None:
         self.counts[result.status] += 1
@@ -114,8 +115,9 @@ class VerifySummary:
 class MigrationVerifier:
     """Compares a plan with the current offsets of its two stores. It only reads.
 
-    ``open_logs`` returns the Kafka cluster in whose logs the offsets must be. Without a cluster that is not checked,
-    and a target that moved forward is unknown. ``state`` is the journal's record of the rewinds that were written.
+    ``open_logs`` returns the Kafka cluster in whose logs the offsets must be. Without a cluster, this is not checked,
+    and the result for a target that moved forward is unknown. ``state`` is the content of the journal, which shows the
+    rewinds that were written.
     """
 
     plan: PlanFile
@@ -161,8 +163,8 @@ class MigrationVerifier:
     def _load_logs(self, targets: Mapping[str, GroupOffsets]) -> LogRangeCache:
         """Returns the log ranges of all partitions in the target.
 
-        They are read after the offsets, and again if an offset is beyond the known end, so a new commit is never
-        reported as beyond an older end.
+        The log ranges are read after the offsets, and again if an offset is beyond the known log end. Otherwise a new
+        commit could be reported as beyond a log end that was read earlier.
         """
         if self._log is None:
             self._log = LogRangeCache(self.open_logs())
@@ -198,8 +200,8 @@ class MigrationVerifier:
                 yield self._partition(plan, tp, step, source, target, log)
 
     def _rewind_is_missing(self, group: str, step: PlanStep, target_offset: Committed | None) -> bool:
-        """Returns whether a planned rewind was not written. (A target beyond it may also have been consumed since the
-        rewind.)"""
+        """Returns whether a planned rewind was not written. (A target beyond the planned offset proves nothing by
+        itself: consumers may have advanced since the rewind.)"""
         if (
             step.action is not Action.REWIND
             or step.after is None
@@ -281,14 +283,14 @@ def _is_unchanged(step: PlanStep, source: Committed | None, target: Committed | 
         and step.source is not None
         and target.offset == step.after.offset
         and source.offset == step.source.offset
-        and not step.action.refuses
+        and not step.action.rejects
         and step.action is not Action.KEEP_NEWER
         and step.origin is None
     )
 
 
 def _with_mapped_partitions(plan: GroupPlan, source: GroupOffsets) -> GroupOffsets:
-    """Returns the source's offsets, with each byte position under the partition to which the plan maps it."""
+    """Returns the source's offsets, with each byte position stored under the partition to which the plan maps it."""
     new = {step.source_tp: step.tp for step in plan.steps if step.origin is not None}
     return replace(
         source,
@@ -322,7 +324,7 @@ def _check_unplanned(source: Committed | None, target: Committed | None) -> _Out
 
 def check_planned(step: PlanStep, source: Committed | None, target: Committed | None, log_end: int | None) -> _Outcome:
     """Returns the result for a planned partition from the current offsets of both stores."""
-    if step.action.refuses:
+    if step.action.rejects:
         comparable = step.origin is None and not isinstance(step.tp.partition, BrokerPartition)
         if comparable and source is not None and target is not None and source.offset == target.offset:
             return Status.EQUAL, VerifyEvidence.SEEN, "the plan refused it, but source and target are equal now"
@@ -380,8 +382,8 @@ def _compare_with_source(
 def _compare_with_position(
     step: PlanStep, origin: PlanSource, source: Committed | None, result_so_far: _Outcome
 ) -> _Outcome:
-    """Works like `_compare_with_source` for a byte position, which is compared with the byte position in the plan. The
-    target's offset was derived from it, so the confidence is that of the derivation."""
+    """Works like `_compare_with_source`, but compares the source's byte position with the byte position in the plan.
+    The target's offset was derived from that byte position, so the result has the confidence of the derivation."""
     assert step.source is not None
     old = step.source.offset
     evidence = VerifyEvidence(origin.evidence)

@@ -16,7 +16,7 @@ from offsetmgr.core.errors import Conflict, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.schedule import Period, PeriodSchedule
 
-Finished: TypeAlias = Mapping[TopicPartition, int]
+NewestPeriods: TypeAlias = Mapping[TopicPartition, int]
 """For each partition the number of the newest period that it has finished. A missing partition has finished none."""
 
 
@@ -63,7 +63,7 @@ def opening(schedule: PeriodSchedule, partitions: Iterable[TopicPartition]) -> O
     return OpenPeriod(schedule.period(0), _non_empty(partitions))
 
 
-def check_report(open_: OpenPeriod, finished: Finished, partition: TopicPartition, number: int) -> ReportStatus:
+def check_report(open_: OpenPeriod, finished: NewestPeriods, partition: TopicPartition, number: int) -> ReportStatus:
     """Returns the status of the report "``partition`` has finished period ``number``", given the earlier reports."""
     if number > open_.period.number:
         return ReportStatus.TOO_EARLY
@@ -74,14 +74,14 @@ def check_report(open_: OpenPeriod, finished: Finished, partition: TopicPartitio
     return ReportStatus.ACCEPTED if partition in open_.partitions else ReportStatus.NOT_PARTICIPATING
 
 
-def lagging_partitions(open_: OpenPeriod, finished: Finished) -> list[TopicPartition]:
+def lagging_partitions(open_: OpenPeriod, finished: NewestPeriods) -> list[TopicPartition]:
     """Returns the partitions that have not finished the open period, sorted. The period closes when there are none."""
     number = open_.period.number
     return sorted(partition for partition in open_.partitions if finished.get(partition, -1) < number)
 
 
 def advance(
-    schedule: PeriodSchedule, open_: OpenPeriod, finished: Finished, partitions: Iterable[TopicPartition]
+    schedule: PeriodSchedule, open_: OpenPeriod, finished: NewestPeriods, partitions: Iterable[TopicPartition]
 ) -> OpenPeriod:
     """Returns the next period, with the present ``partitions``.
 
@@ -93,7 +93,7 @@ def advance(
     return OpenPeriod(schedule.period(open_.period.number + 1), _non_empty(partitions))
 
 
-def merged(reports: Iterable[Finished]) -> dict[TopicPartition, int]:
+def merged(reports: Iterable[NewestPeriods]) -> dict[TopicPartition, int]:
     """Merges the reports of all members: for each partition the newest period that it has finished."""
     found: dict[TopicPartition, int] = {}
     for report in reports:

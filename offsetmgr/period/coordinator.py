@@ -23,7 +23,7 @@ from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import Conflict, LateRecord, TimedOut, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.barrier import OpenPeriod, ReportStatus, TimePosition
-from offsetmgr.period.leader import HISTORY_KEPT, Idle, LeaderRound, Topics
+from offsetmgr.period.leader import HISTORY_KEPT, FindIdlePartitions, LeaderRound, ListPartitions
 from offsetmgr.period.member_state import MemberState
 from offsetmgr.period.member_thread import MemberThread
 from offsetmgr.period.node_codec import OffsetRange
@@ -45,7 +45,7 @@ class CoordinatorOptions:
     ``grace_ms``. The history keeps the newest ``history_kept`` closed periods. Times are in milliseconds.
     """
 
-    idle: Idle | None = None
+    idle: FindIdlePartitions | None = None
     grace_ms: int = 0
     history_kept: int = HISTORY_KEPT
     session_timeout_ms: int = 6_000
@@ -66,7 +66,7 @@ class PeriodCoordinator:
         root: str,
         member: str,
         schedule: PeriodSchedule,
-        topics: Topics,
+        topics: ListPartitions,
         *,
         owned: Iterable[TopicPartition] = (),
         config: ConnectionConfig | None = None,
@@ -94,8 +94,8 @@ class PeriodCoordinator:
 
     # --- start and stop -------------------------------------------------------------------------------
 
-    def start(self, timeout: float = 30.0) -> Self:
-        """Joins the group, and waits for up to ``timeout`` seconds until the open period is known.
+    def start(self, timeout_s: float = 30.0) -> Self:
+        """Joins the group, and waits for up to ``timeout_s`` seconds until the open period is known.
 
         Raises the error that prevented it, or `TimedOut`.
         """
@@ -103,10 +103,10 @@ class PeriodCoordinator:
         self._thread.start()
         try:
             with state.changed:
-                if not state.changed.wait_for(lambda: state.ready() or state.ended, timeout):
+                if not state.changed.wait_for(lambda: state.ready() or state.ended, timeout_s):
                     connected = self._thread.connected
                     why = "no period is open yet" if connected else f"{self._zookeeper} does not respond"
-                    raise state.error or TimedOut(f"member {self.member}", f"{why}, after {timeout:g} s")
+                    raise state.error or TimedOut(f"member {self.member}", f"{why}, after {timeout_s:g} s")
                 state.check()
                 assert state.open is not None
                 state.deliver(state.open.number)
@@ -127,8 +127,8 @@ class PeriodCoordinator:
     ) -> None:
         self.stop()
 
-    def registered(self, timeout: float = 30.0) -> int:
-        """Waits for up to ``timeout`` seconds until this process is registered, and returns its epoch.
+    def registered(self, timeout_s: float = 30.0) -> int:
+        """Waits for up to ``timeout_s`` seconds until this process is registered, and returns its epoch.
 
         The epoch is larger than that of every earlier process with this member's name. Another process may have
         replaced this one meanwhile, so every write that depends on the registration must contain the epoch. Raises
@@ -136,7 +136,7 @@ class PeriodCoordinator:
         """
         state = self._state
         with state.changed:
-            if not state.changed.wait_for(lambda: state.epoch is not None or state.ended, timeout):
+            if not state.changed.wait_for(lambda: state.epoch is not None or state.ended, timeout_s):
                 raise state.error or TimedOut(f"member {self.member}", "is not registered in ZooKeeper")
             state.check()
             assert state.epoch is not None
@@ -199,7 +199,7 @@ class PeriodCoordinator:
         self,
         partitions: Iterable[TopicPartition] | Mapping[TopicPartition, OffsetRange],
         number: int | None = None,
-        timeout: float = 30.0,
+        timeout_s: float = 30.0,
     ) -> dict[TopicPartition, ReportStatus]:
         """Reports that these partitions have finished period ``number`` and that their work is durable. Returns when
         the report is in ZooKeeper. A mapping adds each partition's offsets of the period, for the history.
@@ -209,7 +209,7 @@ class PeriodCoordinator:
         than `ReportStatus.ACCEPTED` or `DUPLICATE` has no effect. Raises `OpenPeriodUnknown`, `TimedOut` (the report
         will be written later; repeating the call is safe), and the error that ended the membership.
         """
-        return self._finished(partitions, number, _Deadline(timeout))[0]
+        return self._finished(partitions, number, _Deadline(timeout_s))[0]
 
     def _finished(
         self,
@@ -229,14 +229,14 @@ class PeriodCoordinator:
                 state.changed.wait(left)
         return statuses, at
 
-    def wait(self, after: int, timeout: float | None = None, cancel: threading.Event | None = None) -> Period:
+    def wait(self, after: int, timeout_s: float | None = None, cancel: threading.Event | None = None) -> Period:
         """Waits until a period with a number above ``after`` is open, and returns it.
 
         It may be a later period than the next one, because other members may have finished this member's partitions
         meanwhile. Raises `TimedOut` (also when ``cancel`` is set), `RunEnded` if no further period will open, and
         `Conflict` if this member has left.
         """
-        return self._wait(after, _Deadline(timeout, cancel), ())
+        return self._wait(after, _Deadline(timeout_s, cancel), ())
 
     def _wait(self, after: int, deadline: _Deadline, partitions: Iterable[TopicPartition]) -> Period:
         state = self._state
@@ -249,7 +249,7 @@ class PeriodCoordinator:
     def current_period_complete(
         self,
         partitions: Iterable[TopicPartition] | Mapping[TopicPartition, OffsetRange],
-        timeout: float | None = None,
+        timeout_s: float | None = None,
         cancel: threading.Event | None = None,
     ) -> Period:
         """Reports these partitions as `finished` does, waits until all other partitions have finished too, and returns
@@ -257,14 +257,14 @@ class PeriodCoordinator:
 
         A member that consumes several partitions with one thread calls `finished` for each, pauses those in `paused`,
         continues with the others, and calls `wait` when all are finished. If it waited here with a part of its
-        partitions, the others could never finish, so that is rejected with `Conflict`. ``timeout`` (seconds; None:
+        partitions, the others could never finish, so that is rejected with `Conflict`. ``timeout_s`` (seconds; None:
         forever) and ``cancel`` apply to both steps together. A late report is logged, and the returned period is then
         not the one after it. Raises the errors of `finished` and `wait`.
         """
         named = partitions if isinstance(partitions, Mapping) else list(partitions)
         if not named:
             raise UsageError(f"member {self.member}", "reports no partition: the list of finished partitions is empty")
-        deadline = _Deadline(timeout, cancel)
+        deadline = _Deadline(timeout_s, cancel)
         statuses, at = self._finished(named, None, deadline)
         if late := sorted(tp for tp, status in statuses.items() if status is ReportStatus.LATE):
             shown = ", ".join(f"{tp} of period {at[tp]}" for tp in late[:3]) + (" and more" if len(late) > 3 else "")
@@ -283,9 +283,9 @@ class PeriodCoordinator:
 class _Deadline:
     """The time limit of a whole call (seconds; None: forever), and the event that cancels it."""
 
-    def __init__(self, timeout: float | None, cancel: threading.Event | None = None) -> None:
-        self._timeout = timeout
-        self._deadline = None if timeout is None else time.monotonic() + timeout
+    def __init__(self, timeout_s: float | None, cancel: threading.Event | None = None) -> None:
+        self._timeout_s = timeout_s
+        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._cancel = cancel
 
     def left(self, what: str, why: str, cancelled: str) -> float | None:
@@ -295,7 +295,7 @@ class _Deadline:
         if self._cancel is not None and self._cancel.is_set():
             raise TimedOut(what, f"{cancelled} was cancelled")
         if left is not None and left <= 0:
-            raise TimedOut(what, f"{why} after {self._timeout:g} s")
+            raise TimedOut(what, f"{why} after {self._timeout_s:g} s")
         if self._cancel is None:
             return left
         return _CANCEL_POLL_S if left is None else min(left, _CANCEL_POLL_S)

@@ -22,7 +22,7 @@ from offsetmgr.period.node_codec import OffsetRange, node_bytes
 from offsetmgr.period.schedule import Period
 from offsetmgr.zookeeper.client.jute import ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Create, Delete, Operation, OperationState, SetData
+from offsetmgr.zookeeper.client.transactions import Create, Delete, OperationState, SetData, TransactionOperation
 
 _DIRECTORY_DATA: Final = node_bytes({"by": "offsetmgr"})
 
@@ -165,11 +165,11 @@ class History:
 
     def all_work(self, numbers: Iterable[int] | None = None) -> dict[tuple[int, str], Work]:
         """Returns the work on the periods with these numbers (None: on all), by number and job."""
-        wanted = None if numbers is None else set(numbers)
+        selected = None if numbers is None else set(numbers)
         keys = []
         for name in self._session.children(self._directory) or ():
             number, _, job = name.partition("-")
-            if number.isdigit() and job and (wanted is None or int(number) in wanted):
+            if number.isdigit() and job and (selected is None or int(number) in selected):
                 keys.append((int(number), job))
         paths = [self._path(job, number) for number, job in sorted(keys)]
         found = {}
@@ -190,7 +190,7 @@ class History:
             raise Conflict(f"period {number} of job {job}", "has no stored ranges", "call fix before the work begins")
         return decode_work(path, node.data), node.version
 
-    def _try_write(self, operation: Operation) -> bool:
+    def _try_write(self, operation: TransactionOperation) -> bool:
         """Returns whether the write succeeded. Returns False if another client wrote first, or if the response was
         lost; the caller then reads again to find out."""
         outcome = self._session.transaction([operation])

@@ -15,7 +15,7 @@ from offsetmgr.period.node_codec import NodeReader, OffsetRange, node_bytes, ran
 from offsetmgr.period.schedule import Period
 
 ATTEMPTS_KEPT: Final = 100
-TAKEN: Final = "records"
+IN_PERIOD: Final = "records"
 LATE: Final = "late"
 SET_ASIDE: Final = "set_aside"
 """Kinds of records in `Work.counts`: within the period, before it, and after it by too much."""

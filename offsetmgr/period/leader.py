@@ -14,10 +14,10 @@ from offsetmgr.period.records import ProgressNode
 from offsetmgr.period.schedule import Period, PeriodSchedule
 from offsetmgr.period.state_nodes import BarrierStateStore, BarrierView
 
-Topics: TypeAlias = Callable[[], Iterable[TopicPartition]]
+ListPartitions: TypeAlias = Callable[[], Iterable[TopicPartition]]
 """Returns all partitions that take part at present. May send requests to a cluster; raises `OffsetMgrError`."""
 
-Idle: TypeAlias = Callable[[Period, Collection[TopicPartition]], Collection[TopicPartition]]
+FindIdlePartitions: TypeAlias = Callable[[Period, Collection[TopicPartition]], Collection[TopicPartition]]
 """Returns those of the given partitions that have no record in a period. May send requests to a cluster; raises
 `OffsetMgrError`."""
 
@@ -26,7 +26,7 @@ HISTORY_KEPT: Final = 10_000
 
 _LOG: Final = logging.getLogger("offsetmgr.period")
 _CACHE_S: Final = 1.0
-"""Seconds for which a result or a failure of `Topics` is cached, so that not every round waits for a cluster."""
+"""Seconds for which the result or the failure of `ListPartitions` is cached, so that not every round waits for it."""
 _IDLE_CHECK_INTERVALS_S: Final = (1.0, 30.0)
 """Seconds between two checks for idle partitions: the first interval and the longest one."""
 _MAX_SLEEP_S: Final = 60.0
@@ -41,8 +41,8 @@ class LeaderRound:
     def __init__(
         self,
         schedule: PeriodSchedule,
-        topics: Topics,
-        idle: Idle | None,
+        topics: ListPartitions,
+        idle: FindIdlePartitions | None,
         grace_ms: int,
         history_kept: int,
         clock: Clock,
@@ -89,8 +89,8 @@ class LeaderRound:
         return min(max(over_in, due_in, 0.0), _MAX_SLEEP_S)
 
     def _current_partitions(self, view: BarrierView) -> Iterator[TopicPartition]:
-        """Yields the partitions that take part at present. If `Topics` fails or returns none, yields those of the open
-        period; raises its error if there are none."""
+        """Yields the partitions that take part at present. If `ListPartitions` fails or returns none, yields those of
+        the open period; raises its error if there are none."""
         now = self._clock.monotonic()
         if now - self._partitions_read_at > _CACHE_S:
             # The fallback is the open period and not an old result, because another member may have led since.

@@ -46,9 +46,9 @@ from offsetmgr.zookeeper.client.session_reads import Node
 from offsetmgr.zookeeper.client.transactions import (
     Create,
     Delete,
-    Operation,
     OperationState,
     SetData,
+    TransactionOperation,
     TransactionResult,
 )
 from offsetmgr.zookeeper.groups.registration import ensure_nodes
@@ -240,7 +240,7 @@ class BarrierStateStore:
 
         Raises `ServerError` if the history already contains the period to be closed.
         """
-        operations: list[Operation] = [
+        operations: list[TransactionOperation] = [
             _put(self.open_path, encode_open(advance.open_), view.open_version),
             _put(self.partitions_path, encode_partitions(advance.partitions), view.partitions_version),
         ]
@@ -309,7 +309,7 @@ class BarrierStateStore:
             )
 
 
-def _put(path: str, data: bytes, version: int | None) -> Operation:
+def _put(path: str, data: bytes, version: int | None) -> TransactionOperation:
     return Create(path, data) if version is None else SetData(path, data, version)
 
 

@@ -13,13 +13,13 @@ from typing import Final
 from offsetmgr.records import avro_fields as fields
 from offsetmgr.records import version_prefix
 from offsetmgr.records.base import (
+    EncodedRecord,
     GroupKey,
     GroupValue,
     Key,
     OffsetKey,
     OffsetValue,
     PartitionCommit,
-    Record,
     UnknownKey,
 )
 
@@ -60,14 +60,14 @@ class AvroRecordFormat:
         partitions: Sequence[PartitionCommit],
         commit_timestamp: int,
         expire_timestamp: int | None,
-    ) -> list[Record]:
+    ) -> list[EncodedRecord]:
         prefix = self.offset_prefix(group, topic)
         times = fields.long(commit_timestamp) + _or_null(expire_timestamp)
         short, first, middle, last, suffixes, _ = self._tables
         tails: dict[tuple[int, str], bytes] = {}
         tail_epoch = tail_metadata = None
         tail = b""
-        records: list[Record] = []
+        records: list[EncodedRecord] = []
         for partition, offset, epoch, metadata in partitions:
             if epoch != tail_epoch or metadata != tail_metadata:
                 cached = tails.get((epoch, metadata))
@@ -98,7 +98,7 @@ class AvroRecordFormat:
     def encode_group_key(self, group: str) -> bytes:
         return _GROUP + fields.string(group)
 
-    def encode_group(self, group: str, value: GroupValue) -> Record:
+    def encode_group(self, group: str, value: GroupValue) -> EncodedRecord:
         return self.encode_group_key(group), _GROUP + fields.long(value.last_active)
 
     # --- decoding ------------------------------------------------------------------------------------

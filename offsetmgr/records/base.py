@@ -13,7 +13,7 @@ from uuid import UUID
 
 from offsetmgr.core.errors import OffsetMgrError
 
-Record: TypeAlias = tuple[bytes, bytes | None]
+EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
 """A key and its value; the value None deletes the key."""
 
 PartitionCommit: TypeAlias = tuple[int, int, int, str]
@@ -88,7 +88,7 @@ class RecordFormat(Protocol):
         partitions: Sequence[PartitionCommit],
         commit_timestamp: int,
         expire_timestamp: int | None,
-    ) -> list[Record]:
+    ) -> list[EncodedRecord]:
         """Returns one record for each of ``partitions`` of a topic, in order. Times are in milliseconds since 1970."""
         ...
 
@@ -127,7 +127,7 @@ class RecordFormat(Protocol):
 
     def encode_group_key(self, group: str) -> bytes: ...
 
-    def encode_group(self, group: str, value: GroupValue) -> Record:
+    def encode_group(self, group: str, value: GroupValue) -> EncodedRecord:
         """Returns the record with the time at which the group was last active."""
         ...
 

@@ -15,13 +15,13 @@ from uuid import UUID
 from offsetmgr.core.errors import CorruptData, UnsupportedOperation
 from offsetmgr.records import version_prefix
 from offsetmgr.records.base import (
+    EncodedRecord,
     GroupKey,
     GroupValue,
     Key,
     OffsetKey,
     OffsetValue,
     PartitionCommit,
-    Record,
     UnknownKey,
 )
 from offsetmgr.records.kafka_fields import INT32, INT64, KafkaFieldReader, string
@@ -92,14 +92,14 @@ class KafkaRecordFormat:
         partitions: Sequence[PartitionCommit],
         commit_timestamp: int,
         expire_timestamp: int | None,
-    ) -> list[Record]:
+    ) -> list[EncodedRecord]:
         prefix = self.offset_prefix(group, topic)
         version = _VERSION_WITH_EPOCH if expire_timestamp is None else _VERSION_WITH_EXPIRY
         start, number = _VERSION_AND_OFFSET.pack, INT32.pack
         tails: dict[tuple[int, str], bytes] = {}
         tail_epoch = tail_metadata = None
         tail = b""
-        records: list[Record] = []
+        records: list[EncodedRecord] = []
         try:
             for partition, offset, epoch, metadata in partitions:
                 if epoch != tail_epoch or metadata != tail_metadata:
@@ -125,7 +125,7 @@ class KafkaRecordFormat:
     def encode_group_key(self, group: str) -> bytes:
         return version_prefix.pack_version(_GROUP_KEY_VERSION) + string(group, "group")
 
-    def encode_group(self, group: str, value: GroupValue) -> Record:
+    def encode_group(self, group: str, value: GroupValue) -> EncodedRecord:
         """Returns the record that Kafka writes for a consumer group that has been empty since
         `GroupValue.last_active`."""
         return self.encode_group_key(group), encode_empty_group(value.last_active)

@@ -18,9 +18,9 @@ POLL_S = 0.05
 """Seconds between two checks of a condition."""
 
 
-def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
-    """Waits for up to ``timeout`` seconds until the condition holds; returns whether it does."""
-    deadline = time.monotonic() + timeout
+def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Waits for up to ``timeout_s`` seconds until the condition holds; returns whether it does."""
+    deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
             return False
@@ -54,11 +54,11 @@ class ProcessRef:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
-    def stop(self, timeout: float = 15.0) -> bool:
-        """Sends SIGTERM, and SIGKILL after ``timeout`` seconds. Returns whether SIGTERM sufficed."""
+    def stop(self, timeout_s: float = 15.0) -> bool:
+        """Sends SIGTERM, and SIGKILL after ``timeout_s`` seconds. Returns whether SIGTERM sufficed."""
         self.signal_group(signal.SIGCONT)
         self.signal_group(signal.SIGTERM)
-        if wait_until(lambda: not self.alive(), timeout):
+        if wait_until(lambda: not self.alive(), timeout_s):
             return True
         self.signal_group(signal.SIGKILL)
         if not wait_until(lambda: not self.alive(), 10.0):

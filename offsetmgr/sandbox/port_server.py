@@ -17,8 +17,10 @@ _BACKOFF = Backoff.fixed(0, max_retries=4)
 class ListeningServer(ServerProcess):
     """A server with a port. Without ``port`` the first start selects a free one, which later starts use again."""
 
-    def __init__(self, directory: Path | str, *, port: int | None, detached: bool, start_timeout: float = 90.0) -> None:
-        super().__init__(directory, detached=detached, start_timeout=start_timeout)
+    def __init__(
+        self, directory: Path | str, *, port: int | None, detached: bool, start_timeout_s: float = 90.0
+    ) -> None:
+        super().__init__(directory, detached=detached, start_timeout_s=start_timeout_s)
         self._port = port
 
     @property

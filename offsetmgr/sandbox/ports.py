@@ -41,12 +41,12 @@ def is_free(port: int) -> bool:
         return True
 
 
-def four_letter_word(address: str, word: str, timeout: float = 2.0) -> str:
+def four_letter_word(address: str, word: str, timeout_s: float = 2.0) -> str:
     """Returns ZooKeeper's response to one of its four-letter words; empty if it does not respond."""
     host, _, port = address.partition(":")
     response = b""
-    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout) as connection:
-        connection.settimeout(timeout)
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout_s) as connection:
+        connection.settimeout(timeout_s)
         connection.sendall(word.encode())
         while chunk := connection.recv(65536):
             response += chunk

@@ -28,10 +28,10 @@ class ServerProcess(ABC):
     name = "server"
     stop_timeout = 20.0
 
-    def __init__(self, directory: Path | str, *, detached: bool = False, start_timeout: float = 90.0) -> None:
+    def __init__(self, directory: Path | str, *, detached: bool = False, start_timeout_s: float = 90.0) -> None:
         self.directory = Path(directory)
         self.detached = detached
-        self.start_timeout = start_timeout
+        self.start_timeout_s = start_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         self._ref: ProcessRef | None = None
         self._log_start = 0
@@ -145,11 +145,11 @@ class ServerProcess(ABC):
 
     def _await_ready(self) -> None:
         # The check is not repeated after it has succeeded: a topic may be created at that moment, and it would fail.
-        answered = wait_until(lambda: not self.running() or self._is_ready(), self.start_timeout)
+        answered = wait_until(lambda: not self.running() or self._is_ready(), self.start_timeout_s)
         if not self.running():
             raise SandboxError(f"{self.name} ended while starting", log_tail(self.log_file), f"see {self.log_file}")
         if not answered:
-            what = f"{self.name} was not ready within {self.start_timeout:g} s"
+            what = f"{self.name} was not ready within {self.start_timeout_s:g} s"
             raise SandboxError(what, log_tail(self.log_file), f"see {self.log_file}")
 
     def _reap(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from offsetmgr.core.errors import SandboxError, UsageError
 from offsetmgr.sandbox import jars, ports
 from offsetmgr.sandbox import state as states
 from offsetmgr.sandbox.broker import BROKER_JARS, DEFAULT_VERSION, KafkaBroker, KraftBroker
+from offsetmgr.sandbox.jars import Progress
 from offsetmgr.sandbox.legacy_consumer import DEFAULT_VERSION as OLD_CONSUMER
 from offsetmgr.sandbox.legacy_consumer import JARS as OLD_CONSUMERS
 from offsetmgr.sandbox.legacy_consumer import OldConsumer
@@ -28,7 +29,6 @@ from offsetmgr.sandbox.state import SandboxState, ServerRecord
 from offsetmgr.sandbox.topics import create_topic
 from offsetmgr.sandbox.zookeeper import ZooKeeperServer
 
-Progress = Callable[[str], None]
 MAX_BROKERS: Final = 9
 _DATA: Final = "data"
 _MARKER_FILE: Final = ".offsetmgr-sandbox"

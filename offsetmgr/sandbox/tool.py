@@ -15,19 +15,19 @@ def java_tool(
     main_class: str,
     arguments: Sequence[str],
     *,
-    timeout: float = 120.0,
+    timeout_s: float = 120.0,
     stdin: str | None = None,
     jvm: Sequence[str] = QUICK_START,
 ) -> subprocess.CompletedProcess[str]:
     """Runs one of Kafka's own command-line tools to its end and returns its exit code, stdout and stderr.
 
-    ``jar_set`` is a name that `offsetmgr.sandbox.jars.resolve` accepts, or several; ``timeout`` is in seconds. A
+    ``jar_set`` is a name that `offsetmgr.sandbox.jars.resolve` accepts, or several; ``timeout_s`` is in seconds. A
     non-zero exit code is not an error here, and Kafka's tools return 0 for many failures, so the caller must check both
     the code and the output. Raises `TimedOut`, `SandboxError`.
     """
     sets = [jar_set] if isinstance(jar_set, str) else jar_set
     command = java_command([jars.resolve(name) for name in sets], main_class, arguments, jvm=("-Xmx512m", *jvm))
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, input=stdin)
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, input=stdin)
     except subprocess.TimeoutExpired as error:
-        raise TimedOut(main_class, f"did not end within {timeout:g} s") from error
+        raise TimedOut(main_class, f"did not end within {timeout_s:g} s") from error

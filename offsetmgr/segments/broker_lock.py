@@ -116,19 +116,19 @@ def require_unused(path: Path, elsewhere: str = _ELSEWHERE) -> Iterator[BrokerUs
 def require_unused_parent(target: Path, elsewhere: str = _ELSEWHERE) -> Iterator[None]:
     """Does the same as `require_unused` for a new file or directory ``target``. Locks nothing if ``target`` is outside
     every broker's log directory."""
-    there = _nearest(target)
-    if _log_dir(there) is None:
+    parent = _nearest(target)
+    if _log_dir(parent) is None:
         yield
     else:
-        with require_unused(there, elsewhere):
+        with require_unused(parent, elsewhere):
             yield
 
 
 def check_parent_unused(target: Path, elsewhere: str = _ELSEWHERE) -> None:
     """Raises `Conflict` in the cases in which `require_unused_parent` does. Takes no lock."""
-    there = _nearest(target)
-    if _log_dir(there) is not None and (found := detect_broker(there)).use is not Use.IDLE:
-        raise in_use_error(there, found, elsewhere)
+    parent = _nearest(target)
+    if _log_dir(parent) is not None and (found := detect_broker(parent)).use is not Use.IDLE:
+        raise in_use_error(parent, found, elsewhere)
 
 
 def in_use_error(path: Path, found: BrokerUse, elsewhere: str = _ELSEWHERE) -> Conflict:

@@ -23,7 +23,7 @@ from offsetmgr.segments.recovery import examine
 from offsetmgr.segments.segment import Segment
 from offsetmgr.segments.transaction_state import TransactionDecision, decisions
 
-OnRead = Callable[[int], None]
+OnBytesRead = Callable[[int], None]
 """Callback for progress: receives the number of bytes that were read since the last call."""
 
 _HINT: Final = "offsetmgr log verify shows the damage; log recover --to DIR writes a copy that ends before it"
@@ -79,7 +79,7 @@ class SavedPartition:
 
 
 def read_partition(
-    directory: Path, decided: Mapping[int, bool] | None = None, on_read: OnRead | None = None
+    directory: Path, decided: Mapping[int, bool] | None = None, on_read: OnBytesRead | None = None
 ) -> SavedPartition:
     """Reads the log in ``directory``.
 
@@ -121,7 +121,7 @@ def read_partition(
 
 
 def read_decisions(
-    directory: Path, on_read: OnRead | None = None
+    directory: Path, on_read: OnBytesRead | None = None
 ) -> tuple[list[TransactionDecision], list[OffsetMgrError]]:
     """Reads the decided transactions, and the errors of unreadable records, from the directory of a partition of
     ``__transaction_state``. Raises the errors of `read_partition`."""
@@ -144,7 +144,7 @@ def _end(replay: OffsetsReplay) -> LogEnd:
     return LogEnd(-1 if replay.leader_epoch is None else replay.leader_epoch, replay.end or 0)
 
 
-def _read(segments: Iterable[Segment], on_read: OnRead | None) -> tuple[OffsetsReplay, IgnoredTail | None, int]:
+def _read(segments: Iterable[Segment], on_read: OnBytesRead | None) -> tuple[OffsetsReplay, IgnoredTail | None, int]:
     """Replays all segments of a log. Returns the replay, the ignored tail and the number of bytes."""
     replay = OffsetsReplay()
     ignored_tail = None
@@ -156,7 +156,7 @@ def _read(segments: Iterable[Segment], on_read: OnRead | None) -> tuple[OffsetsR
 
 
 def _replay_segment(
-    segment: Segment, size: int, replay: OffsetsReplay, *, newest: bool, on_read: OnRead | None
+    segment: Segment, size: int, replay: OffsetsReplay, *, newest: bool, on_read: OnBytesRead | None
 ) -> IgnoredTail | None:
     position = 0
     with segment.open_reader(end=size) as reader:

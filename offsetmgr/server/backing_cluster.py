@@ -27,7 +27,7 @@ class BackingCluster(Protocol):
         ...
 
     async def list_offsets(
-        self, asked: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
+        self, queries: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
     ) -> Mapping[str, Sequence[FoundOffset]]:
         """One result per partition, in any order."""
         ...

@@ -88,17 +88,17 @@ class RecordEncoder:
         """Works as `group`. Receives the sorted partitions, and their commits in the same order."""
         return b"".join((string(group), self._offsets(partitions, committed), errors))
 
-    def left(self, partitions: Sequence[TopicPartition], left: Sequence[int | None]) -> bytes:
-        """Encodes the field ``left`` of before-images: the offset after the edit in each of the partitions. Raises the
+    def planned_offsets(self, partitions: Sequence[TopicPartition], offsets: Sequence[int | None]) -> bytes:
+        """Encodes the field ``after`` of before-images: the offset after the edit in each of the partitions. Raises the
         errors of `group`."""
         if not partitions:
             return b"\0"
         known = map(self._partitions.__getitem__, partitions)
-        if None in left:
-            values = (b"\0" if offset is None else b"\x02" + long(offset) for offset in left)
+        if None in offsets:
+            values = (b"\0" if offset is None else b"\x02" + long(offset) for offset in offsets)
             items = chain.from_iterable(zip(known, values, strict=True))
         else:
-            items = chain.from_iterable(zip(known, repeat(b"\x02"), self._longs(left), strict=False))  # type: ignore[arg-type]
+            items = chain.from_iterable(zip(known, repeat(b"\x02"), self._longs(offsets), strict=False))  # type: ignore[arg-type]
         return b"".join((long(len(partitions)), *items, b"\0"))
 
     def _offsets(self, partitions: Sequence[TopicPartition], committed: Sequence[Committed]) -> bytes:

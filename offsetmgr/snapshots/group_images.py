@@ -1,7 +1,7 @@
 """Files of before-images: an Avro snapshot of the offsets before an edit, with the planned offsets after it.
 
-The format is that of `offsetmgr.snapshots.avro` with one more field, ``left``, so every reader of snapshots can read
-it. A partition in ``left`` that is not in ``offsets`` had no commit before the edit, so an undo deletes its offset.
+The format is that of `offsetmgr.snapshots.avro` with one more field, ``after``, so every reader of snapshots can read
+it. A partition in ``after`` that is not in ``offsets`` had no commit before the edit, so an undo deletes its offset.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final, TypeAlias
 import fastavro
 from fastavro.write import Writer
 
-from offsetmgr.core.errors import MalformedData, OffsetMgrError
+from offsetmgr.core.errors import MalformedData, OffsetMgrError, UnknownVersion
 from offsetmgr.core.model import BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.snapshots.avro import MAGIC, SCHEMA, AvroFormat, ChecksumWriter, to_file_metadata
 from offsetmgr.snapshots.avro_encoder import NO_END, RecordBlocks, RecordEncoder, end
@@ -24,13 +24,13 @@ IMAGES_SCHEMA: Final[dict[str, Any]] = {
     "fields": [
         *SCHEMA["fields"],
         {
-            "name": "left",
-            "doc": "what the edit was to leave in each partition that it changed; null: no commit",
+            "name": "after",
+            "doc": "the planned offset of each partition that the edit changes; null: the edit deletes the commit",
             "type": {
                 "type": "array",
                 "items": {
                     "type": "record",
-                    "name": "Left",
+                    "name": "OffsetAfter",
                     "fields": [
                         {"name": "topic", "type": "string"},
                         {"name": "partition", "type": "int"},
@@ -43,15 +43,20 @@ IMAGES_SCHEMA: Final[dict[str, Any]] = {
 }
 _PARSED: Final = fastavro.parse_schema(IMAGES_SCHEMA)
 
+VERSION: Final = 2
+"""The version of the field ``after``."""
+_VERSION_KEY: Final = "offsetmgr.before_images_version"
+"""The key of the version in the file's metadata. A snapshot does not have it."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupImages:
-    """The before-images of one group. ``before`` contains the commits before the edit; ``left`` contains every
+    """The before-images of one group. ``before`` contains the commits before the edit; ``after`` contains every
     partition that the edit changes, with the planned offset, or None if the edit deletes the commit."""
 
     group: str
     before: Mapping[TopicPartition, Committed]
-    left: Mapping[TopicPartition, int | None]
+    after: Mapping[TopicPartition, int | None]
 
 
 ImageRow: TypeAlias = tuple[TopicPartition, Offset, OffsetAndMetadata | None, *tuple[Any, ...]]
@@ -67,23 +72,23 @@ def write_images(stream: BinaryIO, header: SnapshotHeader, groups: Iterable[tupl
         checked,  # type: ignore[arg-type]
         _PARSED,
         codec="deflate",
-        metadata=to_file_metadata(header),
+        metadata=to_file_metadata(header) | {_VERSION_KEY: str(VERSION)},
         compression_level=1,
     )
     encoder, blocks = RecordEncoder(), RecordBlocks(writer)
     group_count = offset_count = partitions = 0
     for group, rows in groups:
         changed = [row[0] for row in rows]
-        there = [row[0] for row in rows if isinstance(row[1], Committed)]
+        committed_partitions = [row[0] for row in rows if isinstance(row[1], Committed)]
         found = [row[1] for row in rows if isinstance(row[1], Committed)]
-        before = encoder.columns(group, there, found)
-        left = encoder.left(changed, [None if row[2] is None else row[2][0] for row in rows])
-        blocks.add(before + NO_END + left)
+        before = encoder.columns(group, committed_partitions, found)
+        after = encoder.planned_offsets(changed, [None if row[2] is None else row[2][0] for row in rows])
+        blocks.add(before + NO_END + after)
         group_count += 1
-        offset_count += len(there)
+        offset_count += len(committed_partitions)
         partitions += len(rows)
     blocks.flush()
-    blocks.add(encoder.group("", {}) + end(group_count, offset_count, checked.crc32) + encoder.left((), ()))
+    blocks.add(encoder.group("", {}) + end(group_count, offset_count, checked.crc32) + encoder.planned_offsets((), ()))
     blocks.flush()
     return partitions
 
@@ -95,12 +100,18 @@ def is_images(stream: BinaryIO) -> bool:
         if stream.read(len(MAGIC)) != MAGIC:
             return False
         stream.seek(0)
-        schema = fastavro.block_reader(stream).writer_schema
+        version = _version(stream)
     except Exception:  # fastavro raises any error of its decoders; a later read of the file reports the cause
         return False
     finally:
         stream.seek(0)
-    return isinstance(schema, dict) and any(f["name"] == "left" for f in schema.get("fields", ()))
+    return version is not None
+
+
+def _version(stream: BinaryIO) -> str | None:
+    """Returns the version of the before-images in a file; None if it is a snapshot."""
+    version = fastavro.block_reader(stream).metadata.get(_VERSION_KEY)
+    return version.decode() if isinstance(version, bytes) else version
 
 
 def read_images(stream: BinaryIO, *, what: str) -> Iterator[GroupImages]:
@@ -109,6 +120,11 @@ def read_images(stream: BinaryIO, *, what: str) -> Iterator[GroupImages]:
     Raises `MalformedData`, `UnknownVersion`.
     """
     checked = AvroFormat().open(stream, what=what)  # reads the whole file once and checks its checksum
+    stream.seek(0)
+    if (version := _version(stream)) != str(VERSION):
+        raise UnknownVersion(
+            what, f"before-images version {version} is not known (known: {VERSION})", "use a newer offsetmgr"
+        )
     stream.seek(0)
     try:
         for record in fastavro.reader(stream):
@@ -120,8 +136,10 @@ def read_images(stream: BinaryIO, *, what: str) -> Iterator[GroupImages]:
                 )
                 for o in record["offsets"]
             }
-            left = {TopicPartition(e["topic"], BrokerPartition.of(e["partition"])): e["offset"] for e in record["left"]}
-            yield GroupImages(record["group"], before, left)
+            after = {
+                TopicPartition(e["topic"], BrokerPartition.of(e["partition"])): e["offset"] for e in record["after"]
+            }
+            yield GroupImages(record["group"], before, after)
     except OffsetMgrError:
         raise
     except (KeyError, ValueError, EOFError, IndexError) as error:

@@ -23,10 +23,10 @@ FORMATS: Final = ("avro", "csv", "zk", "json", "spark")
 def format_name(path: str, name: str | None = None) -> str:
     """Returns the name of the format of a file: ``name`` if given, otherwise the suffix of ``path``. Raises
     `UsageError`."""
-    wanted = name if name is not None else PurePath(path).suffix.lower().removeprefix(".")
-    if wanted in FORMATS:
-        return wanted
-    why = f"format {wanted!r} is not known" if name is not None else "its suffix is not that of a format"
+    format_or_suffix = name if name is not None else PurePath(path).suffix.lower().removeprefix(".")
+    if format_or_suffix in FORMATS:
+        return format_or_suffix
+    why = f"format {format_or_suffix!r} is not known" if name is not None else "its suffix is not that of a format"
     raise UsageError(f"snapshot {path}", why, f"name it with --as {'|'.join(FORMATS)}, or in a URI with ?format=")
 
 

@@ -47,7 +47,7 @@ def parse_offsets(text: str, number: int, what: str) -> CheckpointBatch:
         raise CorruptData(what, f"it begins with {lines[0][:20]!r} instead of a version")
     if lines[0] != _KNOWN:
         hint = "use a version of offsetmgr that knows this Spark's checkpoints"
-        raise UnknownVersion(what, f"its version is {lines[0]}, known is {_KNOWN}", hint)
+        raise UnknownVersion(what, f"its version is {lines[0]}; offsetmgr supports {_KNOWN}", hint)
     if len(lines) < 3:
         raise CorruptData(what, "it names no source")
     return CheckpointBatch(number, tuple(kafka_offsets(line) for line in lines[2:]))

@@ -31,7 +31,8 @@ class CheckpointFiles(Protocol):
     root: str
 
     def names(self, directory: str) -> list[str]:
-        """Returns the names of the files in a directory of the checkpoint; none if it does not exist yet."""
+        """Returns the names of the files in a directory of the checkpoint; an empty list if the directory does not
+        exist yet."""
         ...
 
     def read(self, path: str) -> str | None:
@@ -102,7 +103,7 @@ def newest_finished(files: CheckpointFiles) -> CheckpointBatch | None:
     """Returns the newest batch with a file ``commits/N``, and its offsets from ``offsets/N``. Returns None if no batch
     has finished yet.
 
-    Raises `UnknownVersion`, and `CorruptData`, also if ``offsets/N`` is missing.
+    Raises `UnknownVersion` or `CorruptData`; `CorruptData` also if ``offsets/N`` is missing.
     """
     number: int | None = None
     for _ in range(_MAX_ATTEMPTS):
@@ -116,7 +117,8 @@ def newest_finished(files: CheckpointFiles) -> CheckpointBatch | None:
 
 
 def planned_batch(files: CheckpointFiles, number: int) -> CheckpointBatch | None:
-    """Returns the offsets that Spark planned for batch ``number``, finished or not; None if it has not planned it."""
+    """Returns the offsets that Spark planned for batch ``number``, finished or not; None if Spark has not planned this
+    batch."""
     text = files.read(f"offsets/{number}")
     return None if text is None else parse_offsets(text, number, f"checkpoint {files.root}/offsets/{number}")
 

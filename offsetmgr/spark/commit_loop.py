@@ -1,6 +1,6 @@
-"""The committer's thread: it reads the checkpoints of the tracked queries and commits their offsets to the group.
+"""`QueryTracker`: tracks streaming queries. Its thread reads their checkpoints and commits their offsets to the group.
 
-This part is independent of Spark. An event of a query only triggers a check; the offsets always come from the newest
+This module is independent of Spark. An event of a query only triggers a check; the offsets always come from the newest
 ``commits/N`` in the query's checkpoint. The group is therefore never ahead of the checkpoint. If an event is lost, the
 next event or the periodic check takes its place, and many events cause only one commit.
 """
@@ -67,8 +67,8 @@ class QueryTracker:
     ) -> None:
         """``expected`` are names of queries. The tracker commits nothing before each of them has started.
 
-        ``clusters`` are the names of the group's cluster, see `merge_min`. With ``stop_on_failure`` the tracker stops
-        all running queries when it reports a failure.
+        ``clusters`` are the spellings of the group's cluster, see `merge_min`. With ``stop_on_failure`` the tracker
+        stops all running queries when it reports a failure.
         """
         self._committer = committer
         self._clusters = clusters
@@ -137,10 +137,10 @@ class QueryTracker:
             self._due.update(self._tracked)
             self._condition.notify_all()
 
-    def reconcile(self, timeout: float) -> bool:
+    def reconcile(self, timeout_s: float) -> bool:
         """Reads all checkpoints, compares them with the store, and commits.
 
-        Returns True if the offsets of all finished batches are committed within ``timeout`` seconds. Failed attempts
+        Returns True if the offsets of all finished batches are committed within ``timeout_s`` seconds. Failed attempts
         are repeated until then, or until the failure is reported.
         """
         with self._condition:
@@ -153,18 +153,18 @@ class QueryTracker:
             def completed() -> bool:
                 return self._completed_rounds >= ticket and self._result is not _RoundResult.PENDING
 
-            self._condition.wait_for(lambda: completed() or not self._alive(), timeout)
+            self._condition.wait_for(lambda: completed() or not self._alive(), timeout_s)
             return completed() and self._result is _RoundResult.COMMITTED
 
-    def close(self, timeout: float) -> bool:
+    def close(self, timeout_s: float) -> bool:
         """Reconciles once more and ends the thread. Returns the result of `reconcile`."""
-        done = self.reconcile(timeout)
+        done = self.reconcile(timeout_s)
         with self._condition:
             self._closing = True
             self._condition.notify_all()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout)
+            thread.join(timeout_s)
         return done
 
     # --- the thread ------------------------------------------------------------------------------
@@ -248,9 +248,9 @@ class QueryTracker:
     ) -> None:
         """Schedules a retry, and reports a failure that is final or has occurred too often.
 
-        ``persistent`` is any problem that exists now, ``new`` a problem that this round met. They differ because a
-        round that an event of one query caused does not check the others: their old problem persists but is not counted
-        again.
+        ``persistent`` is any problem that exists now, ``new`` a problem that occurred in this round. If an event of one
+        query caused the round, the other queries are not checked; an earlier problem of another query then persists,
+        but is not counted again.
         """
         if persistent is None:
             self._consecutive_failures = 0

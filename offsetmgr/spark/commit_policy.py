@@ -14,7 +14,7 @@ class CommitPolicy:
 
     ``cluster`` is the ``kafka.bootstrap.servers`` of the group's cluster; give several values if the sources spell it
     in several ways. Without it, a topic that the queries read from two clusters is reported and not committed.
-    ``allow_rewind`` allows commits that lower the group's offset, for a query that begins before it.
+    ``allow_rewind`` allows commits that lower the group's offset, for a query that begins below that offset.
 
     ``retries`` is the number of consecutive failed attempts before the committer reports a failure: in the log, in its
     `state` and in the metrics ``offsetmgr_spark_*``. ``pause_s`` is the pause after the first failure in seconds; it

@@ -21,16 +21,17 @@ from offsetmgr.spark.versions import require_supported
 class OffsetCommitter(StreamingQueryListener):
     """Commits the offsets of a session's streaming queries: ``spark.streams.addListener(OffsetCommitter(store, "g"))``.
 
-    The group is never ahead of a query's checkpoint. It equals the checkpoint after each reconciliation: when a query
-    starts or stops, and every `CommitPolicy.reconcile_s` seconds. The committer ignores sources other than Kafka.
+    The group is never ahead of a query's checkpoint. The group's offsets equal the checkpoint after each
+    reconciliation: when a query starts or stops, and every `CommitPolicy.reconcile_s` seconds. The committer ignores
+    sources other than Kafka.
 
     ``store`` is any `OffsetStore`. No other code may use it at the same time; the committer does not close it.
-    ``spark`` is the session to which the listener is added (None: the active session). ``queries`` are the names of the
-    queries to track, and the committer commits nothing before all of them have started. With None it tracks every query
-    of the session from its start on.
+    ``spark`` is the session to which the listener is added, by default the active session. ``queries`` are the names of
+    the queries to track; the committer commits nothing before all of them have started. By default the committer tracks
+    every query of the session, each from its start on.
 
     If two sources, of one query or of two, read the same partition, the committer commits the smaller offset. A query
-    that has not finished a batch blocks commits for its topics. A query that has ended keeps them at its last offset
+    that has not finished a batch blocks commits for its topics. The last offsets of a query that has ended still count,
     until it restarts, another query takes over its name or checkpoint, or you call `forget`. Spark Connect is not
     supported.
     """
@@ -61,22 +62,22 @@ class OffsetCommitter(StreamingQueryListener):
         """The numbers of commits and failures, and the present failure."""
         return self._tracker.state
 
-    def reconcile(self, timeout: float = 30.0) -> bool:
+    def reconcile(self, timeout_s: float = 30.0) -> bool:
         """Reads all checkpoints and commits now. Retries failed commits until the failure is reported. Returns True if
-        the offsets of all finished batches are committed within ``timeout`` seconds."""
-        return self._tracker.reconcile(timeout)
+        the offsets of all finished batches are committed within ``timeout_s`` seconds."""
+        return self._tracker.reconcile(timeout_s)
 
-    def committed_first(self, process: Process, timeout: float = 30.0) -> Process:
+    def committed_first(self, process: Process, timeout_s: float = 30.0) -> Process:
         """Wraps a function for foreachBatch so that each batch begins after the offsets of the previous ones are
         committed.
 
         A job that starts from the group's offsets without a checkpoint then repeats at most one batch, even if the
-        store is slow. If the commit fails or takes longer than ``timeout`` seconds, the committer logs a warning and
+        store is slow. If the commit fails or takes longer than ``timeout_s`` seconds, the committer logs a warning and
         the batch begins anyway.
         """
 
         def process_after_commit(frame: Any, batch_id: int) -> None:
-            if not self.reconcile(timeout):
+            if not self.reconcile(timeout_s):
                 LOG.warning("batch %d begins although the offsets of the previous batch are not committed", batch_id)
             process(frame, batch_id)
 
@@ -87,10 +88,10 @@ class OffsetCommitter(StreamingQueryListener):
         that will not restart, or for one of ``queries`` that will not start."""
         self._tracker.forget(query)
 
-    def close(self, timeout: float = 30.0) -> bool:
+    def close(self, timeout_s: float = 30.0) -> bool:
         """Reconciles once more and ends the thread. Returns True if the offsets of all finished batches are
         committed."""
-        return self._tracker.close(timeout)
+        return self._tracker.close(timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -109,7 +110,8 @@ class OffsetCommitter(StreamingQueryListener):
         self._check(str(event.progress.id))
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Tracks the query if it started before the listener was added. It has read nothing, so no check is needed."""
+        """Tracks the query if it started before the listener was added. An idle query has read nothing since the last
+        batch, so no check is needed."""
         if not self._tracker.tracks(str(event.id)):
             self._track(str(event.id))
 

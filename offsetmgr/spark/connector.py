@@ -1,12 +1,12 @@
 """Downloads Spark's Kafka connector into offsetmgr's cache.
 
-It prefers the connector of the installed PySpark's version. Some versions of Spark have no connector in the
-repositories, so it then tries older patch versions of the same minor version, and for PySpark 4.3 finally 4.2.0. It
-uses no other connectors: with PySpark 4.3, queries with the connectors 4.0.0 and 4.1.1 end with a NoSuchMethodError,
-and a connector newer than Spark itself is not supported.
+It prefers the connector with the same version as the installed PySpark. If the repositories have no connector of that
+version, it tries older patch versions of the same minor version, and for PySpark 4.3 finally 4.2.0. It uses no other
+connectors: with PySpark 4.3, queries with the connectors 4.0.0 and 4.1.1 end with a NoSuchMethodError, and a connector
+newer than Spark itself is not supported.
 
-Ivy, which is part of PySpark's wheel, does the download. It gets a home directory of its own, because an incomplete
-artifact in the user's Ivy cache would make it fail. The repositories are those of Ivy's default settings.
+Ivy, which is part of PySpark's wheel, does the download. Ivy gets a home directory of its own, because an incomplete
+artifact in the user's Ivy cache would make the download fail. The repositories are those of Ivy's default settings.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from offsetmgr.spark.versions import installed
 
 SCALA: Final = "2.13"
 FALLBACK_VERSION: Final = "4.2.0"
-"""The connector for PySpark 4.3 if that minor version has none."""
+"""The connector for PySpark 4.3 if the repositories have none of that minor version."""
 TIMEOUT_S: Final = 600.0
 _COMPLETE: Final = ".complete"
 _FALLBACK_SUFFIX: Final = ".unavailable"
@@ -65,7 +65,7 @@ def connector_jars(version: str | None = None, *, cache: Path | None = None) -> 
     directory.mkdir(parents=True, exist_ok=True)
     with _locked(directory / "resolve.lock"):
         fallback_mark = directory / f"{versions[0]}{_FALLBACK_SUFFIX}"
-        """Exists after no connector of PySpark's minor version could be downloaded, so that later starts do not try
+        """Marks that no connector of PySpark's minor version could be downloaded, so that later starts do not try
         again."""
         own = [name for name in versions if fallback_mark.exists() or _minor(name) == _minor(versions[0])]
         for name in own:

@@ -1,11 +1,11 @@
 """The Spark data source ``format("offsetmgr")``: reads any offset store as a table, and commits a table to a store.
 
 The table has the columns of `SCHEMA` and one row for each committed offset. A read distributes the groups over the
-executors, and each executor reads its groups in bulk. A group or partition that cannot be read fails the query (data
-rule "absent is not zero"); with the option ``errors`` it becomes a row with its ``error``.
+executors, and each executor reads its groups in bulk. If a group or partition cannot be read, the query fails (data
+rule "absent is not zero"); with the option ``errors``, the group or partition becomes a row with its ``error`` instead.
 
-A write with mode ``append`` commits the rows. It never lowers an offset, and each commit is conditional on the present
-value (data rules "no accidental rewind" and "conditional writes"). All rows of a group must be in one task;
+A write with mode ``append`` commits the rows. A write never lowers an offset, and each commit is conditional on the
+present value (data rules "no accidental rewind" and "conditional writes"). All rows of a group must be in one task;
 `offsetmgr.spark.store_tables` ensures that.
 """
 

@@ -34,8 +34,9 @@ class BatchCommitter:
     ``checkpoint`` is the query's ``checkpointLocation``. With ``ahead_of_checkpoint`` it also commits batch N after
     ``process``, before Spark records that the batch is finished (see the module).
 
-    If a commit fails, the batch waits while the committer retries, by default three times. Then the committer reports
-    the failure and the query continues; with ``stop_on_failure`` in the policy the query fails with the error.
+    If a commit fails, the batch waits while the committer retries, by default three times. If all attempts fail, the
+    committer reports the failure and the query continues; with ``stop_on_failure`` in the policy, the query fails with
+    the error instead.
     """
 
     def __init__(
@@ -88,8 +89,8 @@ class BatchCommitter:
         return found
 
     def _find_query(self, frame: Any) -> None:
-        """Finds the query that called, by its checkpoint among the session's running queries. Does so once for each run
-        of the query."""
+        """Finds the calling query among the session's running queries, by its checkpoint. Does so once for each run of
+        the query."""
         if self._query is not None and self._query.active:
             return
         directory = directory_of(self._files.root)

@@ -2,9 +2,9 @@
 
 A Spark job is not a member of its group, so it commits without the group lock (`Guard.COMPARE`): the store reads the
 group's offsets, rejects a commit that would lower one, and writes. In Kafka these steps are not atomic. If a driver
-freezes between them and wakes after a new driver has taken over the query, its old offset may overwrite a newer one. No
-message is lost, because the group is then only too far back, and the new driver's next commit of that partition
-advances it again.
+freezes between them and wakes after a new driver has taken over the query, the old driver's offset may overwrite a
+newer one. No message is lost: the group's offset is then too low, and the new driver's next commit of that partition
+raises it again.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class CommitterState:
     """The state of a group's commits.
 
     ``commits`` and ``failures`` count attempts. ``failing`` is the reported error, None after a later attempt has
-    succeeded. ``rejected_rewinds`` are the partitions in which the group is ahead of the checkpoint, so that the last
-    commit was rejected.
+    succeeded. ``rejected_rewinds`` are the partitions for which the last commit was rejected, because the group is
+    ahead of the checkpoint.
     """
 
     commits: int = 0

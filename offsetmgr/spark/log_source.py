@@ -183,7 +183,7 @@ def read_ranges(
     is_done: Callable[[int], bool] = lambda _: False,
 ) -> Iterator[Run]:
     """Yields the records of these ranges, in runs of one partition. It skips records after the end of a range, and
-    stops to read a partition when ``is_done`` returns True for it.
+    stops reading a partition when ``is_done`` returns True for that partition.
 
     Raises `TimedOut` if the consumer makes no progress for ``wait_s`` seconds.
     """

@@ -27,7 +27,7 @@ class SourceProgress:
 class CommitBlock:
     """Forbids commits for the topics of a source that has no finished batch or whose progress is unknown.
 
-    ``topics`` None means all topics, and ``cluster`` "" any cluster.
+    If ``topics`` is None, the block applies to all topics; if ``cluster`` is empty, to every cluster.
     """
 
     cluster: str = ""
@@ -81,8 +81,8 @@ def merge_min(
 ) -> MergedOffsets:
     """Returns the smallest offset of all sources for each partition that is not blocked.
 
-    ``clusters`` are the `normalized` spellings of the group's cluster; other sources are ignored. With None all sources
-    count, except for topics that they read from two clusters.
+    ``clusters`` are the `normalized` spellings of the group's cluster; other sources are ignored. If ``clusters`` is
+    None, all sources count, but topics that the sources read from several clusters are left out.
     """
     sources = list(progress)
     selected = [source for source in sources if clusters is None or source.cluster in clusters]

@@ -39,14 +39,14 @@ class PeriodLog:
         self.bootstrap = bootstrap
         self.config = config
         self._cluster = open_cluster(bootstrap, config)
-        self._timeout = config.timeout_ms / 1000
+        self._timeout_s = config.timeout_ms / 1000
 
     def close(self) -> None:
         self._cluster.close()
 
     def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:
         """Returns the topic id of each topic; "" on brokers without topic ids. Raises `UnknownTopicOrPartition`."""
-        topics = Topics(self.bootstrap, self.config.kafka, self._timeout)
+        topics = Topics(self.bootstrap, self.config.kafka, self._timeout_s)
         try:
             found = {topic: topics.find(topic) for topic in sorted({tp.topic for tp in partitions})}
         finally:
@@ -56,8 +56,8 @@ class PeriodLog:
         return {topic: known.topic_id for topic, known in found.items() if known is not None}
 
     def compacted(self, topics: Iterable[str]) -> list[str]:
-        """Returns the compacted ones of these topics. Compaction can remove records between records that stay."""
-        client = Topics(self.bootstrap, self.config.kafka, self._timeout)
+        """Returns those of the topics that are compacted. Compaction can remove records between other records."""
+        client = Topics(self.bootstrap, self.config.kafka, self._timeout_s)
         try:
             found = {topic: client.find(topic) for topic in sorted(set(topics))}
         finally:
@@ -97,12 +97,12 @@ class PeriodLog:
     def next_bounds(
         self, period: Period, partitions: Sequence[TopicPartition], before: Work
     ) -> dict[TopicPartition, Bounds]:
-        """Returns the bounds of the scan for a period after the work ``before``.
+        """Returns the bounds of the scan for ``period``. ``before`` is the job's latest earlier work.
 
-        A scan resumes where the scan of ``before`` ended. In a partition that is new since then, it begins at the start
-        of the log. Raises `OffsetOutOfRange` if the log has lost records that the scan needs or if the topic was
-        recreated. Raises `Conflict` if periods between the two were closed without this job although it had records for
-        them.
+        A scan resumes where the scan of ``before`` ended. In a partition that was added since then, the scan begins at
+        the start of the log. Raises `OffsetOutOfRange` if the log has lost records that the scan needs or if the topic
+        was recreated. Raises `Conflict` if periods between ``before`` and ``period`` were closed without this job,
+        although it had records for them.
         """
         self._check_ids(before, partitions)
         scans = before.scans
@@ -132,7 +132,7 @@ class PeriodLog:
         """Checks that the records of ``work`` can still be read; with ``late`` also its late records.
 
         Raises `OffsetOutOfRange` if records are gone or the topic was recreated. For a rerun, raises
-        `UnsupportedOperation` if a topic is compacted, because its rows would differ from those of the first run.
+        `UnsupportedOperation` if a topic is compacted, because its rows could differ from those of the first run.
         """
         ranges = [*work.ranges.items(), *(work.late_ranges().items() if late else ())]
         read = {tp for tp, offsets in ranges if offsets.first < offsets.end}
@@ -159,8 +159,8 @@ class PeriodLog:
     def _logs(
         self, partitions: Iterable[TopicPartition], min_ends: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, LogRange]:
-        """Returns the log start and the last stable offset of each partition. Transactions that are open after that may
-        still be aborted. ``min_ends`` are the ends that earlier requests returned."""
+        """Returns the log start and the last stable offset of each partition. Records after the last stable offset may
+        belong to transactions that are aborted later. ``min_ends`` are the ends that earlier requests returned."""
         topics: dict[str, list[int]] = {}
         for tp in partitions:
             topics.setdefault(tp.topic, []).append(tp.partition)
@@ -172,12 +172,12 @@ class PeriodLog:
                 return min_ends.get(TopicPartition(topic, number), 0)
 
             try:
-                starts = client.starts(numbers, self._timeout)
+                starts = client.starts(numbers, self._timeout_s)
                 try:
                     # After a change of the leader, a broker may briefly return an end below an earlier one.
-                    ends = client.ends(numbers, self._timeout, known)
+                    ends = client.ends(numbers, self._timeout_s, known)
                 except TimedOut:
-                    ends = client.ends(numbers, self._timeout, lambda _: 0)
+                    ends = client.ends(numbers, self._timeout_s, lambda _: 0)
             finally:
                 client.close()
             found.update({TopicPartition(topic, n): LogRange(starts[n], ends[n]) for n in numbers})

@@ -1,10 +1,10 @@
 """Decides record by record which offsets of a partition belong to a period. Pure: no I/O, no clock, no Spark.
 
 Records are in the order of their offsets, not of their times. A period's range ends after the last record of the
-period. The next period's scan begins at the first record of a later period; that may be before the end of the range, so
-the part between them may contain records of both periods.
+period. The next period's scan begins at the first record of a later period. That record may be before the end of the
+range; the offsets from that record to the end of the range may then contain records of both periods.
 
-Every record is counted once: as taken in its period, as late in the period whose scan reads it first, or as set aside
+Every record is counted once: in its period, as late in the period whose scan reads it first, or as set aside
 in the period whose scan passes it.
 """
 
@@ -40,8 +40,8 @@ class Bounds:
     start: int
     end: int
     late_from: int | None
-    """The offset from which on records of earlier periods count as late. With None no record is late, because there was
-    no earlier period."""
+    """The offset from which on records of earlier periods count as late. If it is None, no record is late, because
+    there was no earlier period."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class ScanResult:
     """The result of one partition's scan. The numbers count records."""
 
     range: OffsetRange
-    """From the first record of the period to after the last one; empty if there is none."""
+    """The offsets from the first record of the period to the last one; empty if there is none."""
     scan: RangeScan
-    taken: int
+    in_period: int
     late: int
     set_aside: int
 
@@ -66,7 +66,7 @@ class Scanner:
         self._first: int | None = None
         self._last = -1
         self._resume: int | None = None
-        self._taken = self._late = self._set_aside = 0
+        self._in_period = self._late = self._set_aside = 0
         self._consecutive_later = 0
         self._end: int | None = None
 
@@ -93,7 +93,7 @@ class Scanner:
         elif timestamp_ms >= period.start_ms:
             self._first = offset if self._first is None else self._first
             self._last = offset
-            self._taken += 1
+            self._in_period += 1
         elif bounds.late_from is not None and offset >= bounds.late_from:
             self._late += 1
 
@@ -105,7 +105,7 @@ class Scanner:
         return ScanResult(
             OffsetRange(first, max(first, self._last + 1)),
             RangeScan(bounds.start, end if bounds.late_from is None else bounds.late_from, end, resume),
-            self._taken,
+            self._in_period,
             self._late,
             self._set_aside,
         )

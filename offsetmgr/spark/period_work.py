@@ -6,17 +6,17 @@ step                          if the process dies after it
 the period has closed         nothing is stored yet; the next process finds the ranges itself
 the ranges are stored         the next process reads exactly these ranges
 an attempt has started        the next process starts a later attempt with its own directory
-the function has returned     the same: the output is not published, so it does not count
+the function has returned     the next process starts a later attempt; unpublished output does not count
 the output is published       the next process only commits
 the group is committed        the next process commits the same offsets again, which changes nothing
-the history is trimmed        the same
+the history is trimmed        the next process commits the same offsets again, which changes nothing
 the progress is reported      the job has finished the period; the next process waits for the other members
 ============================  ============================================================================
 
-A process may also freeze at any step and wake after its successor has started. It then changes nothing: stored ranges
-are never replaced; an attempt carries the epoch of the member; an output is published only if no later attempt has
-started; the group is committed under the group lock and never rewound; and progress is written only with the current
-epoch.
+A process may also freeze at any step and wake after its successor has started. The frozen process then changes nothing:
+stored ranges are never replaced; an attempt carries the epoch of the member; an output is published only if no later
+attempt has started; the group is committed under the group lock and never rewound; and progress is written only with
+the current epoch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from offsetmgr.core.retry import Backoff, BlockingRetries
 from offsetmgr.period.barrier import ReportStatus
 from offsetmgr.period.coordinator import PeriodCoordinator
 from offsetmgr.period.history import History, WorkClaim
-from offsetmgr.period.job_records import LATE, SET_ASIDE, TAKEN, Work
+from offsetmgr.period.job_records import IN_PERIOD, LATE, SET_ASIDE, Work
 from offsetmgr.period.schedule import Period
 from offsetmgr.spark import metrics
 from offsetmgr.spark.period_dataframes import LateRecords, PeriodTask, RecordSource
@@ -82,9 +82,9 @@ class PeriodRules:
     grace_ms: int = 60_000
     """The job closes a period this long after its end, by the wall clock."""
     lateness_ms: int = 600_000
-    """How much older than an earlier record of the log a record may be; see `ScanRule`."""
+    """How much older a record may be than records before it in the log; see `ScanRule`."""
     future_ms: int = 3_600_000
-    """A scan sets aside records with times later than the wall clock plus this."""
+    """A scan sets aside records whose times are later than the wall clock by more than this."""
     min_later_records: int = MIN_LATER_RECORDS
     late: LateRecords = LateRecords.COUNT
     history_kept: int = 5_000
@@ -175,14 +175,14 @@ class PeriodRunner:
         return work
 
     def _find_ranges(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
-        """Returns the ranges of earlier work on the same times in a rerun, and otherwise those of a scan."""
+        """In a rerun, returns the ranges of earlier work on the same times; otherwise scans the topics."""
         name = self._job.name
         if self._rerun_of is not None:
             earlier = self._rerun_of.covering(name, period)
             if earlier is None:
                 raise Conflict(
                     f"rerun of {period.start_ms} to {period.end_ms} by job {name}",
-                    "the history of the repeated run has no ranges for these times, or has them no longer",
+                    "the history of the repeated run has no ranges for these times, or no longer has them",
                     "without rerun_of, the job scans the topics for the ranges",
                 )
             return earlier.restricted_to(period, f"period {earlier.period.number}")
@@ -208,7 +208,7 @@ class PeriodRunner:
         rule = ScanRule(period, rules.lateness_ms, now + rules.future_ms, rules.min_later_records)
         found = scan(self._source.spark, log.bootstrap, log.config, bounds, rule)
         counts = {
-            TAKEN: sum(f.taken for f in found.values()),
+            IN_PERIOD: sum(f.in_period for f in found.values()),
             LATE: sum(f.late for f in found.values()),
             SET_ASIDE: sum(f.set_aside for f in found.values()),
         }

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from offsetmgr.spark.period_dataframes import PeriodTask
 
 _LONGEST_SLEEP_S: Final = 30.0
-"""Maximum sleep. After it the job reads the wall clock again, in case the clock was changed."""
+"""The longest sleep. After each sleep the job reads the wall clock again, in case the clock was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class Coordination:
     """The run in which an application takes part, and the application's member name.
 
     ``root`` is the run's znode. ``member`` is this application's name in the run; of two processes with the same name,
-    the one that started later is the member. ``topics`` are the topics of *all* applications of the run (empty: those
-    of this application). Every application must use the same value.
+    the one that started later is the member. ``topics`` are the topics of *all* applications of the run, by default
+    those of this application. Every application must give the same ``topics``.
     """
 
     zookeeper: str
@@ -65,9 +65,9 @@ class JobSettings:
     """Where and how an application processes the periods of a run.
 
     ``bootstrap`` are the Kafka servers of the topics, and ``output`` is the directory for the outputs of all attempts.
-    The history stores ranges, attempts and outputs under ``name`` (None: the member's name); an application with other
-    topics needs another name. ``rules`` are the tolerated delays. The job ends before the first period that begins at
-    or after ``until_ms`` (milliseconds since 1970).
+    The history stores ranges, attempts and outputs under ``name``, by default the member's name; an application with
+    other topics needs another name. ``rules`` are the tolerated delays. The job ends before the first period that
+    begins at or after ``until_ms`` (milliseconds since 1970).
 
     ``rerun_of`` is the root of an earlier run whose ranges this run reads again. Such a rerun needs a separate
     ``output`` directory, and does not change the group. ``options`` are the options of Spark's Kafka source, ``config``
@@ -106,8 +106,8 @@ def run_periods(
     for a period, it gets the same rows and another directory.
 
     ``period`` is the schedule of a new run; a run that has opened a period keeps its schedule. After each period the
-    job commits to ``group`` the offsets at which the next period's scan begins (None: it commits nothing). A job
-    without a history begins at the group's offsets.
+    job commits to ``group`` the offsets at which the next period's scan begins. If ``group`` is None, it commits
+    nothing. A job without a history begins at the group's offsets.
 
     Raises `Superseded` if a later process has replaced this one, `RunEnded` if the run was ended, `OffsetOutOfRange` if
     records that must be read are gone, `UnsupportedOperation` for a rerun over a compacted topic, and what ``process``

@@ -60,7 +60,7 @@ class StreamingQueryProtocol(Protocol):
 
 
 class QueryExecution:
-    """A query of this driver. It keeps Spark's query object, so that it still works after the query has ended."""
+    """A query of this driver. It keeps Spark's query object, so its methods still work after the query has ended."""
 
     def __init__(self, query: Any) -> None:
         """Wraps a ``pyspark.sql.streaming.StreamingQuery``. Raises `SparkError` for a query of Spark Connect."""
@@ -99,20 +99,21 @@ class QueryExecution:
 def progress_of(batch: CheckpointBatch, sources: tuple[Source, ...] | None, what: str) -> list[SourceProgress]:
     """Returns the progress of each Kafka source after ``batch``.
 
-    If ``sources`` is None because the query is unknown, every line in Kafka's format counts. Raises `SparkError` if the
-    plan and the checkpoint have different numbers of sources.
+    If ``sources`` is None because the query is unknown, the result contains every line in Kafka's format. Raises
+    `SparkError` if the plan and the checkpoint have different numbers of sources.
     """
     if sources is None:
         return [SourceProgress("", end) for end in batch.ends if end is not None]
     if len(sources) != len(batch.ends):
-        why = f"its plan has {len(sources)} sources and batch {batch.number} of its checkpoint {len(batch.ends)}"
+        why = f"its plan has {len(sources)} sources, but batch {batch.number} of its checkpoint has {len(batch.ends)}"
         raise SparkError(f"{what} is not tracked", why)
     pairs = zip(sources, batch.ends, strict=True)
     return [SourceProgress(source.cluster, end) for source, end in pairs if source.kafka and end is not None]
 
 
 def blocks_of(batch: CheckpointBatch | None, sources: tuple[Source, ...]) -> list[CommitBlock]:
-    """Returns a block for each Kafka source that has no offset after ``batch`` (None: no batch has finished)."""
+    """Returns a block for each Kafka source that has no offset after ``batch``. ``batch`` is None if no batch has
+    finished."""
     ends = [None] * len(sources) if batch is None else batch.ends
     pairs = zip(sources, ends, strict=False)  # `progress_of` rejects different lengths
     return [CommitBlock(source.cluster, source.topics) for source, end in pairs if source.kafka and end is None]

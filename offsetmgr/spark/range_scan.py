@@ -1,8 +1,9 @@
 """Scans partitions for a period's ranges: each executor reads some partitions record by record (`period_ranges`).
 
-Kafka's lookup of an offset by time cannot replace the scan. It returns the first record with the time or a later one,
-so a single record with a wrong, later time would hide the period's records after it. The lookup helps only at the start
-of a run: no record before the first one with a time in the first period or later belongs to any period.
+Kafka's lookup of an offset by time cannot replace the scan. The lookup returns the first record with the given time or
+a later one, so a single record with a wrong, later time would hide the period's records that follow it. The lookup
+helps only at the start of a run: it finds the first record with a time in the first period or later, and no record
+before that one belongs to any period.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@ directories.
 
 The rows are those of ``offsetmgr-log`` (`log_rows.SCHEMA`), one for each record; each segment is one task. The source
 omits the records of aborted transactions and of transactions without an end. To find these, it reads the headers of all
-entries when Spark plans the query. For damage there is a row whose ``error`` names the unreadable part of the segment,
-and for missing partitions or segments a row as in ``log offsets``.
+entries when Spark plans the query. If a segment is damaged, a row's ``error`` names the unreadable part. If partitions
+or segments are missing, a row's ``error`` has the text that ``log offsets`` prints.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ class SegmentSourceReader(DataSourceReader):
     """Plans the tasks on the driver and reads on the executors."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        given = source_options.checked(NAME, options, _OPTIONS)
-        self._directories = source_options.listed(source_options.required(NAME, given, "path", "/var/lib/kafka"))
-        self._topic = given.get("topic", CONSUMER_OFFSETS)
-        self._groups = source_options.groups(NAME, given)
+        checked = source_options.checked(NAME, options, _OPTIONS)
+        self._directories = source_options.listed(source_options.required(NAME, checked, "path", "/var/lib/kafka"))
+        self._topic = checked.get("topic", CONSUMER_OFFSETS)
+        self._groups = source_options.groups(NAME, checked)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Raises `UsageError` if there is no such topic, or if a partition has two directories; `FileFailure`."""
@@ -166,7 +166,7 @@ class SegmentSourceReader(DataSourceReader):
             except OSError as error:
                 raise FileFailure(f"file {task.log}", error.strerror or str(error)) from error
             except OffsetMgrError as error:
-                rows.damage = f"{task.log}: records from here on are not read: {error}"
+                rows.damage = f"{task.log}: the remaining records are not read: {error}"
 
 
 class _Rows:
@@ -196,8 +196,8 @@ class _Rows:
 
 
 def _skipped_transactions(segments: Sequence[tuple[Segment, int]]) -> SkippedTransactions:
-    """Finds the skipped transactions from the headers of a partition's entries. At damage it stops to read the segment,
-    as the table does."""
+    """Finds the skipped transactions from the headers of a partition's entries. Stops reading a segment where it is
+    damaged, as the table does."""
     found = Transactions()
     for segment, size in segments:
         if size:

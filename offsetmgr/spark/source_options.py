@@ -24,12 +24,12 @@ def checked(source: str, options: Mapping[str, str], known: Iterable[str]) -> di
     """Returns the options by their names in lower case. Raises `UsageError` for an unknown option, which is probably
     misspelt. ``path`` is always known: it is the argument of ``load(...)`` and ``save(...)``."""
     all_options = [*known, *_SHARED]
-    given = {name.lower(): value for name, value in options.items()}
-    if unknown := sorted(given.keys() - {name.lower() for name in all_options} - {"path"}):
+    lowercase = {name.lower(): value for name, value in options.items()}
+    if unknown := sorted(lowercase.keys() - {name.lower() for name in all_options} - {"path"}):
         raise UsageError(
             f"format({source!r})", f"there is no option {unknown[0]!r}", f"the options are {', '.join(all_options)}"
         )
-    return given
+    return lowercase
 
 
 def required(source: str, options: Mapping[str, str], name: str, example: str) -> str:

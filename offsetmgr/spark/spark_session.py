@@ -20,9 +20,10 @@ _JVM_END_S: Final = 30.0
 def session(name: str, *, master: str | None = None, connector: str | None = None, **conf: object) -> SparkSession:
     """Returns a Spark session with the Kafka connector.
 
-    ``master`` is Spark's master (None: Spark's configuration, or ``local[*]``). ``connector`` requests a version of the
-    connector; by default it is chosen by PySpark's version. ``conf`` are Spark's settings, with two underscores for
-    each dot (``spark__sql__shuffle__partitions=4``) or as ``**{"spark.sql.shuffle.partitions": 4}``.
+    ``master`` is Spark's master, by default the one in Spark's configuration, or ``local[*]``. ``connector`` requests a
+    version of the connector; by default the version follows from PySpark's version. ``conf`` are Spark's settings, with
+    two underscores for each dot (``spark__sql__shuffle__partitions=4``) or as ``**{"spark.sql.shuffle.partitions":
+    4}``.
 
     Workers run the same Python as this process, unless ``PYSPARK_PYTHON`` or the configuration names another one. The
     connector is downloaded once, into offsetmgr's cache. Raises `SparkError` if it cannot be downloaded, and
@@ -31,7 +32,7 @@ def session(name: str, *, master: str | None = None, connector: str | None = Non
     require_supported("a Spark session with the Kafka connector")
     settings = {key.replace("__", "."): value for key, value in conf.items()}
     jars = [str(jar) for jar in connector_jars(connector)]
-    given = str(settings.pop(_JARS, "") or "")
+    jars_setting = str(settings.pop(_JARS, "") or "")
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession()
@@ -44,7 +45,9 @@ def session(name: str, *, master: str | None = None, connector: str | None = Non
     if "spark.pyspark.python" not in settings:
         # By default workers run the python3 on their PATH, which may not have the packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(name).config(_JARS, ",".join([*filter(None, given.split(",")), *jars]))
+    builder = SparkSession.builder.appName(name).config(
+        _JARS, ",".join([*filter(None, jars_setting.split(",")), *jars])
+    )
     if master is not None:
         builder = builder.master(master)
     for key, value in settings.items():

@@ -1,4 +1,5 @@
-"""Spark SQL's types for annotations in the command line, because only this package may import pyspark."""
+"""Spark SQL's types for annotations in the command line. They are imported here because only this package may import
+pyspark."""
 
 from pyspark.sql import DataFrame, SparkSession
 

@@ -1,6 +1,6 @@
 """Converts a group's committed offsets to the JSON of Spark's option ``startingOffsets``.
 
-Spark uses the option only for a query without a checkpoint. A query with a checkpoint continues from that.
+Spark uses the option only for a query without a checkpoint. A query with a checkpoint continues from its checkpoint.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class StartingOffsets:
 
     @property
     def unknown(self) -> bool:
-        """Whether the group has no committed offset in any of the topics. Its name may be wrong then."""
+        """Whether the group has no committed offset in any of the topics. The group's name may be wrong then."""
         return len(self.new) == len(self.offsets)
 
     def __str__(self) -> str:
@@ -84,10 +84,10 @@ def starting_offsets(
 ) -> StartingOffsets:
     """Returns the offsets from which a job must read ``topics`` to continue after ``group``.
 
-    ``cluster`` is the topics' cluster: a `Cluster` or bootstrap servers (None: the cluster of a ``kafka://`` store).
-    ``default`` applies to partitions without a committed offset, ``out_of_range`` to committed offsets outside the log.
-    Both are ``earliest``, ``latest``, or ``refuse``, which raises an error. The result contains every partition of the
-    topics, as Spark requires.
+    ``cluster`` is the topics' cluster: a `Cluster` or bootstrap servers. By default it is the cluster of a ``kafka://``
+    store. ``default`` applies to partitions without a committed offset, ``out_of_range`` to committed offsets outside
+    the log. Both are ``earliest``, ``latest``, or ``refuse``, which raises an error. The result contains every
+    partition of the topics, as Spark requires.
 
     Raises `PartialFailure` if ``refuse`` applies to a partition or if an offset cannot be read (an unreadable offset
     never counts as absent), `UnknownTopicOrPartition` for topics that do not exist, and `UsageError`.
@@ -188,18 +188,18 @@ def _partitions(cluster: Cluster, topics: list[str]) -> list[TopicPartition]:
 
 
 def _cluster(
-    store: OffsetStore, given: Cluster | str | None, config: ConnectionConfig | None, stack: ExitStack
+    store: OffsetStore, kafka: Cluster | str | None, config: ConnectionConfig | None, stack: ExitStack
 ) -> Cluster:
-    if given is None and store.uri.startswith("kafka://"):
-        given = store.uri.removeprefix("kafka://")
-    if given is None:
+    if kafka is None and store.uri.startswith("kafka://"):
+        kafka = store.uri.removeprefix("kafka://")
+    if kafka is None:
         raise UsageError(
             f"starting offsets from {store.uri}",
             "the cluster of the topics is unknown",
             "set cluster=BOOTSTRAP_SERVERS",
         )
-    if not isinstance(given, str):
-        return given
+    if not isinstance(kafka, str):
+        return kafka
     from offsetmgr.kafka.cluster.kafka_cluster import open_cluster
 
-    return stack.enter_context(open_cluster(given, config or ConnectionConfig()))
+    return stack.enter_context(open_cluster(kafka, config or ConnectionConfig()))

@@ -118,7 +118,7 @@ def select_groups(uri: str, config: ConnectionConfig, patterns: Iterable[str]) -
 
 
 def select_groups_of_stores(uris: Iterable[tuple[str, ConnectionConfig]], patterns: Iterable[str]) -> list[str]:
-    """Does the same as `select_groups` for several stores. A group need not exist in each of them."""
+    """Does the same as `select_groups` for several stores. A group needs to exist in only one of them."""
     names, known = list(patterns), set[str]()
     for uri, config in uris:
         with _open_with_numbered_partitions(uri, config) as store:
@@ -150,7 +150,7 @@ def cross_cluster_check(
 ) -> Iterator[CrossClusterCheck | None]:
     """Opens the check that the offsets of the rows' origin are valid in the store at ``uri``; None without an origin.
 
-    Raises `OtherCluster` if the stores belong to different clusters and ``origin`` does not permit that; raises the
+    Raises `OtherCluster` if the stores belong to different clusters and ``origin`` contains no translation; raises the
     errors of `OffsetStore.log_origin`.
     """
     if origin is None:
@@ -183,19 +183,19 @@ def write_rows(
 ) -> Iterator[RowOutcome]:
     """Commits rows and yields the outcome of each. It never lowers an offset. Rows of one group should be adjacent.
 
-    ``origin`` is the store that the rows come from. If it belongs to the target's cluster, the rows' leader epochs are
-    written too. Rows of a recreated topic are rejected if the origin shows that the topic was recreated.
+    ``origin`` is the store that the rows come from. If the origin belongs to the target's cluster, the rows' leader
+    epochs are written too. Rows of a recreated topic are rejected if the origin shows that the topic was recreated.
 
-    If Spark repeats a task because its worker died, the rows that are already committed are unchanged. An invalid row,
-    for example without an offset, fails alone. If rows have different commits for one partition, all of them fail,
-    because the right one is unknown. Raises `Unreachable` or `TimedOut` if the store cannot be reached.
+    If Spark repeats a task because its worker died, the rows that are already committed are unchanged. If a row is
+    invalid, for example without an offset, only that row fails. If rows have different commits for one partition, all
+    of them fail, because the right one is unknown. Raises `Unreachable` or `TimedOut` if the store cannot be reached.
     """
     pending: dict[str, list[dict[TopicPartition, Change]]] = {}
-    refused: deque[RowOutcome] = deque()
+    rejected: deque[RowOutcome] = deque()
 
     def edits() -> Iterator[GroupEdit]:
         for group, same in groupby(rows, key=lambda row: row["group"]):
-            changes = _changes(same, refused, crossing)
+            changes = _changes(same, rejected, crossing)
             if changes:
                 pending.setdefault(group, []).append(changes)
                 yield GroupEdit(group, changes)
@@ -210,15 +210,15 @@ def write_rows(
                 before = getattr(outcome.before, "offset", None)
                 error = None if outcome.error is None else str(outcome.error)
                 yield RowOutcome(result.group, *tp, after.offset, outcome.status.value, before, result.atomic, error)
-            while refused:
-                yield refused.popleft()
-    yield from refused
+            while rejected:
+                yield rejected.popleft()
+    yield from rejected
 
 
 def _changes(
-    rows: Iterable[Any], refused: deque[RowOutcome], crossing: CrossClusterCheck | None = None
+    rows: Iterable[Any], rejected: deque[RowOutcome], crossing: CrossClusterCheck | None = None
 ) -> dict[TopicPartition, Change]:
-    """Returns the changes of one group's rows. Appends the outcomes of invalid rows to ``refused``."""
+    """Returns the changes of one group's rows. Appends the outcomes of invalid rows to ``rejected``."""
     group: str | None = None
     if crossing is not None:
         rows = list(rows)
@@ -227,11 +227,11 @@ def _changes(
     for row in rows:
         group = row["group"]
         if (why := _invalid_reason(row)) is not None:
-            refused.append(_failed(group, row["topic"], row["partition"], row["offset"], why))
+            rejected.append(_failed(group, row["topic"], row["partition"], row["offset"], why))
             continue
         if crossing is not None and (why := _recreated(row, crossing)) is not None:
             outcome = _failed(group, row["topic"], row["partition"], row["offset"], why)
-            refused.append(outcome._replace(status=RECREATED))
+            rejected.append(outcome._replace(status=RECREATED))
             continue
         commit = _commit(row)
         commit = commit._replace(leader_epoch=None) if crossing is None else crossing.adapt(commit)
@@ -243,7 +243,7 @@ def _changes(
             changes[tp] = Change(next(iter(commits.values())))
             continue
         why = "the table contains several commits for this partition"
-        refused.extend(_failed(group, *tp, commit.offset, why) for commit in commits.values())
+        rejected.extend(_failed(group, *tp, commit.offset, why) for commit in commits.values())
     return changes
 
 
@@ -272,8 +272,8 @@ def _recreated(row: Any, crossing: CrossClusterCheck) -> str | None:
     """Returns why a row's offset belongs to the log of a deleted topic; None if it does not, or if that is unknown."""
     commit = _commit(row)
     found = Committed(commit.offset, commit_timestamp=commit.commit_timestamp)
-    refused = crossing.recreation_error(TopicPartition(row["topic"], row["partition"]), found)
-    return None if refused is None else refused.why
+    rejected = crossing.recreation_error(TopicPartition(row["topic"], row["partition"]), found)
+    return None if rejected is None else rejected.why
 
 
 def _failed(group: Any, topic: Any, partition: Any, offset: Any, why: str) -> RowOutcome:

@@ -89,7 +89,7 @@ def copy(
 
     ``origin`` is the store that the rows come from. If it belongs to another Kafka cluster than the target, `copy`
     raises `OtherCluster` before it reads anything, unless ``origin`` contains a translation. Rows of topics that were
-    recreated after their commit get the status ``refuse-recreated``. Without ``origin`` the caller is responsible that
+    recreated after their commit get the status ``refuse-recreated``. Without ``origin``, the caller must ensure that
     the offsets belong to the target's logs. Leader epochs are written only if the origin belongs to the same cluster.
 
     The copy runs when the outcomes are read, and again each time they are read; rows that are already committed are
@@ -107,7 +107,7 @@ def dry_run(rows: DataFrame, target: DataFrame, *, metadata: bool, recreated: Da
     returned table ``outcome`` is ``write``, ``unchanged``, ``refuse-rewind`` (the offset is below the present one) or
     ``refuse-recreated`` (the topic was recreated; ``error`` is the reason). ``before`` is the present offset.
 
-    ``metadata`` tells whether the target stores metadata, so that `copy` would write a row that differs only in that.
+    ``metadata`` is True if the target stores metadata; `copy` then also writes a row that differs only in its metadata.
     """
     require_supported("dry_run")
     present = target.select(
@@ -130,11 +130,11 @@ def recreated(rows: DataFrame, uri: str, origin: RowOrigin, *, config: Connectio
     the reason as ``error``."""
     settings = ConnectionConfig() if config is None else config
 
-    def refused(part: Iterable[Row]) -> Iterator[tuple[str, str, int, str]]:
+    def rejected(part: Iterable[Row]) -> Iterator[tuple[str, str, int, str]]:
         return rejected_rows(part, uri, settings, origin)
 
     table = "group string, topic string, partition int, error string"
-    return rows.sparkSession.createDataFrame(rows.rdd.mapPartitions(refused), table)
+    return rows.sparkSession.createDataFrame(rows.rdd.mapPartitions(rejected), table)
 
 
 def written(

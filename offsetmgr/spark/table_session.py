@@ -44,9 +44,9 @@ def register(spark: SparkSession) -> SparkSession:
 def table_session(name: str, *, master: str | None = None, **conf: object) -> SparkSession:
     """Returns the running session, or a new one, with offsetmgr's tables registered.
 
-    ``master`` is Spark's master (None: `LOCAL`). ``conf`` are Spark's settings, with two underscores for each dot.
-    Workers run the same Python as this process, unless ``PYSPARK_PYTHON`` names another one. On a cluster that must be
-    a Python with offsetmgr installed.
+    ``master`` is Spark's master, by default `LOCAL`. ``conf`` are Spark's settings, with two underscores for each dot.
+    Workers run the same Python as this process, unless ``PYSPARK_PYTHON`` names another one. On a cluster, offsetmgr
+    must be installed for that Python.
     """
     require_supported("a Spark session with offsetmgr's tables")
     running = SparkSession.getActiveSession()
@@ -56,7 +56,8 @@ def table_session(name: str, *, master: str | None = None, **conf: object) -> Sp
     builder = SparkSession.builder.appName(name).master(master or LOCAL)
     here: dict[str, object] = {}
     if master is None:
-        # Spark's default of 200 suits a cluster. On one machine an audit would spend most of its time starting tasks.
+        # Spark's default of 200 suits a cluster. On one machine, an audit would then spend most of its time starting
+        # tasks.
         here["spark.sql.shuffle.partitions"] = _A_CORE * (os.cpu_count() or 1)
         # Only this machine needs to reach the driver.
         here |= {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": _LOOPBACK}

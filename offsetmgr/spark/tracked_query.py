@@ -26,11 +26,11 @@ class TrackedQuery:
     blocks: list[CommitBlock] = field(default_factory=lambda: [CommitBlock()])
     error: OffsetMgrError | None = None
     planned: bool = False
-    """Whether the sources are known, or never will be because the query ended before it was planned."""
+    """True if the sources are known, or if they never will be known because the query ended before Spark planned it."""
 
     def after_restart(self, query: StreamingQueryProtocol) -> TrackedQuery:
-        """Returns the state of the same query after a restart. It keeps the progress, since the query continues from
-        the same checkpoint."""
+        """Returns the state of the same query after a restart. The progress is kept, since the query continues from the
+        same checkpoint."""
         return TrackedQuery(query, progress=self.progress, blocks=self.blocks)
 
     @property

@@ -14,7 +14,7 @@ SUPPORTED: Final = "4.0 to 4.3"
 
 
 def installed() -> str:
-    """Returns the version of the PySpark package, or of the module if Spark's own directory is on the path.
+    """Returns the version of the installed PySpark package, or of the module ``pyspark`` if that is only on the path.
 
     Raises `UnsupportedOperation` if PySpark is not installed.
     """
@@ -31,7 +31,7 @@ def installed() -> str:
 
 
 def require_supported(what: str) -> None:
-    """Raises `SparkError` for an unsupported version of PySpark. ``what`` is the feature in the error.
+    """Raises `SparkError` for an unsupported version of PySpark. ``what`` names the feature in the error.
 
     Without this check, a committer on PySpark 3.5 would commit nothing, and tables and period jobs would fail late.
     """
@@ -40,6 +40,6 @@ def require_supported(what: str) -> None:
     if found is None or not OLDEST <= (int(found[1]), int(found[2])) <= NEWEST:
         raise SparkError(
             what,
-            f"PySpark {version} is installed, and offsetmgr supports PySpark {SUPPORTED}",
+            f"PySpark {version} is installed, but offsetmgr supports PySpark {SUPPORTED}",
             f"pip install 'pyspark>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}'",
         )

@@ -24,6 +24,7 @@ from offsetmgr.core.offset_store import (
     Capabilities,
     Change,
     ChangeOutcome,
+    CommitErrors,
     EditStatus,
     GroupEdit,
     GroupEditResult,
@@ -37,9 +38,8 @@ COMPARED_FIELDS: Final = Capabilities(metadata=True, leader_epoch=True, commit_t
 
 _MAX_STRING_BYTES: Final = 2**15 - 1
 
-Outcomes = dict[TopicPartition, OffsetMgrError | None]
-Write = Callable[[Mapping[TopicPartition, OffsetAndMetadata]], Awaitable[Outcomes]]
-Erase = Callable[[Sequence[TopicPartition]], Awaitable[Outcomes]]
+Write = Callable[[Mapping[TopicPartition, OffsetAndMetadata]], Awaitable[CommitErrors]]
+Erase = Callable[[Sequence[TopicPartition]], Awaitable[CommitErrors]]
 
 
 class EditDecision(NamedTuple):
@@ -71,7 +71,7 @@ async def execute(
             deletions.append(tp)
         else:
             commits[tp] = after
-    results: Outcomes = {}
+    results: CommitErrors = {}
     try:
         if commits:
             results |= await write(commits)

@@ -148,12 +148,12 @@ class DualStore(StoreBase):
         return tuple(dict.fromkeys([*self._primary.weaknesses(), *self._secondary.weaknesses()]))
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
-        asked = None if topics is None else list(topics)
-        return self._of_topics(lambda store: store.topic_ids(asked))
+        requested = None if topics is None else list(topics)
+        return self._of_topics(lambda store: store.topic_ids(requested))
 
     def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:
-        asked = list(topics)
-        return self._of_topics(lambda store: store.topic_creation_times(asked))
+        requested = list(topics)
+        return self._of_topics(lambda store: store.topic_creation_times(requested))
 
     def _of_topics(self, ask: Callable[[OffsetStore], Mapping[str, Value]]) -> dict[str, Value]:
         """Returns the primary's values. For topics without a value in the primary, returns the secondary's values if
@@ -181,16 +181,18 @@ class DualStore(StoreBase):
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
         self.cross_cluster_check()
-        asked = None if partitions is None else list(partitions)
+        requested = None if partitions is None else list(partitions)
         both = merged(
-            fetch_group(self._primary, group, asked),
-            self._with_valid_epochs(fetch_group(self._secondary, group, asked)),
+            fetch_group(self._primary, group, requested),
+            self._with_valid_epochs(fetch_group(self._secondary, group, requested)),
         )
         if both.error is not None:
             raise both.error
         failures = dict(both.errors)
         found: dict[TopicPartition, Offset] = {
-            tp: both.offsets.get(tp, ABSENT) for tp in (both.offsets if asked is None else asked) if tp not in failures
+            tp: both.offsets.get(tp, ABSENT)
+            for tp in (both.offsets if requested is None else requested)
+            if tp not in failures
         }
         if failures:
             raise PartialFailure(f"fetch of group {group} from {self.uri}", successes=found, failures=failures)

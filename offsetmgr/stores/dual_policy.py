@@ -95,9 +95,9 @@ def combined(
     outcomes = dict(decision.failed)
     also_written = set(written)
     for tp, outcome in {} if primary_result is None else primary_result.outcomes.items():
-        there = outcome_of(second, tp)
-        known = outcome.before is not None and not isinstance(there, OffsetMgrError)
-        before = larger(outcome.before, there) if known else None  # type: ignore[arg-type]
+        secondary_outcome = outcome_of(second, tp)
+        known = outcome.before is not None and not isinstance(secondary_outcome, OffsetMgrError)
+        before = larger(outcome.before, secondary_outcome) if known else None  # type: ignore[arg-type]
         unchanged = outcome.status is EditStatus.UNCHANGED and tp in also_written
         outcomes[tp] = ChangeOutcome(EditStatus.WRITTEN if unchanged else outcome.status, before, outcome.error)
     compared = any(change.expected is not None for change in edit.changes.values())

@@ -59,10 +59,10 @@ class KafkaStore(ProtocolStore):
         topic.on_read = self.on_read
         return client
 
-    def _edits(self, client: Client, timeout: float) -> KafkaEdits:
+    def _edits(self, client: Client, timeout_s: float) -> KafkaEdits:
         from offsetmgr.stores.kafka_edits import KafkaEdits
 
-        return KafkaEdits(client, timeout)
+        return KafkaEdits(client, timeout_s)
 
     def identity(self) -> StoreIdentity:
         if self._identity is None:

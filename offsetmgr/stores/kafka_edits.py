@@ -109,12 +109,12 @@ class KafkaEdits(ProtocolEdits):
         # whose only commit belongs to an open transaction, and is long if the group has many more partitions than the
         # edit.
         few_of_many = len(current.offsets) > 2 * len(edit.changes)
-        asked = list(edit.changes) if few_of_many or edit.changes.keys() - current.offsets.keys() else None
+        read_partitions = list(edit.changes) if few_of_many or edit.changes.keys() - current.offsets.keys() else None
         retries = Retries(deadline, _LOCK_BACKOFF)
         while True:
             try:
                 async with acquire_lock(self._client, edit.group, deadline, at) as lock:
-                    found = await lock.fetch(asked, deadline)
+                    found = await lock.fetch(read_partitions, deadline)
                     write, erase = partial(lock.commit, deadline=deadline), partial(lock.delete, deadline=deadline)
                     return GroupEditResult(edit.group, await execute(edit.changes, found, write, erase))
             except LockLost:
@@ -135,12 +135,12 @@ class KafkaEdits(ProtocolEdits):
             return replace(result, how=_not_confirmed("the group", error))
         outcomes, how = dict(result.outcomes), result.how
         for tp in written:
-            wanted, found = edit.changes[tp].after, after.offsets.get(tp, ABSENT)
+            planned, found = edit.changes[tp].after, after.offsets.get(tp, ABSENT)
             if (unreadable := after.errors.get(tp)) is not None:
                 how = _not_confirmed(str(tp), unreadable)
-            elif not same_value(found, wanted, COMPARED_FIELDS_WITHOUT_LOCK):
+            elif not same_value(found, planned, COMPARED_FIELDS_WITHOUT_LOCK):
                 outcomes[tp] = ChangeOutcome(
-                    EditStatus.FAILED, outcomes[tp].before, _overwritten_error(tp, wanted, found)
+                    EditStatus.FAILED, outcomes[tp].before, _overwritten_error(tp, planned, found)
                 )
         return replace(result, outcomes=outcomes, how=how)
 
@@ -149,8 +149,8 @@ def _not_confirmed(what: str, error: OffsetMgrError) -> str:
     return f"{COMPARED}; written, but not confirmed: offsetmgr could not read {what} again: {error}"
 
 
-def _overwritten_error(tp: TopicPartition, wanted: OffsetAndMetadata | None, found: Offset) -> Conflict:
-    did = "deleted the offset" if wanted is None else f"wrote {wanted.offset}"
+def _overwritten_error(tp: TopicPartition, planned: OffsetAndMetadata | None, found: Offset) -> Conflict:
+    did = "deleted the offset" if planned is None else f"wrote {planned.offset}"
     said = "no commit" if isinstance(found, Absent) else f"offset {found.offset}"
     return Conflict(
         str(tp), f"offsetmgr {did} and then found {said}: another client commits to the group", actual=found

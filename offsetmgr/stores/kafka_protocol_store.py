@@ -50,8 +50,8 @@ class ProtocolStore(StoreBase):
         """Returns a client that has not connected yet."""
         raise NotImplementedError
 
-    def _edits(self, client: Client, timeout: float) -> ProtocolEdits:
-        """Returns the object that reads and edits groups; ``timeout`` is in seconds."""
+    def _edits(self, client: Client, timeout_s: float) -> ProtocolEdits:
+        """Returns the object that reads and edits groups; ``timeout_s`` is in seconds."""
         raise NotImplementedError
 
     @property
@@ -59,14 +59,14 @@ class ProtocolStore(StoreBase):
         return f"{self.kind}://{self._bootstrap}"
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
-        asked = None if partitions is None else list(dict.fromkeys(partitions))
-        if asked is not None and not asked:
+        requested = None if partitions is None else list(dict.fromkeys(partitions))
+        if requested is not None and not requested:
             return {}
         wire = self.wire()
-        found = wire.run(lambda deadline: wire.edits.fetch(group, asked, deadline))
+        found = wire.run(lambda deadline: wire.edits.fetch(group, requested, deadline))
         offsets: dict[TopicPartition, Offset] = dict(found.offsets)
-        if asked is not None:
-            offsets = {tp: found.offsets.get(tp, ABSENT) for tp in asked if tp not in found.errors}
+        if requested is not None:
+            offsets = {tp: found.offsets.get(tp, ABSENT) for tp in requested if tp not in found.errors}
         if found.errors:
             raise PartialFailure(f"fetch of group {group}", successes=offsets, failures=found.errors)
         return offsets
@@ -84,14 +84,14 @@ class ProtocolStore(StoreBase):
             finish=False,
         )
 
-    def scan_partitions(self, asked: Mapping[str, Sequence[TopicPartition]]) -> Iterator[GroupOffsets]:
+    def scan_partitions(self, partitions: Mapping[str, Sequence[TopicPartition]]) -> Iterator[GroupOffsets]:
         """See `offsetmgr.core.offset_store.PartitionScanStore`."""
         from offsetmgr.kafka.client.background_loop import batches, run_batches
 
         wire = self.wire()
         yield from run_batches(
             wire.runner,
-            batches(asked.items(), first=FIRST_BATCH, max_size=_SCAN_BATCH, key=_named_group),
+            batches(partitions.items(), first=FIRST_BATCH, max_size=_SCAN_BATCH, key=_named_group),
             wire.edits.scan_partitions,
             max_in_flight=_SCANS_IN_FLIGHT,
             key=_named_group,
@@ -121,8 +121,8 @@ class ProtocolStore(StoreBase):
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
         from offsetmgr.kafka.client.topic_ids import topic_ids
 
-        wire, asked = self.wire(), None if topics is None else list(topics)
-        return wire.run(lambda deadline: topic_ids(wire.client, asked, deadline))
+        wire, requested = self.wire(), None if topics is None else list(topics)
+        return wire.run(lambda deadline: topic_ids(wire.client, requested, deadline))
 
     def delete_group(self, group: str) -> None:
         """Deletes a group with all its offsets.
@@ -171,8 +171,8 @@ class ClientThread:
         self.runner.close()
 
 
-def _named_group(asked: tuple[str, Sequence[TopicPartition]]) -> str:
-    return asked[0]
+def _named_group(request: tuple[str, Sequence[TopicPartition]]) -> str:
+    return request[0]
 
 
 def _group_of(edit: GroupEdit) -> str:

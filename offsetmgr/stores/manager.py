@@ -35,10 +35,10 @@ class ManagerStore(ProtocolStore):
 
         return Client(self._bootstrap, Security.of(config.kafka), MANAGER_API_VERSIONS)
 
-    def _edits(self, client: Client, timeout: float) -> ManagerEdits:
+    def _edits(self, client: Client, timeout_s: float) -> ManagerEdits:
         from offsetmgr.stores.manager_edits import ManagerEdits
 
-        return ManagerEdits(client, timeout)
+        return ManagerEdits(client, timeout_s)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -37,8 +37,8 @@ responses."""
 _METADATA_BACKOFF: Final = Backoff.fixed(0.25)
 """The pauses between two requests for the number of partitions."""
 
-Groups: TypeAlias = dict[str, Mapping[TopicPartition, SavedOffset | None]]
-OnRead: TypeAlias = Callable[[int, int], object]
+SavedGroups: TypeAlias = dict[str, Mapping[TopicPartition, SavedOffset | None]]
+OnRecordsRead: TypeAlias = Callable[[int, int], object]
 """A progress callback. It receives the number of records read and the total."""
 
 
@@ -50,11 +50,11 @@ class KafkaOffsetsTopic:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self.on_read: OnRead = lambda _read, _all: None
+        self.on_read: OnRecordsRead = lambda _read, _all: None
         """Called repeatedly during a read, for progress."""
         self._leaders = PartitionLeaders(client)
         self._folds: dict[TopicPartition, OffsetsReplay] = {}
-        self._decoded: dict[TopicPartition, tuple[int, Groups]] = {}
+        self._decoded: dict[TopicPartition, tuple[int, SavedGroups]] = {}
         """For each partition, the decoded groups and the log offset up to which the partition was decoded."""
         self._confirmed_count: int | None = None
         """The number of partitions on which two responses agreed; None until two responses have agreed that the topic
@@ -71,7 +71,7 @@ class KafkaOffsetsTopic:
         found = await self.read(deadline, groups)
         return {group: list(found.get(group, ())) for group in groups}
 
-    async def read(self, deadline: float, groups: Sequence[str] | None = None) -> Groups:
+    async def read(self, deadline: float, groups: Sequence[str] | None = None) -> SavedGroups:
         """Reads the topic up to its current end and returns each group's offsets with their commit times; the value
         None means that the offset cannot be decoded. If ``groups`` is given, reads only those partitions of the offsets
         topic that may contain these groups; the result then contains all groups in these partitions.
@@ -90,7 +90,7 @@ class KafkaOffsetsTopic:
             starts = await self._list_offsets(new, EARLIEST, limit)
             positions = {tp: starts[tp] if tp in starts else self._folds[tp].end or 0 for tp in partitions}
             await self._read_up_to({tp: at for tp, at in positions.items() if at < ends[tp]}, ends, limit)
-            everything: Groups = {}
+            everything: SavedGroups = {}
             for tp in partitions:
                 everything |= self._groups_of(tp)
             return everything
@@ -128,7 +128,7 @@ class KafkaOffsetsTopic:
         counts = await partition_counts(self._client, names, deadline)
         return counts.get(OFFSETS_TOPIC, 0) if counts else None
 
-    def _groups_of(self, tp: TopicPartition) -> Groups:
+    def _groups_of(self, tp: TopicPartition) -> SavedGroups:
         fold = self._folds.get(tp)
         if fold is None:
             return {}
@@ -138,7 +138,7 @@ class KafkaOffsetsTopic:
             decoded = decode(fold.newest)
             if decoded.errors:
                 raise decoded.errors[0]
-            groups: Groups = {one.group: {**one.offsets, **dict.fromkeys(one.errors)} for one in decoded.groups}
+            groups: SavedGroups = {one.group: {**one.offsets, **dict.fromkeys(one.errors)} for one in decoded.groups}
             cached = self._decoded[tp] = (end, groups)
         return cached[1]
 

@@ -17,6 +17,7 @@ from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicParti
 from offsetmgr.core.offset_store import (
     Change,
     ChangeOutcome,
+    CommitErrors,
     EditStatus,
     GroupEdit,
     GroupEditResult,
@@ -30,7 +31,6 @@ from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.stores.conditional_edit import (
     EditDecision,
-    Outcomes,
     all_failed,
     execute,
     group_id_error,
@@ -58,13 +58,13 @@ class _Stale(Exception):
 class ProtocolEdits:
     """Reads and edits batches of groups. The methods run in the client's event loop."""
 
-    def __init__(self, client: Client, timeout: float) -> None:
+    def __init__(self, client: Client, timeout_s: float) -> None:
         self._client = client
-        self._timeout = timeout
+        self._timeout_s = timeout_s
 
     def deadline(self) -> float:
         """Returns the deadline of a call that starts now, as a time of the loop's clock."""
-        return asyncio.get_running_loop().time() + self._timeout
+        return asyncio.get_running_loop().time() + self._timeout_s
 
     async def fetch(self, group: str, partitions: Sequence[TopicPartition] | None, deadline: float) -> FetchedGroup:
         """Returns the offsets of one group. Raises `OffsetMgrError`."""
@@ -90,11 +90,11 @@ class ProtocolEdits:
         )
         return [group_offsets(group, group_id_error(group) or found[group]) for group in groups]
 
-    async def scan_partitions(self, asked: list[tuple[str, Sequence[TopicPartition]]]) -> list[GroupOffsets]:
+    async def scan_partitions(self, requests: list[tuple[str, Sequence[TopicPartition]]]) -> list[GroupOffsets]:
         """Returns the offsets of the given partitions of each group. Raises the errors of `scan`."""
-        good = {group: partitions for group, partitions in asked if group_id_error(group) is None}
+        good = {group: partitions for group, partitions in requests if group_id_error(group) is None}
         found: dict[str, FetchedGroup | OffsetMgrError] = dict(await self._client.fetch(good, self.deadline()))
-        return [group_offsets(group, group_id_error(group) or found[group]) for group, _ in asked]
+        return [group_offsets(group, group_id_error(group) or found[group]) for group, _ in requests]
 
     async def edit(self, edits: list[GroupEdit]) -> list[GroupEditResult]:
         """Returns one result for each edit; the edits must be of different groups. Raises only if the client has never
@@ -212,12 +212,12 @@ class ProtocolEdits:
         clock) at which ``current`` was read.
         """
 
-        async def write(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Outcomes:
+        async def write(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> CommitErrors:
             if read_at is not None and asyncio.get_running_loop().time() - read_at > _MAX_READ_AGE_S:
                 raise _Stale
             return await self._client.commit(edit.group, offsets, deadline, at, edit.committer)
 
-        async def erase(partitions: Sequence[TopicPartition]) -> Outcomes:
+        async def erase(partitions: Sequence[TopicPartition]) -> CommitErrors:
             from offsetmgr.kafka.groups.lock_membership import delete, non_member
 
             address = await self._client.coordinator(edit.group, deadline)

@@ -195,10 +195,10 @@ class SnapshotStore(StoreBase):
             entry = reader.find(group) or GroupEntry(group, {})
         if entry.error is not None:
             raise entry.error
-        asked = [*entry.offsets, *entry.errors] if partitions is None else list(partitions)
-        failures = {tp: entry.errors[tp] for tp in asked if tp in entry.errors}
+        requested = [*entry.offsets, *entry.errors] if partitions is None else list(partitions)
+        failures = {tp: entry.errors[tp] for tp in requested if tp in entry.errors}
         found: dict[TopicPartition, Offset] = {
-            tp: entry.offsets.get(tp, ABSENT) for tp in asked if tp not in entry.errors
+            tp: entry.offsets.get(tp, ABSENT) for tp in requested if tp not in entry.errors
         }
         if failures:
             raise PartialFailure(f"fetch of group {group} from {self.uri}", successes=found, failures=failures)

@@ -187,14 +187,14 @@ class ZookeeperStore(StoreBase):
             if found.error is not None:
                 raise found.error
             return self._all_or_partial_failure(group, found.offsets, found.errors)
-        asked = self._paths_of(group, list(partitions))
+        path_of = self._paths_of(group, list(partitions))
         offsets: dict[TopicPartition, Offset] = {}
         errors: dict[TopicPartition, OffsetMgrError] = {}
-        for (partition, path), node in zip(asked.items(), self.session.get_many(list(asked.values())), strict=True):
+        for (partition, path), node in zip(path_of.items(), self.session.get_many(list(path_of.values())), strict=True):
             if node is not None:
                 self._decode_into(partition, path, node, offsets, errors)
         # A partition has no commit if its node is missing or contains the offset of another topic.
-        offsets = {tp: offsets.get(tp, ABSENT) for tp in asked if tp not in errors}
+        offsets = {tp: offsets.get(tp, ABSENT) for tp in path_of if tp not in errors}
         return self._all_or_partial_failure(group, offsets, errors)
 
     def _paths_of(self, group: str, partitions: list[TopicPartition]) -> dict[TopicPartition, str]:

@@ -16,7 +16,7 @@ from offsetmgr.manager.log.base import (
     ShardGroupWriter,
     TooLarge,
 )
-from offsetmgr.records.base import Record
+from offsetmgr.records.base import EncodedRecord
 
 PARTITIONS = 10
 
@@ -24,7 +24,7 @@ TIMEOUT_S = 20.0
 """Seconds within which every expected event must happen."""
 
 
-def numbered(first: int, end: int) -> list[Record]:
+def numbered(first: int, end: int) -> list[EncodedRecord]:
     """Returns records whose keys are the numbers from ``first`` up to, but not including, ``end``."""
     return [(b"%06d" % number, b"value %d" % number) for number in range(first, end)]
 
@@ -60,7 +60,9 @@ class LogReadContract:
         """A new, empty log of `PARTITIONS` partitions. The override closes it after the test."""
         raise NotImplementedError("override the fixture `log`")
 
-    def leave_unfinished(self, log: PartitionLog, shard_group: int, batches: Mapping[int, Sequence[Record]]) -> None:
+    def leave_unfinished(
+        self, log: PartitionLog, shard_group: int, batches: Mapping[int, Sequence[EncodedRecord]]
+    ) -> None:
         """Claims the shard group, begins an append and abandons it, as a process that dies during an append does."""
         raise NotImplementedError("override `leave_unfinished`")
 

@@ -79,15 +79,15 @@ class StoreContract(StoreEditContract):
     # --- commit and fetch -------------------------------------------------------------------------
 
     def test_committed_offsets_are_fetched(self, store: OffsetStore, group: str, topic: str) -> None:
-        wanted = {self.tp(topic, p): OffsetAndMetadata(100 + p) for p in range(8)}
+        committed = {self.tp(topic, p): OffsetAndMetadata(100 + p) for p in range(8)}
 
-        result = store.commit(group, wanted)
+        result = store.commit(group, committed)
 
         assert result.group == group
-        assert _statuses(result) == dict.fromkeys(wanted, EditStatus.WRITTEN)
-        assert {tp: o.before for tp, o in result.outcomes.items()} == dict.fromkeys(wanted, ABSENT)
-        assert _offsets(store.fetch(group)) == {tp: o.offset for tp, o in wanted.items()}
-        assert _offsets(store.fetch(group, list(wanted))) == {tp: o.offset for tp, o in wanted.items()}
+        assert _statuses(result) == dict.fromkeys(committed, EditStatus.WRITTEN)
+        assert {tp: o.before for tp, o in result.outcomes.items()} == dict.fromkeys(committed, ABSENT)
+        assert _offsets(store.fetch(group)) == {tp: o.offset for tp, o in committed.items()}
+        assert _offsets(store.fetch(group, list(committed))) == {tp: o.offset for tp, o in committed.items()}
 
     def test_fetch_of_given_partitions_omits_the_others(self, store: OffsetStore, group: str, topic: str) -> None:
         store.commit(group, {self.tp(topic, p): OffsetAndMetadata(p) for p in range(4)})
@@ -107,9 +107,9 @@ class StoreContract(StoreEditContract):
         topic = f"{unique}-".ljust(MAX_TOPIC_LENGTH, "x") if form == "longest" else f"{form}{unique}"
         group = f"{form}.group-{unique}"
         self.ensure_topic(topic, 2)
-        wanted = {self.tp(topic, 0): OffsetAndMetadata(7), self.tp(topic, 1): OffsetAndMetadata(8)}
+        committed = {self.tp(topic, 0): OffsetAndMetadata(7), self.tp(topic, 1): OffsetAndMetadata(8)}
 
-        store.commit(group, wanted)
+        store.commit(group, committed)
 
         assert _offsets(store.fetch(group)) == {self.tp(topic, 0): 7, self.tp(topic, 1): 8}
         assert group in set(store.groups())

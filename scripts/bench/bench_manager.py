@@ -58,43 +58,43 @@ class Side:
     def commits(self) -> float:
         """Offsets a second."""
         self._offset += 1
-        asked = [
+        requests = [
             ConsumerGroupTopicPartitions(g, [TopicPartition(TOPIC, p, self._offset) for p in range(PARTITIONS)])
             for g in self.groups
         ]
-        return self._rate(asked, lambda one: self.admin.alter_consumer_group_offsets([one])[one.group_id])
+        return self._rate(requests, lambda one: self.admin.alter_consumer_group_offsets([one])[one.group_id])
 
     def fetches(self) -> float:
         """Offsets a second."""
-        asked = [
+        requests = [
             ConsumerGroupTopicPartitions(g, [TopicPartition(TOPIC, p) for p in range(PARTITIONS)]) for g in self.groups
         ]
-        return self._rate(asked, lambda one: self.admin.list_consumer_group_offsets([one])[one.group_id])
+        return self._rate(requests, lambda one: self.admin.list_consumer_group_offsets([one])[one.group_id])
 
-    def _rate(self, asked: Sequence[ConsumerGroupTopicPartitions], ask: Callable[..., Future[Any]]) -> float:
+    def _rate(self, requests: Sequence[ConsumerGroupTopicPartitions], ask: Callable[..., Future[Any]]) -> float:
         capacity = Semaphore(IN_FLIGHT)
         futures = []
         started = time.perf_counter()
-        for one in asked:
+        for one in requests:
             capacity.acquire()
             future = ask(one)
             future.add_done_callback(lambda _: capacity.release())
             futures.append(future)
         found = [future.result(60) for future in futures]
-        taken = time.perf_counter() - started
+        duration_s = time.perf_counter() - started
         for one in found:
             if len(one.topic_partitions) != PARTITIONS or any(p.error for p in one.topic_partitions):
                 sys.exit(f"{one.group_id}: {one.topic_partitions}")
-        return len(asked) * PARTITIONS / taken
+        return len(requests) * PARTITIONS / duration_s
 
     def singles(self) -> list[float]:
         """Returns the sorted durations of single commits in milliseconds."""
-        taken = []
+        durations = []
         for offset in range(SINGLES):
             started = time.perf_counter()
             self.single.commit(offsets=[TopicPartition(TOPIC, 0, offset)], asynchronous=False)
-            taken.append((time.perf_counter() - started) * 1000)
-        return sorted(taken)
+            durations.append((time.perf_counter() - started) * 1000)
+        return sorted(durations)
 
 
 @contextmanager
@@ -152,9 +152,9 @@ def broker(directory: Path) -> Iterator[str]:
         yield kafka.bootstrap
 
 
-def rates(name: str, theirs: Side, ours: Side, rounds: int) -> bool:
+def rates(name: str, broker: Side, manager: Side, rounds: int) -> bool:
     """Prints the ratio of offsets per second. Returns whether it meets its bound."""
-    peer, own = getattr(theirs, name), getattr(ours, name)
+    peer, own = getattr(broker, name), getattr(manager, name)
     for _ in range(WARM_UP):
         peer(), own()
     pairs = [(peer(), own()) for _ in range(rounds)]
@@ -167,15 +167,15 @@ def rates(name: str, theirs: Side, ours: Side, rounds: int) -> bool:
     return good
 
 
-def latencies(theirs: Side, ours: Side) -> bool:
+def latencies(broker: Side, manager: Side) -> bool:
     """Prints percentiles of single commits. Returns whether those of the manager meet their bound."""
-    theirs.singles(), ours.singles()
-    found = {"broker": theirs.singles(), "manager": ours.singles()}
-    for name, taken in found.items():
-        at = {q: taken[min(int(len(taken) * q / 100), len(taken) - 1)] for q in (50, 90, 99)}
+    broker.singles(), manager.singles()
+    found = {"broker": broker.singles(), "manager": manager.singles()}
+    for name, durations in found.items():
+        at = {q: durations[min(int(len(durations) * q / 100), len(durations) - 1)] for q in (50, 90, 99)}
         print(f"single commit, {name:<8} p50 {at[50]:.1f} ms  p90 {at[90]:.1f} ms  p99 {at[99]:.1f} ms", flush=True)
     good = found["manager"][int(SINGLES * 0.99)] <= MAX_P99_MS
-    print(f"{'':<16}bound of ours at p99: {MAX_P99_MS:g} ms  {'ok' if good else 'SLOW'}")
+    print(f"{'':<16}bound of manager at p99: {MAX_P99_MS:g} ms  {'ok' if good else 'SLOW'}")
     return good
 
 
@@ -191,14 +191,16 @@ def main() -> int:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="offsetmgr-bench-")))
         bootstrap = stack.enter_context(broker(directory))
         address = stack.enter_context(manager(bootstrap, directory, "--record-format", args.record_format))
-        theirs, ours = Side(bootstrap, args.groups), Side(address, args.groups)
+        broker_side, manager_side = Side(bootstrap, args.groups), Side(address, args.groups)
         print(
             f"{args.groups} groups of {PARTITIONS} partitions, {IN_FLIGHT} in flight, medians of {args.rounds} rounds"
         )
         print(f"{'':<16}{'broker':>14}{'manager':>14}{'ratio':>8}", flush=True)
-        good = [rates(name, theirs, ours, args.rounds) for name in ("commits", "fetches") if name in chosen]
+        good = [
+            rates(name, broker_side, manager_side, args.rounds) for name in ("commits", "fetches") if name in chosen
+        ]
         if "singles" in chosen:
-            good.append(latencies(theirs, ours))
+            good.append(latencies(broker_side, manager_side))
     return 0 if all(good) else 1
 
 

@@ -114,7 +114,7 @@ def fill(bootstrap: str, topic: str, what: Iterator[tuple[int, bytes, bytes]], *
 
 
 async def serve(log: KafkaLog, form: str, shard_groups: Sequence[int], standby: bool) -> ManagerRuntime:
-    runtime = ManagerRuntime(log, record_format(form), Always(), ManagerConfig(standby=standby, lag_interval=0.2))
+    runtime = ManagerRuntime(log, record_format(form), Always(), ManagerConfig(standby=standby, lag_interval_s=0.2))
     await runtime.start()
     await take(runtime, shard_groups)
     return runtime
@@ -144,19 +144,19 @@ async def child_load(bootstrap: str) -> dict[str, float]:
     before = resident()
     started = time.perf_counter()
     runtime = await serve(log, "kafka", range(8), standby=False)
-    taken = time.perf_counter() - started
+    duration_s = time.perf_counter() - started
     after_load()
     held = sum(status.offsets for status in runtime.status())
     grown = resident() - before
     await runtime.close()
-    return {"seconds": taken, "offsets": held, "bytes": grown / held}
+    return {"seconds": duration_s, "offsets": held, "bytes": grown / held}
 
 
 async def child_takeover(bootstrap: str) -> dict[str, float]:
     tune_process()
     owner = await serve(KafkaLog(bootstrap, OURS, SHARDS), "kafka", range(8), standby=False)
     standby = ManagerRuntime(
-        KafkaLog(bootstrap, OURS, SHARDS), record_format("kafka"), Always(), ManagerConfig(lag_interval=0.2)
+        KafkaLog(bootstrap, OURS, SHARDS), record_format("kafka"), Always(), ManagerConfig(lag_interval_s=0.2)
     )
     await standby.start()
     await until(lambda: standby.caught_up, 120)
@@ -204,11 +204,11 @@ def load(kafka: KafkaBroker, directory: Path, offsets: int) -> bool:
     starter.commit(offsets=[TopicPartition(OURS, 0, 1)], asynchronous=False)  # makes the broker create its topic
     starter.close()
     count = fill(kafka.bootstrap, THEIRS, records(offsets, PER_GROUP, TIMES), **{"client.id": "__admin_client"})
-    theirs = [broker_rate(kafka, count) for _ in range(3)]
-    ours = [in_child("load", kafka.bootstrap) for _ in range(4)][1:]
-    rate = sorted(count / found["seconds"] for found in ours)[1]
-    peer = sorted(theirs)[1]
-    bytes_ = max(found["bytes"] for found in ours)
+    broker_rates = [broker_rate(kafka, count) for _ in range(3)]
+    manager_rates = [in_child("load", kafka.bootstrap) for _ in range(4)][1:]
+    rate = sorted(count / found["seconds"] for found in manager_rates)[1]
+    peer = sorted(broker_rates)[1]
+    bytes_ = max(found["bytes"] for found in manager_rates)
     fine = rate / peer >= MIN_LOAD, bytes_ <= MAX_BYTES
     print(f"load of {count:,} records for {offsets:,} offsets: broker {peer:,.0f}/s, manager {rate:,.0f}/s", flush=True)
     print(f"  ratio {rate / peer:.2f} (bound {MIN_LOAD:g})  {'ok' if fine[0] else 'LOW'}")
@@ -223,10 +223,10 @@ def fetch_during_load(kafka: KafkaBroker, directory: Path) -> bool:
     with manager(kafka.bootstrap, directory, *options, wait=False) as address, ThreadPoolExecutor(1) as beside:
         waiting = beside.submit(wait_for_offsets, address, began)
         answers, wrong = asyncio.run(asyncio.wait_for(fetches_until_loaded(address), 180))
-        right, seconds, refused = waiting.result()
+        right, seconds, rejected = waiting.result()
     print(
         f"  a client that asked at once had {'the right' if right else 'WRONG'} offsets after "
-        f"{seconds:.1f} s; calls that ended with a retriable error before: {refused}",
+        f"{seconds:.1f} s; calls that ended with a retriable error before: {rejected}",
         flush=True,
     )
     said = ", ".join(f"{count:,} with error {code}" for code, count in sorted(answers.items()) if code)
@@ -243,17 +243,17 @@ def wait_for_offsets(address: str, began: float) -> tuple[bool, float, int]:
     """Fetches with an unmodified client. Returns whether the offsets are right, the seconds until it gets them, and the
     number of errors."""
     client = Consumer({"bootstrap.servers": address, "group.id": "bench-0000000", "log_level": 0})
-    refused = 0
+    rejected = 0
     while True:
         try:
             found = client.committed([TopicPartition("orders", p) for p in range(PER_GROUP)], timeout=60)
             break
         except Exception as error:
-            refused += 1
+            rejected += 1
             if time.perf_counter() - began > 120:
                 sys.exit(f"still refused: {error}")
     client.close()
-    return all(f.offset == TIMES and f.error is None for f in found), time.perf_counter() - began, refused
+    return all(f.offset == TIMES and f.error is None for f in found), time.perf_counter() - began, rejected
 
 
 async def fetches_until_loaded(address: str) -> tuple[Counter[int], int]:

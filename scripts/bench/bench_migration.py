@@ -21,7 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from migrating import CONSUMER_GROUPS, Bench, Comparison, Side, compiled, ours, servers, tool
+from migrating import CONSUMER_GROUPS, Bench, Comparison, Side, compiled, run_offsetmgr, servers, tool
 
 
 def migration(bench: Bench) -> Comparison:
@@ -35,7 +35,7 @@ def export(bench: Bench) -> Comparison:
     return Comparison(
         "export from ZooKeeper", 12,
         Side("ExportZkOffsets", lambda: bench.export_zk(bench.fresh(".zk"))),
-        Side("offsets export", lambda: ours(
+        Side("offsets export", lambda: run_offsetmgr(
             "offsets", "export", "--store", bench.zk, "--all-groups", str(bench.fresh(".zk"))
         )),
     )  # fmt: skip
@@ -50,7 +50,7 @@ def import_(bench: Bench) -> Comparison:
     moved.write_text("".join(f"{p}:{int(o) + 1000}\n" for p, _, o in (x.rpartition(":") for x in lines if x)))
 
     def mine() -> None:
-        ours(
+        run_offsetmgr(
             "offsets", "import", str(moved), "--store", bench.zk, "--execute", "--yes",
             "--before-image", str(bench.fresh(".avro")),
         )  # fmt: skip
@@ -68,7 +68,7 @@ def lag(bench: Bench) -> Comparison:
     return Comparison(
         "lag of all groups", 6,
         Side("--describe --all-groups", lambda: describe(bench, "--all-groups")),
-        Side("offsets lag", lambda: ours(
+        Side("offsets lag", lambda: run_offsetmgr(
             "offsets", "lag", "--bootstrap-server", bench.kafka.bootstrap, "--all-groups"
         )),
     )  # fmt: skip
@@ -81,7 +81,7 @@ def describe_one(bench: Bench) -> Comparison:
     return Comparison(
         "describe one group", 1 / 0.7,
         Side("--describe --group", lambda: describe(bench, "--group", group)),
-        Side("groups describe", lambda: ours(
+        Side("groups describe", lambda: run_offsetmgr(
             "groups", "describe", "--bootstrap-server", bench.kafka.bootstrap, "--group", group
         )),
     )  # fmt: skip
@@ -96,14 +96,14 @@ def describe(bench: Bench, *which: str) -> None:
 
 def fsync_ms(directory: Path) -> float:
     """Returns the milliseconds that the disk needs to sync a record. A tool that writes node by node waits for each."""
-    taken = []
+    durations = []
     with (directory / "fsync").open("wb", buffering=0) as file:
         for _ in range(200):
             file.write(b"x" * 100)
             started = time.perf_counter()
             os.fsync(file.fileno())
-            taken.append(time.perf_counter() - started)
-    return statistics.median(taken) * 1000
+            durations.append(time.perf_counter() - started)
+    return statistics.median(durations) * 1000
 
 
 def main() -> int:

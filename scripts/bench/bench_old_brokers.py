@@ -46,11 +46,11 @@ def in_kafka(bench: Bench) -> dict[str, dict[TopicPartition, int]]:
 
 def check(bench: Bench) -> None:
     """Exits if Kafka does not have exactly ZooKeeper's offsets. Kafka's own tools exit with 0 after many failures."""
-    wanted = {
+    expected = {
         group: {TopicPartition(TOPIC, p): bench.offset(number, p) for p in range(bench.partitions)}
         for number, group in enumerate(bench.groups)
     }
-    if in_kafka(bench) != wanted:
+    if in_kafka(bench) != expected:
         sys.exit("after the run, Kafka does not hold the offsets of ZooKeeper")
 
 

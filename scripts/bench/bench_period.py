@@ -71,7 +71,7 @@ def ours(settings: dict[str, Any]) -> list[list[float]]:
         handshake()
         for _ in range(settings["periods"]):
             called = time.monotonic()
-            coordinator.current_period_complete(mine, timeout=120)
+            coordinator.current_period_complete(mine, timeout_s=120)
             times.append([called, time.monotonic()])
         handshake()
     return times
@@ -91,12 +91,12 @@ def original(settings: dict[str, Any]) -> list[list[float]]:
     def consume(at: int, partition: TopicPartition) -> None:
         try:
             for number in range(settings["periods"]):
-                wanted = limit + number * SCHEDULE.length_ms
+                end_ms = limit + number * SCHEDULE.length_ms
                 called[number][at] = time.monotonic()
-                old.write(partition, wanted)
-                while old.limit() < wanted + SCHEDULE.length_ms:
+                old.write(partition, end_ms)
+                while old.limit() < end_ms + SCHEDULE.length_ms:
                     if settings["shard_group"] == 0 and at == 0:
-                        old.lead(wanted)
+                        old.lead(end_ms)
                     time.sleep(POLL_S)
                 released[number][at] = time.monotonic()
         except BaseException as error:
@@ -139,14 +139,14 @@ class Original:
             if outcome.state is OperationState.COMMITTED:
                 return
 
-    def lead(self, wanted: int) -> None:
+    def lead(self, target: int) -> None:
         node = self._session.get(self._progress)
         assert node is not None
         progress = parse_progress(self._progress, node.data)
-        if sum(at >= wanted for at in progress.values()) == self._partitions:
+        if sum(at >= target for at in progress.values()) == self._partitions:
             limit = self._session.get(self._limit)
             assert limit is not None
-            data = str(wanted + SCHEDULE.length_ms).encode()
+            data = str(target + SCHEDULE.length_ms).encode()
             self._session.transaction([SetData(self._limit, data, limit.version)])
 
 
@@ -256,12 +256,12 @@ def report(server: ZooKeeperServer, periods: int, rounds: int) -> int:
             found = measure(server, scheme, 4, 200, count)
             turns[scheme] += found.turns_ms
             operations[scheme].append(found.operations)
-    for scheme, taken in turns.items():
-        median, worst = statistics.median(taken), max(taken)
+    for scheme, durations in turns.items():
+        median, worst = statistics.median(durations), max(durations)
         rate = statistics.median(operations[scheme])
         print(
             f"{scheme}: 4 members, 200 partitions: turn {median:.1f} ms at the median, {worst:.1f} at most "
-            f"({len(taken)} turns); {rate:.1f} requests a period"
+            f"({len(durations)} turns); {rate:.1f} requests a period"
         )
     sizes = {}
     for members, partitions in ((2, 200), (8, 200), (4, 50), (4, 800)):

@@ -137,9 +137,11 @@ def main() -> int:
         print(f"the same offsets as DumpLogSegments ends with: {'yes' if same else 'NO'}")
         rates: dict[str, float] = {}
         for name, command in (("DumpLogSegments", dump_command(files)), ("log offsets", our_command(data))):
-            taken = [seconds_of(command) for _ in range(args.rounds + 1)][1:]
-            rates[name] = count / statistics.median(taken)
-            print(f"{name}: {statistics.median(taken):.2f} s, {rates[name]:,.0f} records/s (median of {args.rounds})")
+            durations = [seconds_of(command) for _ in range(args.rounds + 1)][1:]
+            rates[name] = count / statistics.median(durations)
+            print(
+                f"{name}: {statistics.median(durations):.2f} s, {rates[name]:,.0f} records/s (median of {args.rounds})"
+            )
     times = rates["log offsets"] / rates["DumpLogSegments"]
     good = same and times >= args.least
     print(f"{times:.1f} times as fast on {os.cpu_count()} cores; bound {args.least:g}: {'ok' if good else 'NOT MET'}")

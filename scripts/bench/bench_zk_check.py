@@ -31,7 +31,7 @@ from typing import Final
 
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Create, Operation, OperationState
+from offsetmgr.zookeeper.client.transactions import Create, OperationState, TransactionOperation
 
 TOPIC: Final = "bench"
 MAX_MB: Final = 300.0
@@ -123,8 +123,8 @@ def fill(session: ZookeeperSession, groups: int, partitions: int) -> None:
     assignment = {str(partition): [0] for partition in range(partitions)}
     topic = json.dumps({"version": 1, "partitions": assignment}).encode()
     roots = [Create(path) for path in ("/consumers", "/brokers", "/brokers/topics")]
-    pending: list[Operation] = [*roots, Create(f"/brokers/topics/{TOPIC}", topic)]
-    batches: list[list[Operation]] = []
+    pending: list[TransactionOperation] = [*roots, Create(f"/brokers/topics/{TOPIC}", topic)]
+    batches: list[list[TransactionOperation]] = []
 
     def send() -> None:
         if any(outcome.state is not OperationState.COMMITTED for outcome in session.transactions(batches)):

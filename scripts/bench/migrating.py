@@ -54,23 +54,23 @@ class Comparison:
     name: str
     bound: float
     peer: Side
-    ours: Side
+    own: Side
     before: Callable[[], None] = lambda: None
 
     def measure(self, rounds: int) -> bool:
         for number in range(rounds + 1):
-            for side in (self.peer, self.ours):
+            for side in (self.peer, self.own):
                 self.before()
                 started = time.perf_counter()
                 side.run()
-                taken = time.perf_counter() - started
+                duration_s = time.perf_counter() - started
                 side.check()
                 if number:
-                    side.seconds.append(taken)
-        ratio = self.peer.median / self.ours.median
-        pairs = sorted(p / o for p, o in zip(self.peer.seconds, self.ours.seconds, strict=True))
+                    side.seconds.append(duration_s)
+        ratio = self.peer.median / self.own.median
+        pairs = sorted(p / o for p, o in zip(self.peer.seconds, self.own.seconds, strict=True))
         print(
-            f"{self.name:<28} {self.peer.median:8.2f} s  {self.ours.median:7.3f} s  {ratio:6.1f}x"
+            f"{self.name:<28} {self.peer.median:8.2f} s  {self.own.median:7.3f} s  {ratio:6.1f}x"
             f"  (bound {self.bound:.3g}x; pairs {pairs[0]:.1f}..{pairs[-1]:.1f})"
             f"  {'ok' if ratio >= self.bound else 'TOO SLOW'}",
             flush=True,
@@ -78,7 +78,7 @@ class Comparison:
         return ratio >= self.bound
 
 
-def ours(*arguments: str, stdout: Path | None = None, codes: tuple[int, ...] = (0,)) -> None:
+def run_offsetmgr(*arguments: str, stdout: Path | None = None, codes: tuple[int, ...] = (0,)) -> None:
     with (stdout or Path(os.devnull)).open("wb") as out:
         done = subprocess.run(
             [OFFSETMGR, *arguments], stdout=out, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False
@@ -173,9 +173,9 @@ class Bench:
     def migrate(self) -> None:
         """Copies the offsets from ZooKeeper to Kafka with offsetmgr: plan, apply and verify."""
         plan = str(self.fresh(".json"))
-        ours("migrate", "plan", "--from", self.zk, "--to", self.kafka_uri, "--all-groups", "-o", plan)
-        ours("migrate", "apply", plan, "--yes")
-        ours("migrate", "verify", plan)
+        run_offsetmgr("migrate", "plan", "--from", self.zk, "--to", self.kafka_uri, "--all-groups", "-o", plan)
+        run_offsetmgr("migrate", "apply", plan, "--yes")
+        run_offsetmgr("migrate", "verify", plan)
 
     def export_zk(self, output: Path) -> None:
         tool(

@@ -17,7 +17,7 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.migration import journaled_writer
 from offsetmgr.migration.apply import apply
-from offsetmgr.migration.journal import Journal, Record, journal_path
+from offsetmgr.migration.journal import Journal, JournalRecord, journal_path
 from offsetmgr.migration.journaled_writer import Executor
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.progress import MigrationState
@@ -36,7 +36,7 @@ class DyingJournal(Journal):
     moment = "before"
     _count = itertools.count()
 
-    def append(self, records: Iterable[Record]) -> None:
+    def append(self, records: Iterable[JournalRecord]) -> None:
         records = list(records)
         mine = bool(records) and next(self._count) == self.step
         if mine and self.moment == "before":

@@ -18,10 +18,10 @@ _claim = KafkaShardGroupWriter.claim
 _calls = itertools.count()
 
 
-def claim(self: KafkaShardGroupWriter, timeout: float) -> None:
+def claim(self: KafkaShardGroupWriter, timeout_s: float) -> None:
     if next(_calls) == 0:
         os.kill(os.getpid(), signal.SIGSTOP)
-    _claim(self, timeout)
+    _claim(self, timeout_s)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from offsetmgr.core.errors import OffsetMgrError, ServerError, TimedOut, Unreach
 from offsetmgr.manager.log.base import AppendRejected, Fenced, PartitionLog, TooLarge
 from offsetmgr.manager.log.kafka import KafkaLog, transactional_id
 from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
-from offsetmgr.records.base import Record
+from offsetmgr.records.base import EncodedRecord
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 
 pytest.register_assert_rewrite("offsetmgr.testing")
@@ -48,7 +48,9 @@ class TestKafkaLog(LogContract):
         yield log
         log.close()
 
-    def leave_unfinished(self, log: PartitionLog, shard_group: int, batches: Mapping[int, Sequence[Record]]) -> None:
+    def leave_unfinished(
+        self, log: PartitionLog, shard_group: int, batches: Mapping[int, Sequence[EncodedRecord]]
+    ) -> None:
         assert isinstance(log, KafkaLog)
         settings = {"bootstrap.servers": log.bootstrap, "transactional.id": transactional_id(log.topic, shard_group)}
         producer = ck.Producer({**settings, "transaction.timeout.ms": 60_000})
@@ -260,7 +262,7 @@ def raised_within(seconds: float, call: Callable[..., object]) -> type[OffsetMgr
     return error
 
 
-def refuses(append: Callable[..., object], batches: Mapping[int, Sequence[Record]]) -> bool:
+def refuses(append: Callable[..., object], batches: Mapping[int, Sequence[EncodedRecord]]) -> bool:
     try:
         append(batches, TIMEOUT_S)
     except TooLarge:

@@ -11,7 +11,7 @@ import pytest
 from offsetmgr.core.errors import TimedOut
 from offsetmgr.manager.log.base import AppendRejected, Fenced, OutcomeUnknown, PartitionLog
 from offsetmgr.manager.log.memory import Failure, MemoryLog, MemoryWriter
-from offsetmgr.records.base import Record
+from offsetmgr.records.base import EncodedRecord
 
 pytest.register_assert_rewrite("offsetmgr.testing")
 
@@ -24,7 +24,9 @@ class TestMemoryLog(LogContract):
     def log(self) -> MemoryLog:
         return MemoryLog(PARTITIONS)
 
-    def leave_unfinished(self, log: PartitionLog, shard_group: int, batches: Mapping[int, Sequence[Record]]) -> None:
+    def leave_unfinished(
+        self, log: PartitionLog, shard_group: int, batches: Mapping[int, Sequence[EncodedRecord]]
+    ) -> None:
         assert isinstance(log, MemoryLog)
         log.fail_next_append(shard_group, Failure.UNKNOWN_OPEN)
         with pytest.raises(OutcomeUnknown):

@@ -66,12 +66,12 @@ async def main(bootstrap: str, group: str, port: str, path: str, session: str) -
             events,
             protocol_type=PROTOCOL_TYPE,
             protocol=PROTOCOL,
-            session=seconds,
-            rebalance=3 * seconds,
+            session_timeout_s=seconds,
+            rebalance_timeout_s=3 * seconds,
             clock=boottime,
         ),
-        session=seconds,
-        rebalance=3 * seconds,
+        session_timeout_s=seconds,
+        rebalance_timeout_s=3 * seconds,
     )
     notebook = Notebook(Path(path))
     stop = asyncio.Event()

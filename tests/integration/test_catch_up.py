@@ -10,7 +10,7 @@ from offsetmgr.core.errors import Conflict
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.migration.bounce_checkpoint import OffsetCopy
 from offsetmgr.migration.forward_copy import behind, copy_forward
-from offsetmgr.migration.group_snapshot import Observation
+from offsetmgr.migration.observation import Observation
 from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.stores.zookeeper import ZookeeperStore

@@ -24,7 +24,7 @@ A, B, C = TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartiti
 
 @contextmanager
 def embedded(kafka: KafkaBroker, topic: str) -> Iterator[OffsetManager]:
-    with OffsetManager(kafka.bootstrap, topic=topic, partitions=8, timeout=30) as manager:
+    with OffsetManager(kafka.bootstrap, topic=topic, partitions=8, timeout_s=30) as manager:
         yield manager
 
 
@@ -80,7 +80,7 @@ def test_two_share_the_groups_and_one_takes_over_from_the_other(
     kafka: KafkaBroker, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Sessions so long that nothing comes back because one is over.
-    monkeypatch.setattr(embedded_manager, "NodeConfig", partial(NodeConfig, session=120.0))
+    monkeypatch.setattr(embedded_manager, "NodeConfig", partial(NodeConfig, session_timeout_s=120.0))
     groups = [f"g{number}" for number in range(40)]
     with embedded(kafka, unique) as first:
         for group in groups:

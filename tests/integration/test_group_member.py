@@ -21,7 +21,7 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_lease import SessionLease
-from offsetmgr.zookeeper.client.transactions import Create, Delete, Operation, OperationState, SetData
+from offsetmgr.zookeeper.client.transactions import Create, Delete, OperationState, SetData, TransactionOperation
 from offsetmgr.zookeeper.groups import consumer_member
 from offsetmgr.zookeeper.groups.assignors import ThreadId, assignor_named
 from offsetmgr.zookeeper.groups.consumer_member import ConsumerMember, MemberSettings
@@ -86,7 +86,7 @@ class Planted(PartitionClaims):
         Planted.asked += 1
         return claimed
 
-    def _send(self, operations: list[Operation]) -> None:
+    def _send(self, operations: list[TransactionOperation]) -> None:
         super()._send(operations)
         if Planted.lost_answers and any(isinstance(operation, Create) for operation in operations):
             Planted.lost_answers -= 1

@@ -358,7 +358,7 @@ def test_with_all_brokers_frozen_everything_comes_back_in_time(
         with ended_within(1 + LITTLE), pytest.raises(OffsetMgrError):
             log.end_offsets([0], 1)
         with ended_within(2 + LITTLE), pytest.raises(OffsetMgrError):
-            check_topic(trio.bootstrap, {}, topic, timeout=1)
+            check_topic(trio.bootstrap, {}, topic, timeout_s=1)
         with ended_within(0.3 + LITTLE):
             reader.poll(10, 0.3)
         for one in (writer, idle, reader):

@@ -254,7 +254,7 @@ def test_an_offset_managers_topic_is_read_off_the_disk_as_the_manager_serves_it(
     groups = [f"{unique}-{n}" for n in range(6)]
     topic = make_topic(f"{unique}.orders", PARTITIONS)
     partitions = [TopicPartition(topic, n) for n in range(PARTITIONS)]
-    with OffsetManager(kafka.bootstrap, topic=unique, partitions=3, timeout=30) as manager:
+    with OffsetManager(kafka.bootstrap, topic=unique, partitions=3, timeout_s=30) as manager:
         for offset in (1, 2):
             for group in groups:
                 manager.commit(group, {tp: OffsetAndMetadata(offset, f"at {offset}") for tp in partitions})

@@ -63,7 +63,7 @@ async def manager(
     kafka: KafkaBroker, topic: str, *, shard_groups: Sequence[int] = range(PARTITIONS), standby: bool = False
 ) -> AsyncIterator[tuple[ManagerRuntime, Lease]]:
     log, lease = KafkaLog(kafka.bootstrap, topic, PARTITIONS), Lease()
-    runtime = ManagerRuntime(log, AvroRecordFormat(), lease, ManagerConfig(standby=standby, lag_interval=0.2))
+    runtime = ManagerRuntime(log, AvroRecordFormat(), lease, ManagerConfig(standby=standby, lag_interval_s=0.2))
     await runtime.start()
     try:
         await take(runtime, shard_groups)

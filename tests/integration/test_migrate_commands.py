@@ -492,7 +492,7 @@ def test_the_way_back_does_without_groups_that_never_came_over_and_names_what_is
 
     world.kafka.delete(lost)
     done = world.run("migrate", "rollback", "plan.json", "--reverse-plan", "again.json", code=1)
-    assert f"{lost} {world.topic}-0: refuse-gone: it was copied" in done.stderr
+    assert f"{lost} {world.topic}-0: refuse-lost: it was copied" in done.stderr
     assert world.held(world.zk, lost) == {0: 10}
 
 

@@ -143,7 +143,7 @@ def test_a_group_with_consumers_in_kafka_is_refused_with_its_members_named(kafka
         mirror.run(once=True)
     finally:
         consumer.close()
-    assert mirror.groups[unique].state is MirrorState.REFUSED
+    assert mirror.groups[unique].state is MirrorState.REJECTED
     assert "reader" in mirror.groups[unique].detail
     assert offsets(broker, unique) == {}
 
@@ -169,7 +169,7 @@ def test_a_group_to_which_others_commit_in_kafka_is_refused(kafka, zk, broker, m
     mirror = mirror_of(zk, broker, unique)
     mirror.clock = BusyGroup()
     mirror.run(once=True)
-    assert mirror.groups[unique].state is MirrorState.REFUSED
+    assert mirror.groups[unique].state is MirrorState.REJECTED
     assert "another client commits to this group" in mirror.groups[unique].detail
     assert offsets(broker, unique) == {0: 2}
 
@@ -190,7 +190,7 @@ def test_a_consumer_that_starts_takes_the_group_and_runs_on(kafka, zk, broker, m
             rounds = mirror.rounds
             wait_for(lambda: mirror.rounds > rounds + 3, "a few more rounds")
             assert offsets(broker, unique) == {0: 3}
-            assert mirror.groups[unique].state in (MirrorState.TAKEN, MirrorState.REFUSED)
+            assert mirror.groups[unique].state in (MirrorState.TAKEN, MirrorState.REJECTED)
         finally:
             consumer.close()
 
@@ -260,10 +260,10 @@ def test_a_group_with_dual_commit_is_watched_and_goes_on_in_both_stores(
             state, detail = mirror.groups[unique].state, mirror.groups[unique].detail
             assert state is MirrorState.WATCHING
             assert old.member_id in detail
-            assert "whether they commit to Kafka too is not known yet" in detail
+            assert "whether they also commit to Kafka is unknown so far" in detail
             produce(kafka, topic, 5)
             wait_for(lambda: offsets(zk, unique) == offsets(broker, unique) == {0: 15}, "it goes on in both")
-            wait_for(lambda: mirror.groups[unique].state is MirrorState.REFUSED, "the mirror has seen it")
+            wait_for(lambda: mirror.groups[unique].state is MirrorState.REJECTED, "the mirror has seen it")
             assert str(tp) in mirror.groups[unique].detail
             produce(kafka, topic, 5)
             wait_for(lambda: offsets(zk, unique) == offsets(broker, unique) == {0: 20}, "and still does")
@@ -292,7 +292,7 @@ def test_a_group_bounced_from_zookeeper_to_dual_commit_is_followed_and_then_left
             wait_for(lambda: mirror.groups[unique].lock is None, "the mirror let go")
             produce(kafka, topic, 5)
             wait_for(lambda: offsets(zk, unique) == offsets(broker, unique) == {0: 20}, "it goes on in both")
-            wait_for(lambda: mirror.groups[unique].state is MirrorState.REFUSED, "the mirror has seen it")
+            wait_for(lambda: mirror.groups[unique].state is MirrorState.REJECTED, "the mirror has seen it")
 
 
 def test_once_ends_at_its_bound_where_members_say_nothing(kafka, zookeeper, zk, broker, make_topic, unique, tmp_path):

@@ -96,7 +96,7 @@ def test_no_client_starts_a_period_before_everybody_has_finished_the_one_before(
             assert all(member.check_limit(1_000 + number * 100, tp) for tp in mine)
             assert not any(member.check_limit(1_100 + number * 100, tp) for tp in mine)
             log.append(("end", number))
-            assert member.current_period_complete(mine, timeout=20).number == number + 1
+            assert member.current_period_complete(mine, timeout_s=20).number == number + 1
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(consume, members))
@@ -125,7 +125,7 @@ def test_a_later_process_of_a_name_has_a_larger_epoch_and_two_at_once_there_are_
     first = run.member("m", A)
     epoch = first.registered()
     with pytest.raises(Conflict, match="registered by another session"):
-        PeriodCoordinator(run.connect, run.root, "m", HOURLY, lambda: A).start(timeout=3)
+        PeriodCoordinator(run.connect, run.root, "m", HOURLY, lambda: A).start(timeout_s=3)
     first.stop()
     with pytest.raises(Conflict, match="has left"):
         first.registered()
@@ -148,7 +148,7 @@ def test_a_topic_that_grows_in_the_middle_of_a_period_joins_at_the_next(run: Run
     member.own(run.partitions)
     time.sleep(1.1)  # what there is counts as known for a second
     assert not member.check_limit(1_050, new)
-    assert member.current_period_complete(A, timeout=20).number == 1
+    assert member.current_period_complete(A, timeout_s=20).number == 1
     until(lambda: member.check_limit(1_150, new))
     with pytest.raises(TimedOut):
         member.finished(A)
@@ -163,7 +163,7 @@ def test_the_work_of_a_member_that_left_counts_and_another_goes_on_where_it_was(
     first.stop()
     second.own(A)
     until(lambda: second.paused() == A[:3])
-    assert second.current_period_complete(A[3:], timeout=20).number == 1, "the oldest was the leader and is gone"
+    assert second.current_period_complete(A[3:], timeout_s=20).number == 1, "the oldest was the leader and is gone"
     second.stop()
     third = run.member("m3", A)
     open_ = third.open_period()
@@ -182,7 +182,7 @@ def test_a_wait_can_be_cancelled_and_ends_with_its_time(run: Run) -> None:
 
 def test_partitions_without_records_do_not_hold_the_barrier(run: Run) -> None:
     member = run.member("m", A[:6], idle=lambda period, held: [tp for tp in held if tp in A[6:]])
-    assert member.current_period_complete(A[:6], timeout=20).number == 1
+    assert member.current_period_complete(A[:6], timeout_s=20).number == 1
 
 
 def test_no_client_runs_with_members_that_write_the_originals_form(
@@ -238,7 +238,7 @@ def test_a_member_that_came_before_the_first_period_opened_is_woken_by_it(run: R
 def test_empty_nodes_that_a_client_made_hinder_no_client(run: Run, root: str, session: ZookeeperSession) -> None:
     ensure_nodes(session, [root])
     session.transaction([Create(f"{root}/coordinator", b""), Create(f"{root}/topic-partitions", b"")])
-    assert run.member("m", A).current_period_complete(A, timeout=20).number == 1
+    assert run.member("m", A).current_period_complete(A, timeout_s=20).number == 1
 
 
 def test_an_old_member_that_begins_with_us_is_reported_by_its_name(
@@ -254,7 +254,7 @@ def test_an_old_member_that_begins_with_us_is_reported_by_its_name(
 
 def test_a_function_of_the_callers_that_fails_ends_the_membership_and_leaves_no_client_waiting(run: Run) -> None:
     with pytest.raises(CallbackFailed, match="KeyError"):  # it may be asked before the start has returned
-        run.member("m", A[:4], idle=lambda _period, _held: {}["nothing"]).current_period_complete(A[:4], timeout=20)
+        run.member("m", A[:4], idle=lambda _period, _held: {}["nothing"]).current_period_complete(A[:4], timeout_s=20)
 
 
 def test_a_deleted_root_ends_the_membership(run: Run, root: str, session: ZookeeperSession) -> None:
@@ -268,9 +268,9 @@ def test_a_deleted_root_ends_the_membership(run: Run, root: str, session: Zookee
 
 def test_a_deleted_history_hinders_no_client(run: Run, root: str, session: ZookeeperSession) -> None:
     member = run.member("m", A)
-    assert member.current_period_complete(A, timeout=20).number == 1
+    assert member.current_period_complete(A, timeout_s=20).number == 1
     session.transaction([Delete(f"{root}/history/0", 0), Delete(f"{root}/history", 0)])
-    assert member.current_period_complete(A, timeout=20).number == 2
+    assert member.current_period_complete(A, timeout_s=20).number == 2
     assert sorted(BarrierStateStore(session, run.root).history()) == [1]
 
 
@@ -278,7 +278,7 @@ def test_a_run_whose_coordinator_was_deleted_never_begins_again_by_itself(
     run: Run, root: str, session: ZookeeperSession
 ) -> None:
     member = run.member("m", A)
-    assert member.current_period_complete(A, timeout=20).number == 1
+    assert member.current_period_complete(A, timeout_s=20).number == 1
     view = BarrierStateStore(session, root).read()
     session.transaction(
         [
@@ -299,7 +299,7 @@ def test_history_says_which_offsets_a_period_had_and_keeps_only_the_newest(run: 
     member = run.member("m", A, history_kept=3)
     for number in range(5):
         ranges = {tp: OffsetRange(10 * number, 10 * number + 10) for tp in A}
-        member.current_period_complete(ranges, timeout=20)
+        member.current_period_complete(ranges, timeout_s=20)
     until(lambda: len(BarrierStateStore(session, run.root).history()) == 3)
     found = BarrierStateStore(session, run.root).history()
     assert sorted(found) == [2, 3, 4]

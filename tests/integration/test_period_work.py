@@ -21,7 +21,7 @@ from offsetmgr.period.schedule import Period, PeriodSchedule
 from offsetmgr.period.state_nodes import BarrierStateStore
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Operation, OperationState, TransactionResult
+from offsetmgr.zookeeper.client.transactions import OperationState, TransactionOperation, TransactionResult
 
 pytestmark = pytest.mark.servers
 
@@ -116,7 +116,7 @@ class Deaf(ZookeeperSession):
 
     cut = False
 
-    def transaction(self, operations: Sequence[Operation]) -> TransactionResult:
+    def transaction(self, operations: Sequence[TransactionOperation]) -> TransactionResult:
         if not self.cut:
             assert super().transaction(operations).state is OperationState.COMMITTED
         return TransactionResult(OperationState.UNKNOWN, error=TimedOut("ZooKeeper", "no answer"))
@@ -195,7 +195,7 @@ def test_history_shows_offsets_members_and_jobs(runs: Runs, history: History) ->
     member = runs.member("m1", A)
     history.fix("job", DAILY.period(0), {A[0]: OffsetRange(5, 9)}, 1)
     history.publish(history.attempt("job", 0, "m1", 1, 2), "out", {}, 3)
-    member.current_period_complete({tp: RANGES[tp] for tp in A}, timeout=20)
+    member.current_period_complete({tp: RANGES[tp] for tp in A}, timeout_s=20)
     rows = runs.rows("history")
     shown = [(r["partition"], r["state"], r["member"], r["job"], r["first_offset"], r["end_offset"]) for r in rows]
     assert shown == [
@@ -212,7 +212,7 @@ def test_history_shows_offsets_members_and_jobs(runs: Runs, history: History) ->
 def test_an_ended_run_says_so_and_abort_acts_only_when_told(runs: Runs) -> None:
     member = runs.member("m1", A)
     assert "dry run" in runs.period("abort")[1]
-    assert member.current_period_complete(A, timeout=20).number == 1
+    assert member.current_period_complete(A, timeout_s=20).number == 1
     assert "ended" in runs.period("abort", "--why", "wrong topic", "--execute", "--yes")[1]
     with pytest.raises(RunEnded, match="wrong topic"):
         member.wait(1, 20)
@@ -232,7 +232,7 @@ def test_a_run_is_aborted_also_where_it_turns_while_the_question_is_read(
     member = runs.member("m", A)
 
     def asked(_question: str, *, yes: bool) -> None:
-        assert member.current_period_complete(A, timeout=20).number == 1
+        assert member.current_period_complete(A, timeout_s=20).number == 1
 
     monkeypatch.setattr(period, "confirm", asked)
     assert "ended" in runs.period("abort", "--execute")[1]
@@ -243,16 +243,16 @@ def test_a_run_is_aborted_also_where_it_turns_while_the_question_is_read(
 def test_a_rerun_with_the_live_run_goes_through_the_past_and_closes(runs: Runs) -> None:
     live = runs.member("live", A)
     for number in range(2):
-        assert live.current_period_complete(A, timeout=20).number == number + 1
+        assert live.current_period_complete(A, timeout_s=20).number == number + 1
     told = runs.period("rerun", *HALF_DAYS, "--until", "2023-11-16T00:00:00", "--name", "again", "--execute")[1]
     assert f"in {runs.root}/reruns/again; then it closes" in told
     for more in ((), ("--execute",)):
         assert "has begun already" in runs.period("rerun", *HALF_DAYS, "--name", "again", *more, code=1)[1]
     member = runs.member("m", A, f"{runs.root}/reruns/again")
     assert member.check_limit(FIRST + DAY // 2 - 1, A[0]) and not member.check_limit(FIRST + DAY // 2, A[0])
-    assert member.current_period_complete(A, timeout=20).start_ms == FIRST + DAY // 2
+    assert member.current_period_complete(A, timeout_s=20).start_ms == FIRST + DAY // 2
     with pytest.raises(RunEnded, match="the rerun is done"):
-        member.current_period_complete(A, timeout=20)
+        member.current_period_complete(A, timeout_s=20)
     with ZookeeperSession(runs.server.connect) as session:
         assert sorted(BarrierStateStore(session, f"{runs.root}/reruns/again").history()) == [0, 1]
     open_ = live.open_period()
@@ -262,7 +262,7 @@ def test_a_rerun_with_the_live_run_goes_through_the_past_and_closes(runs: Runs) 
 def test_a_rerun_instead_of_the_live_run_takes_its_periods_on_again(runs: Runs) -> None:
     live = runs.member("live", A)
     for _ in range(2):
-        live.current_period_complete(A, timeout=20)
+        live.current_period_complete(A, timeout_s=20)
     given = (*HALF_DAYS, "--until", "2023-11-16T00:00:00", "--instead", "--then", "live")
     assert "dry run" in runs.period("rerun", *given)[1]
     runs.period("rerun", *given, "--execute", "--yes")
@@ -273,8 +273,8 @@ def test_a_rerun_instead_of_the_live_run_takes_its_periods_on_again(runs: Runs) 
     assert not live.check_limit(FIRST + DAY // 2, A[0])
     with pytest.raises(LateRecord):
         live.check_limit(FIRST - 1, A[0])
-    assert live.current_period_complete(A, timeout=20).start_ms == FIRST + DAY // 2
-    daily = live.current_period_complete(A, timeout=20)
+    assert live.current_period_complete(A, timeout_s=20).start_ms == FIRST + DAY // 2
+    daily = live.current_period_complete(A, timeout_s=20)
     assert (daily.number, daily.start_ms, daily.end_ms) == (5, FIRST + DAY, FIRST + 2 * DAY)
     abandoned = [r for r in runs.rows("history") if r["state"] == "abandoned"]
     assert [(r["period"], r["start_ms"]) for r in abandoned] == [(2, FIRST + 2 * DAY)]
@@ -295,5 +295,5 @@ def test_a_rerun_instead_of_the_live_run_takes_its_periods_on_again(runs: Runs) 
     ],
 )
 def test_a_rerun_that_cannot_go_as_it_is_reported_is_refused(runs: Runs, options: tuple[str, ...], why: str) -> None:
-    runs.member("live", A).current_period_complete(A, timeout=20)
+    runs.member("live", A).current_period_complete(A, timeout_s=20)
     assert why in runs.period("rerun", *options, "--execute", code=2)[1]

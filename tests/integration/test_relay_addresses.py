@@ -19,6 +19,7 @@ from relay_clients import (
 )
 from relayed import NODE_ID, RunningRelay
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.kafka.protocol.request_sender import send_request
 
 pytest_plugins = ["relay_fixtures"]
@@ -48,7 +49,7 @@ def test_coordinators_are_managers_for_groups_and_our_ports_for_transactions(rel
                 for _ in range(100):
                     answer = await send_request(connection, FIND_COORDINATOR, version, question, 10)
                     one = answer.get("coordinators", [answer])[0]
-                    if one["error_code"] != 15:  # the transactions' topic is being created
+                    if one["error_code"] != ErrorCode.COORDINATOR_NOT_AVAILABLE:
                         break
                     await asyncio.sleep(0.05)
                 coordinators.append((version, kind, one["node_id"], one["port"]))

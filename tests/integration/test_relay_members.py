@@ -101,7 +101,7 @@ def test_a_new_owner_knows_no_client_and_asks_the_real_coordinator(relay: Runnin
         assert asked() == before, "what was just proved is not asked again"
 
     def asked() -> float:
-        return relay.guarded.metrics()["relay_members_asked_total"]
+        return relay.guarded.metrics()["relay_member_requests_total"]
 
     relay.run(story())
     assert committed(relay, unique) == {("t", 0): 19}

@@ -78,7 +78,7 @@ def test_a_killed_broker_comes_back_on_its_port_with_its_topics(
 def test_a_frozen_zookeeper_is_silent_and_a_thawed_one_answers(tmp_path: Path) -> None:
     with ZooKeeperServer(tmp_path) as server:
         server.freeze()
-        assert ports.four_letter_word(server.connect, "ruok", timeout=0.5) == ""
+        assert ports.four_letter_word(server.connect, "ruok", timeout_s=0.5) == ""
         assert server.running() is True
 
         server.thaw()

@@ -258,7 +258,7 @@ def test_the_java_tool_fails_clearly_without_a_login(
     )
     config = ["--command-config", str(tmp_path / "client.properties")]
     arguments = ["--bootstrap-server", secured.bootstrap.replace("127.0.0.1", "localhost"), "--list", "--timeout"]
-    found = java_tool("kafka-3.9", GROUPS_TOOL, [*arguments, str(within + 1000), *config], timeout=60)
+    found = java_tool("kafka-3.9", GROUPS_TOOL, [*arguments, str(within + 1000), *config], timeout_s=60)
     assert said in found.stdout + found.stderr
 
 

@@ -267,8 +267,8 @@ def test_what_only_an_administrator_can_repair_is_reported_at_once(kafka: KafkaB
                     events,
                     protocol_type="offsetmgr",
                     protocol=protocol,
-                    session=session,
-                    rebalance=30,
+                    session_timeout_s=session,
+                    rebalance_timeout_s=30,
                     clock=boottime,
                 ),
             )
@@ -307,8 +307,8 @@ def test_a_manager_that_differs_from_the_others_is_reported_once(
                     events,
                     protocol_type="offsetmgr",
                     protocol="offsetmgr-1",
-                    session=10,
-                    rebalance=30,
+                    session_timeout_s=10,
+                    rebalance_timeout_s=30,
                     clock=boottime,
                 ),
             )

@@ -318,7 +318,7 @@ def test_a_group_with_members_takes_no_commit_of_anybody_else(
         with consumer(kafka.bootstrap) as ours:
             with pytest.raises(GroupActive) as caught:
                 ours.commit_offsets(unique, {tp: OffsetAndMetadata(1)})
-            assert caught.value.hint == "only the members of a group with members may commit; stop them first"
+            assert caught.value.hint == "while a group has members, only they may commit; stop the members first"
             assert ours.fetch_offsets(unique, [tp]) == {tp: ABSENT}
     finally:
         member.close()

@@ -76,7 +76,7 @@ def test_declared_looked_at_switched_and_the_copy_has_its_before_images(
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)
     assert (row["group"], row["epoch"], row["process"]) == (unique, 3, os.getpid())
-    assert row["held_at"] <= row["followed_at"]
+    assert row["stopped_at"] <= row["followed_at"]
     assert "1 member had stopped, 1 offset copied, 1 partition compared" in done.stderr
     (images,) = load_images(image)
     assert images == GroupImages(unique, {partition: Committed(3)}, {partition: 5})

@@ -27,7 +27,12 @@ NO_ANSWER = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_A
 @asynccontextmanager
 async def serving(kafka: KafkaBroker, topic: str) -> AsyncIterator[ManagerNode]:
     settings = NodeConfig(
-        kafka.bootstrap, ConnectionConfig(), topic=topic, partitions=PARTITIONS, topic_check_interval=0.1, timeout=20
+        kafka.bootstrap,
+        ConnectionConfig(),
+        topic=topic,
+        partitions=PARTITIONS,
+        topic_check_interval_s=0.1,
+        timeout_s=20,
     )
     managing = ManagerNode(settings, "127.0.0.1", 1)
     try:

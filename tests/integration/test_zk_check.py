@@ -206,7 +206,7 @@ def test_an_owner_of_another_session_than_its_members(
 
     assert (finding.code, finding.path) == ("owner-session", "/consumers/twice/owners/orders/2")
     old, new = clients[1].client_id[0], clients[0].client_id[0]
-    assert f"is of session {old:#x}, while {member} is registered by {new:#x}" in finding.sentence
+    assert f"belongs to session {old:#x}, but {member} is registered by {new:#x}" in finding.sentence
 
 
 def test_an_owner_that_is_no_member(cluster: Cluster, session: ZookeeperSession) -> None:
@@ -217,7 +217,7 @@ def test_an_owner_that_is_no_member(cluster: Cluster, session: ZookeeperSession)
 
     assert (finding.code, finding.path) == ("owner-not-member", path)
     assert (
-        "names ghost_db-9-1700000000999-ffffffff as the owner of orders-2, which is not a live member"
+        "names ghost_db-9-1700000000999-ffffffff, which is not a live member, as the owner of orders-2"
         in finding.sentence
     )
     assert finding.todo == "stop the process whose session created the node; that session still exists"
@@ -261,7 +261,7 @@ def test_members_that_subscribe_to_what_no_client_serves(cluster: Cluster, sessi
 
     assert {finding.code for finding in (matching, waiting)} == {"subscription-unserved"}
     assert waiting.path == "/consumers/waiting/ids/waiting_db-1-1700000000123-1a2b3c4d"
-    assert waiting.sentence.endswith("subscribes to topic ordres, which does not exist: it has no leader")
+    assert waiting.sentence.endswith("subscribes to topic ordres, which does not exist")
     assert matching.sentence.endswith("subscribes by white_list 'nothing-.*', which no topic matches")
 
 

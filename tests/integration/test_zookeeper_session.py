@@ -20,7 +20,14 @@ from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.sandbox.process import wait_until
 from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import CheckVersion, Create, Delete, Operation, OperationState, SetData
+from offsetmgr.zookeeper.client.transactions import (
+    CheckVersion,
+    Create,
+    Delete,
+    OperationState,
+    SetData,
+    TransactionOperation,
+)
 
 pytestmark = pytest.mark.servers
 
@@ -63,7 +70,10 @@ def test_many_nodes_are_read_in_the_order_asked_with_the_missing_ones_between(
     session: ZookeeperSession, unique: str
 ) -> None:
     names = [f"/{unique}/n{n}" for n in range(1300)]
-    operations: list[Operation] = [Create(f"/{unique}"), *(Create(n, n.encode()) for n in names if not n.endswith("7"))]
+    operations: list[TransactionOperation] = [
+        Create(f"/{unique}"),
+        *(Create(n, n.encode()) for n in names if not n.endswith("7")),
+    ]
     for begin in range(0, len(operations), 400):
         assert session.transaction(operations[begin : begin + 400]).state is OperationState.COMMITTED
 
@@ -239,7 +249,7 @@ def test_a_transaction_happens_whole_or_not_at_all_and_names_the_culprit(
     ],
 )
 def test_why_a_transaction_is_refused(
-    session: ZookeeperSession, unique: str, operation: Callable[[str], Operation], code: ZookeeperError
+    session: ZookeeperSession, unique: str, operation: Callable[[str], TransactionOperation], code: ZookeeperError
 ) -> None:
     create_all(session, [f"/{unique}", f"/{unique}/there"])
 

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.consumer import EARLIEST, LATEST, FetchResult, SimpleConsumer
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetOutOfRange, PartialFailure, UnknownTopicOrPartition
 from offsetmgr.core.model import ABSENT, Committed, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, jars
@@ -262,8 +263,16 @@ def test_several_partitions_at_once_empty_and_missing_ones_among_them(
         assert told[tp] == (0, got[tp].high_watermark, as_java(got[tp]))
     assert [len(got[tp].records) for tp in (full, more, empty)] == [15, 10, 0]
     assert got[empty] == FetchResult((), 0, 0, 0, 0)
-    assert {tp: part.error for tp, part in told.items() if part.error} == {outside: 1, missing: 3, nowhere: 3}
-    assert {tp: error.code for tp, error in failed.items()} == {outside: 1, missing: 3, nowhere: 3}
+    assert {tp: part.error for tp, part in told.items() if part.error} == {
+        outside: ErrorCode.OFFSET_OUT_OF_RANGE,
+        missing: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        nowhere: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    assert {tp: error.code for tp, error in failed.items()} == {
+        outside: ErrorCode.OFFSET_OUT_OF_RANGE,
+        missing: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        nowhere: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
 
 
 def test_a_size_smaller_than_one_message_still_brings_every_message(
@@ -302,7 +311,7 @@ def test_out_of_range_is_raised_or_reset_as_the_caller_chose(
     admin.delete_records([CkPartition(topic, 0, 12)])[CkPartition(topic, 0, 12)].result(20)
 
     for offset in (11, 31):
-        assert old.fetch({tp: offset})[tp].error == 1
+        assert old.fetch({tp: offset})[tp].error == ErrorCode.OFFSET_OUT_OF_RANGE
         with pytest.raises(OffsetOutOfRange) as caught:
             ours.fetch({tp: offset})
         assert caught.value.log_range == LogRange(12, 30)
@@ -353,7 +362,7 @@ def test_offsets_before_a_time_are_the_same_over_several_segments(
     assert old.offsets_before(empty, LATEST, 2) == (0, (0,))
     with pytest.raises(UnknownTopicOrPartition):
         ours.get_offsets_before([TopicPartition(topic, 9)], LATEST)
-    assert old.offsets_before(TopicPartition(topic, 9), LATEST, 1) == (3, ())
+    assert old.offsets_before(TopicPartition(topic, 9), LATEST, 1) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ())
 
 
 def test_the_coordinator_and_what_is_committed_to_it_are_the_same(

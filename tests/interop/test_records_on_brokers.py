@@ -18,7 +18,7 @@ from offsetmgr.core.model import Committed, GroupDescription, OffsetAndMetadata,
 from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.kafka.protocol.consumer_protocol import decode_assignment, decode_subscription
 from offsetmgr.manager.partitioner import shard_for
-from offsetmgr.records.base import GroupKey, GroupValue, OffsetKey, OffsetValue, Record, UnknownKey
+from offsetmgr.records.base import EncodedRecord, GroupKey, GroupValue, OffsetKey, OffsetValue, UnknownKey
 from offsetmgr.records.kafka import KEY_NAMES, KafkaRecordFormat
 from offsetmgr.records.kafka_group import GroupMetadata, decode_group_metadata
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, OldConsumer, ZooKeeperServer, java_tool
@@ -38,7 +38,7 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float) -> None:
         time.sleep(0.1)
 
 
-def read_topic(bootstrap: str, topic: str) -> list[Record]:
+def read_topic(bootstrap: str, topic: str) -> list[EncodedRecord]:
     """Every record that it holds now."""
     consumer = ck.Consumer(
         {
@@ -51,7 +51,7 @@ def read_topic(bootstrap: str, topic: str) -> list[Record]:
     try:
         partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
         consumer.assign([ck.TopicPartition(topic, number, 0) for number in partitions])
-        records: list[Record] = []
+        records: list[EncodedRecord] = []
         ended: set[int] = set()
         deadline = time.monotonic() + 60
         while len(ended) < len(partitions):
@@ -257,7 +257,7 @@ def test_what_an_old_consumer_commits_to_both_stores_is_read(
 # --- what we write -----------------------------------------------------------------------------------
 
 
-def written(group: str, topic: str) -> list[Record]:
+def written(group: str, topic: str) -> list[EncodedRecord]:
     """Everything that `KafkaRecordFormat` writes."""
     return [
         *form.encode_commit(group, topic, [(0, 5, 3, "by hand, ü"), (1, 6, -1, "")], NOW, None),
@@ -268,7 +268,7 @@ def written(group: str, topic: str) -> list[Record]:
     ]
 
 
-def produce(bootstrap: str, topic: str, partition: int, records: list[Record]) -> None:
+def produce(bootstrap: str, topic: str, partition: int, records: list[EncodedRecord]) -> None:
     # Only a client of this name may write into the brokers' own topics.
     producer = ck.Producer({"bootstrap.servers": bootstrap, "client.id": "__admin_client", "log_level": 0})
     failed: list[Any] = []

@@ -10,7 +10,7 @@ from scenarios.world import TIMEOUT, World
 
 from offsetmgr.manager.log.base import AppendRejected, Fenced, OutcomeUnknown, ShardGroupWriter
 from offsetmgr.manager.shard import CoordinatorResult, Shard, ShardLimits
-from offsetmgr.records.base import Record, RecordFormat
+from offsetmgr.records.base import EncodedRecord, RecordFormat
 
 
 class Role(Enum):
@@ -86,7 +86,7 @@ class Claimant:
         """Appends the first of what is pending, as one; what it learns about it, it tells its shard."""
         assert self._writer is not None
         batch, self.pending = self.pending[:count], self.pending[count:]
-        records: list[Record] = [record for prepared in batch for record in prepared.records]
+        records: list[EncodedRecord] = [record for prepared in batch for record in prepared.records]
         try:
             last = self._writer.append({self.world.partition: records}, TIMEOUT)[self.world.partition]
         except AppendRejected:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.records.base import (
+    EncodedRecord,
     FormatMismatch,
     GroupKey,
     GroupValue,
@@ -17,7 +18,6 @@ from offsetmgr.records.base import (
     OffsetKey,
     OffsetValue,
     PartitionCommit,
-    Record,
     UnknownKey,
 )
 
@@ -32,7 +32,7 @@ class PlainFormat:
         partitions: Sequence[PartitionCommit],
         commit_timestamp: int,
         expire_timestamp: int | None,
-    ) -> list[Record]:
+    ) -> list[EncodedRecord]:
         prefix = self.offset_prefix(group, topic)
         expire = "-" if expire_timestamp is None else str(expire_timestamp)
         return [
@@ -87,7 +87,7 @@ class PlainFormat:
     def encode_group_key(self, group: str) -> bytes:
         return f"g|{group}".encode()
 
-    def encode_group(self, group: str, value: GroupValue) -> Record:
+    def encode_group(self, group: str, value: GroupValue) -> EncodedRecord:
         return self.encode_group_key(group), b"%d" % value.last_active
 
     def decode_group(self, value: bytes) -> GroupValue:

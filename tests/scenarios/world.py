@@ -15,7 +15,7 @@ from offsetmgr.manager.log.base import (
     shard_group_of,
 )
 from offsetmgr.manager.log.memory import Failure, MemoryLog
-from offsetmgr.records.base import Record
+from offsetmgr.records.base import EncodedRecord
 
 TIMEOUT = 30.0
 
@@ -86,7 +86,7 @@ class FatefulWriter:
     def claim(self, timeout: float) -> None:
         self._inner.claim(timeout)
 
-    def append(self, batches: Mapping[int, Sequence[Record]], timeout: float) -> Mapping[int, int]:
+    def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout: float) -> Mapping[int, int]:
         fate, self._world.fate = self._world.fate, Fate.WRITTEN
         if fate is Fate.NOT_WRITTEN:
             raise AppendRejected("append", fate.value)

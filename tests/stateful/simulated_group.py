@@ -259,12 +259,12 @@ class Process:
                 events,
                 protocol_type=PROTOCOL_TYPE,
                 protocol=PROTOCOL,
-                session=SESSION,
-                rebalance=REBALANCE,
+                session_timeout_s=SESSION,
+                rebalance_timeout_s=REBALANCE,
                 clock=self.clock,
             ),
-            session=SESSION,
-            rebalance=REBALANCE,
+            session_timeout_s=SESSION,
+            rebalance_timeout_s=REBALANCE,
             clock=self.clock,
         )
         self.do(lambda: self.ownership.start(self))

@@ -15,7 +15,7 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.migration import journaled_writer
 from offsetmgr.migration.apply import apply
-from offsetmgr.migration.journal import Journal, JournalError, Record, journal_path
+from offsetmgr.migration.journal import Journal, JournalError, JournalRecord, journal_path
 from offsetmgr.migration.journaled_writer import Executor, Report
 from offsetmgr.migration.plan import AheadPolicy, PlanOptions
 from offsetmgr.migration.plan_file import PlanFile, write_plan
@@ -49,7 +49,7 @@ class DyingJournal(Journal):
     after = False
 
     def append(self, records):
-        records: list[Record] = list(records)
+        records: list[JournalRecord] = list(records)
         if records and self.left is not None:
             self.left -= 1
             if self.left < 0:

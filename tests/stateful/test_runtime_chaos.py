@@ -27,7 +27,7 @@ PARTITIONS, GROUPS, CLIENTS = 16, 40, 8
 EVENTS = 4000 if os.environ.get("OFFSETMGR_SOAK") else 300
 SEEDS = range(40) if os.environ.get("OFFSETMGR_SOAK") else range(3)
 CONFIG = ManagerConfig(
-    commit_timeout=2.0, retry_pause=0.002, max_retry_pause=0.01, standby_poll=0.002, lag_interval=0.02,
+    commit_timeout_s=2.0, retry_pause_s=0.002, max_retry_pause_s=0.01, standby_poll_s=0.002, lag_interval_s=0.02,
     max_transaction_records=40,
 )  # fmt: skip
 
@@ -169,7 +169,7 @@ async def _at_rest(cluster: Cluster) -> None:
 
 
 async def _nothing_is_lost(cluster: Cluster) -> None:
-    fresh = ManagerRuntime(cluster.log, AvroRecordFormat(), Lease(), ManagerConfig(standby=False, retry_pause=0.01))
+    fresh = ManagerRuntime(cluster.log, AvroRecordFormat(), Lease(), ManagerConfig(standby=False, retry_pause_s=0.01))
     await fresh.start()
     for shard_group in range(8):
         fresh.on_assigned(shard_group)

@@ -44,7 +44,7 @@ async def running(store: Any, **options: Any) -> AsyncIterator[StoreBackend]:
     try:
         yield backend
     finally:
-        await backend.close(grace=0.2)
+        await backend.close(grace_s=0.2)
 
 
 def commit(group: str, offset: int, *partitions: TopicPartition, metadata: str = "", **more: Any) -> CommitRequest:

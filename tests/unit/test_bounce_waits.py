@@ -16,7 +16,7 @@ from offsetmgr.migration.bounce import bounce
 from offsetmgr.migration.bounce_plan import BounceOutcome, BounceSpec
 from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, RegistryView
-from offsetmgr.migration.group_snapshot import Observation, PartitionOwner, RegisteredMember
+from offsetmgr.migration.observation import Observation, PartitionOwner, RegisteredMember
 from offsetmgr.migration.precheck import find_start
 from offsetmgr.migration.restart_command import CommandResult
 

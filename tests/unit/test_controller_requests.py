@@ -82,9 +82,9 @@ def test_an_election_of_a_replica_that_is_dead_or_behind_is_refused_since_the_co
 
     dead, behind, missing = election.plan_election(state, [P0, P1, P2])
 
-    assert str(dead.refused) == "partition orders-0: its preferred leader, broker 3, is not alive"
-    assert str(behind.refused) == "partition orders-1: its preferred leader, broker 2, is not in sync (in sync: 1)"
-    assert isinstance(missing.refused, UnknownTopicOrPartition)
+    assert str(dead.rejected) == "partition orders-0: its preferred leader, broker 3, is not alive"
+    assert str(behind.rejected) == "partition orders-1: its preferred leader, broker 2, is not in sync (in sync: 1)"
+    assert isinstance(missing.rejected, UnknownTopicOrPartition)
 
 
 def test_an_election_waits_for_the_one_under_way_and_for_a_controller() -> None:
@@ -132,7 +132,7 @@ def test_a_reassignment_says_which_brokers_come_and_go() -> None:
     move, same, order = reassignment.plan_reassignment(state, {P0: (1, 2), P1: (1, 2), P2: (0, 2)})
 
     assert (move.before, move.after, move.adding, move.removing) == ((0, 1), (1, 2), (2,), (0,))
-    assert (same.changes, same.refused) == (False, None)
+    assert (same.changes, same.rejected) == (False, None)
     assert (order.changes, order.adding, order.removing) == (True, (), ())
 
 
@@ -152,14 +152,14 @@ def test_a_reassignment_that_would_never_end_is_refused(
 ) -> None:
     (step,) = reassignment.plan_reassignment(cluster(partition(0, 1), **changes), {P0: replicas})
 
-    assert isinstance(step.refused, ControllerRequestRefused)
-    assert step.refused.why == why
+    assert isinstance(step.rejected, ControllerRequestRefused)
+    assert step.rejected.why == why
 
 
 def test_another_number_of_replicas_needs_its_flag() -> None:
     (step,) = reassignment.plan_reassignment(cluster(partition(0, 1)), {P0: (1,)}, allow_replication_change=True)
 
-    assert (step.refused, step.removing) == (None, (0,))
+    assert (step.rejected, step.removing) == (None, (0,))
 
 
 def test_partitions_that_do_not_exist_or_move_already_are_refused_and_a_second_request_too() -> None:
@@ -169,13 +169,13 @@ def test_partitions_that_do_not_exist_or_move_already_are_refused_and_a_second_r
         state, {P0: (1, 2, 0), P1: (1, 2), TopicPartition("other", 0): (1,)}
     )
 
-    assert moving.refused is not None and moving.refused.why == "it is already being reassigned"
-    assert str(missing.refused) == "partition orders-1: topic orders has no partition 1"
-    assert isinstance(elsewhere.refused, UnknownTopicOrPartition)
+    assert moving.rejected is not None and moving.rejected.why == "it is already being reassigned"
+    assert str(missing.rejected) == "partition orders-1: topic orders has no partition 1"
+    assert isinstance(elsewhere.rejected, UnknownTopicOrPartition)
     with pytest.raises(ControllerRequestRefused, match="reassign_partitions holds 1 partition") as under_way:
         reassignment.plan_reassignment(cluster(partition(0, 1), reassignment=frozenset({P0})), {P0: (1, 2)})
     cancelled = "--reassignment-json-file FILE --cancel --preserve-throttles"
-    assert cancelled in under_way.value.hint and cancelled in moving.refused.hint
+    assert cancelled in under_way.value.hint and cancelled in moving.rejected.hint
     with pytest.raises(UsageError, match="no partition is named"):
         reassignment.plan_reassignment(state, {})
 
@@ -185,7 +185,7 @@ def test_a_topic_that_cannot_be_read_refuses_its_partitions_with_that_error() ->
 
     (step,) = reassignment.plan_reassignment(cluster(topics={"orders": broken}), {P0: (1, 2)})
 
-    assert step.refused is broken
+    assert step.rejected is broken
 
 
 def test_a_reassignment_waits_for_what_is_not_in_sync_and_ends_when_nothing_moves() -> None:
@@ -248,7 +248,7 @@ def test_a_broken_file_is_named_with_what_is_wrong(text: str, why: str) -> None:
 def test_a_request_that_no_node_can_hold_is_refused() -> None:
     many = {TopicPartition("orders", n): (1, 2, 3) for n in range(20_000)}
 
-    with pytest.raises(UsageError, match="it takes 1,108,918 bytes"):
+    with pytest.raises(UsageError, match="has 1,108,918 bytes"):
         reassignment.encode_reassignment(many)
 
 
@@ -275,9 +275,9 @@ def test_deletions_that_the_controller_would_drop_are_refused() -> None:
     (offsets,) = deletion.plan_deletion(internal, ["__consumer_offsets"], enabled=None)
     (missing,) = deletion.plan_deletion(under_way, ["other"], enabled=None)
 
-    assert again.refused is not None and "/admin/delete_topics/orders exists" in again.refused.why
-    assert offsets.refused is not None and offsets.refused.why == "brokers do not work without it"
-    assert isinstance(missing.refused, UnknownTopicOrPartition)
+    assert again.rejected is not None and "/admin/delete_topics/orders exists" in again.rejected.why
+    assert offsets.rejected is not None and offsets.rejected.why == "brokers do not work without it"
+    assert isinstance(missing.rejected, UnknownTopicOrPartition)
 
 
 def test_a_deletion_is_done_when_the_topic_is_gone_or_recreated() -> None:

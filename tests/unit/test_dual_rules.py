@@ -1,4 +1,8 @@
-"""Rule 7, case by case: primary first, secondary only for what the primary took, the larger of both is read."""
+"""The data rule "dual commit: Kafka first", case by case.
+
+The primary is written first, and the secondary only for partitions that the primary accepted. A fetch returns the
+larger offset of both.
+"""
 
 from __future__ import annotations
 

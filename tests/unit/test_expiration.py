@@ -29,7 +29,7 @@ def test_a_pass_is_walked_while_groups_come_and_go() -> None:
 
 
 def test_passes_are_spread_over_the_interval() -> None:
-    schedule = ExpirationSchedule(partitions=4, interval=600.0)
+    schedule = ExpirationSchedule(partitions=4, interval_s=600.0)
     for partition in range(4):
         schedule.start(partition, now=1000.0)
 
@@ -42,7 +42,7 @@ def test_passes_are_spread_over_the_interval() -> None:
 
 
 def test_what_is_not_served_has_no_pass() -> None:
-    schedule = ExpirationSchedule(partitions=2, interval=600.0)
+    schedule = ExpirationSchedule(partitions=2, interval_s=600.0)
     schedule.start(0, now=0.0)
     schedule.stop(0)
     schedule.stop(1)

@@ -18,10 +18,10 @@ from offsetmgr.core.errors import (
     UsageError,
 )
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus
+from offsetmgr.core.offset_store import Change, ChangeOutcome, CommitErrors, EditStatus
 from offsetmgr.kafka.client.background_loop import EventLoopThread, batches, run_batches
 from offsetmgr.kafka.protocol.requests import FetchedGroup
-from offsetmgr.stores.conditional_edit import Outcomes, decide, execute
+from offsetmgr.stores.conditional_edit import decide, execute
 
 A, B, C = (TopicPartition("t", p) for p in range(3))
 
@@ -90,7 +90,7 @@ def test_a_partition_that_could_not_be_read_is_never_written() -> None:
 def carried_out(
     changes: Mapping[TopicPartition, Change], found: FetchedGroup, write: object, erase: object
 ) -> dict[TopicPartition, ChangeOutcome]:
-    async def answer(with_: object, partitions: Sequence[TopicPartition]) -> Outcomes:
+    async def answer(with_: object, partitions: Sequence[TopicPartition]) -> CommitErrors:
         if isinstance(with_, Exception):
             raise with_
         return dict.fromkeys(partitions)

@@ -14,7 +14,7 @@ from offsetmgr.manager.log.memory import MemoryLog
 from offsetmgr.manager.protocol_values import CommitRequest
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
 from offsetmgr.records.avro import AvroRecordFormat
-from offsetmgr.records.base import Record
+from offsetmgr.records.base import EncodedRecord
 
 
 def test_a_rejection_increases_the_wait_at_once_and_each_other_transaction_decreases_it_a_little() -> None:
@@ -69,7 +69,7 @@ class RestingLog(MemoryLog):
                 assert not log.appends or log.awake.wait(60)
                 return 0.0
 
-            def append(self, batches: Mapping[int, Sequence[Record]], timeout: float) -> Mapping[int, int]:
+            def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout: float) -> Mapping[int, int]:
                 log.appends.append(sum(map(len, batches.values())))
                 return inner.append(batches, timeout)
 

@@ -105,7 +105,7 @@ def test_verify_tells_what_is_sound_and_what_a_broker_would_do(log_dir, offsetmg
         "state": "invalid entry",
         "sound": len(SOUND),
         "broker": "cut",
-        "doubts": 0,
+        "suspicious_entries": 0,
         "why": f"position {len(SOUND)}: an entry cannot have 0 bytes",
     }
     assert done.err == "2 segments, 1 not sound\n"
@@ -135,7 +135,7 @@ def test_offsets_in_doubt_are_a_difference(log, offsetmgr) -> None:
     done = offsetmgr("log", "verify", log, "--format", "json")
 
     (row,) = done.rows
-    assert (done.code, row["state"], row["broker"], row["doubts"], row["sound"]) == (
+    assert (done.code, row["state"], row["broker"], row["suspicious_entries"], row["sound"]) == (
         1,
         "in doubt",
         "kept",

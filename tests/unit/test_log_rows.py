@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.records.avro import AvroRecordFormat
-from offsetmgr.records.base import GroupValue, Record
+from offsetmgr.records.base import EncodedRecord, GroupValue
 from offsetmgr.records.kafka import KafkaRecordFormat
 from offsetmgr.spark.log_rows import RowDecoder
 from offsetmgr.spark.log_source import Range, split_ranges
@@ -31,7 +31,7 @@ def told(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_both_formats_in_one_batch() -> None:
-    records: list[Record] = [
+    records: list[EncodedRecord] = [
         *KAFKA.encode_commit("g", "orders", [(0, 42, 3, "by hand"), (1, 43, -1, "")], NOW, None),
         *KAFKA.encode_commit("g", "orders", [(2, 44, -1, "")], NOW, NOW + 1),
         *AVRO.encode_commit("ü", "orders", [(0, 45, -1, "")], NOW, None),

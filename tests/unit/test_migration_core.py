@@ -311,7 +311,7 @@ def test_a_rename_never_mixes_with_a_group_that_is_there_already(migration):
     commit(migration.source, "a", 80)
     commit(migration.target, "b", 50, 90)
     migration.options = PlanOptions(rename={"a": "b"})
-    assert "exists, and a rename would mix the two" in next(iter(migration.plan().groups())).error
+    assert "exists, and a rename would mix the offsets of both" in next(iter(migration.plan().groups())).error
     migration.path.unlink()
     migration.options = PlanOptions(rename={"a": "b"}, onto_existing=True)
     assert next(iter(migration.plan().groups())).error == ""
@@ -568,7 +568,7 @@ def test_each_partition_is_asked_for_once_however_many_groups_hold_it(migration)
 def test_a_plan_is_not_applied_by_the_logs_of_another_cluster(migration):
     commit(migration.source, "g", 5)
     migration.plan(OneLog(LogRange(0, 1000)))
-    with pytest.raises(PlanError, match="checked against one-log, this is another"):
+    with pytest.raises(PlanError, match="checked against the logs of one-log, this is another"):
         migration.apply(logs=OneLog(LogRange(0, 1000), id="another"))
 
 

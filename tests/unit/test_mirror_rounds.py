@@ -179,7 +179,7 @@ def test_a_group_found_later_never_gets_the_name_of_another_ones_target():
     mirror.report, mirror.stop = steps, stop.is_set
     mirror.run()
     assert held(target, "new") == {0: 5}
-    assert mirror.groups["new"].state is MirrorState.REFUSED
+    assert mirror.groups["new"].state is MirrorState.REJECTED
     assert "group old is mirrored to new already" in mirror.groups["new"].detail
 
 

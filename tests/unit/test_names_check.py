@@ -17,7 +17,41 @@ def found(**sources: str) -> list[str]:
 
 def test_a_public_class_name_in_two_modules_is_found_and_a_private_one_is_not():
     (line,) = found(one="class Batch: pass\nclass _Part: pass", two="class Batch: pass\nclass _Part: pass")
-    assert line == "Batch: one class name in 2 modules: offsetmgr/one.py, offsetmgr/two.py"
+    assert line == "Batch: one name of a class or type in 2 modules: offsetmgr/one.py, offsetmgr/two.py"
+
+
+@pytest.mark.parametrize(
+    "alias",
+    [
+        "Batch: TypeAlias = Any",
+        "Batch = Callable[[str], None]",
+        "Batch = tuple[int, str]",
+        "Batch = Start | End",
+        'Batch = NewType("Batch", int)',
+        'Batch = Annotated[str, typer.Option("--batch")]',
+    ],
+)
+def test_a_public_type_alias_counts_as_a_class(alias: str):
+    (line,) = found(one="class Batch: pass", two=alias)
+    assert line == "Batch: one name of a class or type in 2 modules: offsetmgr/one.py, offsetmgr/two.py"
+    (line,) = found(one=alias, two=alias)
+    assert line.startswith("Batch: one name of a class or type in 2 modules")
+
+
+@pytest.mark.parametrize("line", ["_Batch = tuple[int, str]", 'Item = TypeVar("Item")', "T = 1", "BATCH = 500"])
+def test_private_aliases_type_variables_and_constants_may_have_one_name(line: str):
+    assert found(one=line, two=line) == []
+
+
+def test_an_alias_inside_a_function_is_none():
+    source = "def work():\n    Batch = tuple[int, str]\n    return Batch"
+    assert found(one=source, two=source) == []
+
+
+def test_a_participle_is_no_name_of_a_type_alias():
+    assert found(one="Waiting = Callable[[], None]") == [
+        "offsetmgr/one.py:1: Waiting: a participle or gerund as the name of a type"
+    ]
 
 
 @pytest.mark.parametrize("name", ["Reading", "Followed", "_Standing"])

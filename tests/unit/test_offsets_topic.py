@@ -154,4 +154,4 @@ def test_batches_stay_below_the_topics_limit(limit: int, batch: int) -> None:
 @pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state"])
 def test_a_topic_of_the_brokers_is_refused_before_anybody_is_asked(topic: str) -> None:
     with pytest.raises(UnsuitableTopic, match="internal topic of the brokers"):
-        ensure_topic("127.0.0.1:1", {}, topic, timeout=1)
+        ensure_topic("127.0.0.1:1", {}, topic, timeout_s=1)

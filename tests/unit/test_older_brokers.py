@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
-from kio.schema.errors import ErrorCode
+from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.offset_fetch.v8.response import (
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartitions,
@@ -18,6 +18,7 @@ from kio.schema.offset_fetch.v8.response import (
 from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i64
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import AuthenticationFailed, ServerError, UnsupportedOperation
 from offsetmgr.core.model import KEEPS_ACTIVE_OFFSETS, TopicPartition, deletion_mark
 from offsetmgr.kafka.client.connection import BrokerConnection, _is_metadata_0
@@ -92,7 +93,11 @@ def test_a_commit_for_a_missing_partition_is_rejected_if_the_broker_would_accept
     topics = [{"name": "orders", "partitions": parts}, {"name": "missing", "partitions": parts[:1]}]
     found = broker.ask(8, 7, {**commit, "topics": topics})
     codes = {(t["name"], p["partition_index"]): p["error_code"] for t in found["topics"] for p in t["partitions"]}
-    assert codes == {("orders", 0): 0, ("orders", 1): 3, ("missing", 0): 3}
+    assert codes == {
+        ("orders", 0): 0,
+        ("orders", 1): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ("missing", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
     (named,) = decode_request(8, 3, broker.sent[-1].body, 0)["topics"]
     assert [part["partition_index"] for part in named["partitions"]] == [0]
 
@@ -160,8 +165,8 @@ def test_all_offsets_of_a_group_are_requested_as_each_release_expects(
 @pytest.mark.parametrize(
     ("fetched", "codes", "error", "topics"),
     [
-        ([{"topics": []}], [14], 14, 0),
-        ([{"topics": []}, {"topics": []}], [0, 16], 16, 0),
+        ([{"topics": []}], [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS], ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 0),
+        ([{"topics": []}, {"topics": []}], [0, ErrorCode.NOT_COORDINATOR], ErrorCode.NOT_COORDINATOR, 0),
         ([{"topics": []}, HELD], [0], 0, 1),
         ([{"topics": []}, {"topics": []}], [0, 0], 0, 0),
     ],
@@ -175,7 +180,12 @@ def test_before_0_10_2_an_empty_answer_counts_only_from_a_coordinator_that_has_l
 
 
 @pytest.mark.parametrize(
-    ("existing", "error"), [(["orders", "__consumer_offsets"], 14), ([], 14), (["__consumer_offsets"], 0)]
+    ("existing", "error"),
+    [
+        (["orders", "__consumer_offsets"], ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        ([], ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (["__consumer_offsets"], 0),
+    ],
 )
 def test_082_returns_unknown_topic_for_uncommitted_and_for_not_yet_known_partitions(
     existing: list[str], error: int
@@ -185,7 +195,12 @@ def test_082_returns_unknown_topic_for_uncommitted_and_for_not_yet_known_partiti
             return encode_response(
                 3, 0, {"brokers": [], "topics": [{**orders(1)["topics"][0], "name": n} for n in existing]}
             )
-        part = {"partition_index": 0, "committed_offset": -1, "metadata": "", "error_code": 3}
+        part = {
+            "partition_index": 0,
+            "committed_offset": -1,
+            "metadata": "",
+            "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        }
         return encode_response(9, 1, {"topics": [{"name": "orders", "partitions": [part]}]})
 
     asked = {"group_id": "g", "topics": [{"name": "orders", "partition_indexes": [0]}]}
@@ -232,12 +247,17 @@ def test_all_offsets_of_a_group_are_never_requested_from_082() -> None:
 
 def test_a_group_error_that_an_old_broker_returns_for_partitions_is_the_groups() -> None:
     def answer(request: EncodedRequest) -> bytes:
-        part = {"partition_index": 0, "committed_offset": -1, "metadata": "", "error_code": 14}
+        part = {
+            "partition_index": 0,
+            "committed_offset": -1,
+            "metadata": "",
+            "error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        }
         return encode_response(9, 1, {"topics": [{"name": "orders", "partitions": [part]}]})
 
     asked = {"group_id": "g", "topics": [{"name": "orders", "partition_indexes": [0]}]}
     (found,) = Broker(KAFKA_0_9, answer).ask(9, 8, {"groups": [asked], "require_stable": True})["groups"]
-    assert (found["error_code"], found["topics"]) == (14, [])
+    assert (found["error_code"], found["topics"]) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [])
 
 
 def test_a_missing_topic_is_not_named_to_brokers_that_would_create_it() -> None:
@@ -249,7 +269,10 @@ def test_a_missing_topic_is_not_named_to_brokers_that_would_create_it() -> None:
     wanted = {"topics": [{"name": "there"}, {"name": "missing"}], "allow_auto_topic_creation": False}
     found = broker.ask(3, 8, wanted)
     assert decode_request(3, 2, broker.sent[0].body, 0)["topics"] is None
-    assert [(topic["name"], topic["error_code"]) for topic in found["topics"]] == [("there", 0), ("missing", 3)]
+    assert [(topic["name"], topic["error_code"]) for topic in found["topics"]] == [
+        ("there", 0),
+        ("missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
 
 
 def large(version: int, topics: int = 1_000, partitions: int = 300) -> bytes:
@@ -347,7 +370,7 @@ def test_the_fallback_names_a_release_before_apiversions(text: str, known: Versi
 
 def test_metadata_responses_of_versions_0_and_1_are_distinguished() -> None:
     nodes = {"node_id": 1, "host": "h", "port": 9092}
-    topic = {"error_code": 17, "name": "?", "partitions": []}
+    topic = {"error_code": ErrorCode.INVALID_TOPIC_EXCEPTION, "name": "?", "partitions": []}
     old = encode_response(3, 0, {"brokers": [nodes], "topics": [topic]})
     new = encode_response(3, 1, {"brokers": [nodes], "controller_id": 1, "topics": [topic]})
     assert _is_metadata_0(bytes(4) + old)
@@ -481,12 +504,12 @@ def test_an_offset_is_deleted_only_if_the_mark_names_it() -> None:
             partition_index=i32(number),
             committed_offset=i64(offset),
             metadata=deletion_mark(7),
-            error_code=ErrorCode.none,
+            error_code=KioErrorCode.none,
         )
         for number, offset in enumerate((7, 9))
     )
     topic = OffsetFetchResponseTopics(name=TopicName("orders"), partitions=parts)
-    group = OffsetFetchResponseGroup(group_id=GroupId("g"), topics=(topic,), error_code=ErrorCode.none)
+    group = OffsetFetchResponseGroup(group_id=GroupId("g"), topics=(topic,), error_code=KioErrorCode.none)
     found = parse_offset_fetch(group)
     assert isinstance(found, FetchedGroup)
     assert {tp: committed.offset for tp, committed in found.offsets.items()} == {TopicPartition("orders", 1): 9}

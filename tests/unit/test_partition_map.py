@@ -397,11 +397,11 @@ class TestThePlan:
         read = PlanFile(tmp_path / "plan.json")
 
         assert read.header.partition_map == map_.origin
-        assert read.header.version == 2
+        assert read.header.version == 4
         (found,) = read.groups()
         assert found.steps == steps
         document = json.loads((tmp_path / "plan.json").read_text())
-        assert document["offsetmgr_plan"] == 2
+        assert document["offsetmgr_plan"] == 4
         assert document["header"]["partition_map"] == {"sha256": map_.origin.sha256, "confirmed_by": "anna"}
         assert document["groups"][0]["topics"]["t"] == [
             {"p": "1-1", "action": "refuse-byte-position", "source": 9, "note": "why"},
@@ -525,4 +525,6 @@ class TestBetweenStoresOfKafka07:
         (group,) = Planner(source, Old("there"), PlanOptions(), SystemClock()).plan(["g"])
 
         why = "memory:there keeps byte positions of Kafka 0.7, and this is an offset"
-        assert group.steps == (PlanStep(new(0), Action.REFUSE_NUMBERED, OffsetAndMetadata(5), None, None, why),)
+        assert group.steps == (
+            PlanStep(new(0), Action.REFUSE_UNSUPPORTED_TARGET, OffsetAndMetadata(5), None, None, why),
+        )

@@ -31,13 +31,13 @@ def test_a_range_ends_behind_the_last_record_of_its_period_and_the_next_begins_a
     found = scanned([100, 105, 112, 109, 113])
     assert found.range == OffsetRange(0, 4)
     assert found.scan == RangeScan(start=0, late_from=5, end=5, resume=2)
-    assert (found.taken, found.late, found.set_aside) == (3, 0, 0)
+    assert (found.in_period, found.late, found.set_aside) == (3, 0, 0)
 
 
 def test_one_record_that_is_dated_ahead_moves_no_edge() -> None:
     # Kafka's offset for time 110 would be 1, and hide the four records behind it.
     found = scanned([101, 170, 102, 103, 104, 105])
-    assert (found.range, found.taken, found.scan.resume) == (OffsetRange(0, 6), 5, 1)
+    assert (found.range, found.in_period, found.scan.resume) == (OffsetRange(0, 6), 5, 1)
 
 
 def test_a_scan_ends_behind_enough_later_records_in_a_row_and_what_comes_then_is_late() -> None:
@@ -45,14 +45,14 @@ def test_a_scan_ends_behind_enough_later_records_in_a_row_and_what_comes_then_is
     first = scanned(times)
     assert (first.scan.end, first.range, first.scan.resume) == (5, OffsetRange(0, 1), 1)
     second = scanned(times, number=1, bounds=Bounds(first.scan.resume, len(times), first.scan.end))
-    assert (second.range, second.taken, second.late) == (OffsetRange(1, 7), 5, 1)
+    assert (second.range, second.in_period, second.late) == (OffsetRange(1, 7), 5, 1)
 
 
 def test_what_is_dated_beyond_the_horizon_is_set_aside_once_it_is_passed() -> None:
     found = scanned([FAR, 101, FAR, 112, FAR, 113])
-    assert (found.taken, found.set_aside, found.scan.resume, found.scan.end) == (1, 2, 3, 6)
+    assert (found.in_period, found.set_aside, found.scan.resume, found.scan.end) == (1, 2, 3, 6)
     rest = scanned([FAR, 101, FAR, 112, FAR, 113], number=1, bounds=Bounds(3, 6, 6))
-    assert (rest.taken, rest.set_aside, rest.scan.resume) == (2, 1, 6)
+    assert (rest.in_period, rest.set_aside, rest.scan.resume) == (2, 1, 6)
 
 
 def test_a_partition_without_records_has_an_empty_range() -> None:
@@ -70,7 +70,7 @@ def test_what_was_there_before_the_first_period_is_not_late() -> None:
 def test_nothing_is_looked_at_as_new_twice() -> None:
     # An earlier scan had set the three aside; now they are not that far ahead, and make the next one sure too soon.
     found = scanned([125, 126, 127, 112], number=1, bounds=Bounds(0, 4, 4))
-    assert (found.scan.end, found.taken) == (4, 1)
+    assert (found.scan.end, found.in_period) == (4, 1)
 
 
 TIMES = st.lists(st.one_of(st.integers(95, 155), st.just(FAR)), max_size=40)
@@ -93,7 +93,7 @@ def test_every_record_is_accounted_for_once(
         rows = [o for o in range(found.range.first, found.range.end) if times[o] in period]
         late = [o for o in range(scan.late_from, scan.end) if times[o] < period.start_ms]
         aside = [o for o in range(scan.start, scan.resume) if times[o] >= period.end_ms]
-        assert (len(rows), len(late), len(aside)) == (found.taken, found.late, found.set_aside)
+        assert (len(rows), len(late), len(aside)) == (found.in_period, found.late, found.set_aside)
         assert all(times[o] == FAR for o in aside)
         seen.update(rows + late + aside)
         bounds = Bounds(scan.resume, ends[min(number + 1, 5)], scan.end)

@@ -43,7 +43,7 @@ def test_a_client_that_waits_only_a_little_for_a_server_that_does_not_answer_is_
     # Given calls that may take an hour, so that only the start's own timeout can end them before the test's does
     member = PeriodCoordinator(silent, "/root", "m", HOURLY, lambda: A, config=PATIENT)
     with pytest.raises(TimedOut, match=f"ZooKeeper at {silent} does not respond, after 0.2 s"):
-        member.start(timeout=0.2)
+        member.start(timeout_s=0.2)
 
 
 def test_stop_returns_although_no_server_answers(silent: str) -> None:

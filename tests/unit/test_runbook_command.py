@@ -17,7 +17,7 @@ from offsetmgr.migration.bounce_checkpoint import (
     load,
     save,
 )
-from offsetmgr.migration.group_snapshot import Observation
+from offsetmgr.migration.observation import Observation
 from offsetmgr.migration.restart_command import CommandResult, check_template, fill_template, run_in_shell
 
 
@@ -110,7 +110,7 @@ def test_the_state_comes_back_as_it_was_saved(tmp_path: Path) -> None:
         ("{", JournalError, "Expecting"),
         ("[]", JournalError, "not the state of a rolling bounce"),
         ('{"format": "offsetmgr-bounce", "version": 9}', UnknownVersion, "version 9"),
-        ('{"format": "offsetmgr-bounce", "version": 1}', JournalError, "damaged"),
+        ('{"format": "offsetmgr-bounce", "version": 2}', JournalError, "damaged"),
     ],
 )
 def test_a_broken_state_file_is_named(tmp_path: Path, text: str, error: type[Exception], why: str) -> None:

@@ -10,17 +10,17 @@ from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.core.errors import CoordinatorNotAvailable, GateRefused
 from offsetmgr.core.model import ABSENT, Committed, LogRange, TopicPartition
 from offsetmgr.migration.evidence import Confidence, EvidenceThresholds
-from offsetmgr.migration.group_snapshot import (
+from offsetmgr.migration.observation import (
     Observation,
+    OffsetReadResult,
     PartitionOwner,
-    Reading,
     RegisteredMember,
     from_json,
     to_json,
 )
 from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.migration.phase_inference import PhaseReport, assess_phase, infer_phase
-from offsetmgr.migration.precheck import refuse_offset_jump
+from offsetmgr.migration.precheck import reject_offset_jump
 
 ZOOKEEPER, DUAL, KAFKA = CommitMode.ZOOKEEPER, CommitMode.DUAL, CommitMode.KAFKA
 START_MS = 1_700_000_000_000
@@ -29,11 +29,11 @@ NEW = RegisteredMember("g_h1-1700000000001-bbbbbbbb", "h1", START_MS + 100, czxi
 OTHER = RegisteredMember("g_h2-1700000000002-cccccccc", "h2", START_MS + 200, czxid=60, session=3, topics=("t",))
 CONFIGURED = RegisteredMember("g_reader-1", None, START_MS - 5000, czxid=1, session=1, topics=("t",))
 
-Offsets = Mapping[int, Reading | tuple[int, int] | int | None]
+Offsets = Mapping[int, OffsetReadResult | tuple[int, int] | int | None]
 """Partition -> (offset, version), offset, an error, or None for absent."""
 
 
-def reading(found: Reading | tuple[int, int] | int | None) -> Reading:
+def reading(found: OffsetReadResult | tuple[int, int] | int | None) -> OffsetReadResult:
     if found is None:
         return ABSENT
     if isinstance(found, int):
@@ -474,20 +474,20 @@ def test_a_stale_kafka_offset_ahead_of_a_zookeeper_group_refuses_the_change_to_d
     # A dual member would read the larger, 500, and never consume 300 to 499.
     watch = GroupHistory([look(0, zookeeper={0: (300, 1), 1: (9, 1)}, kafka={0: 500, 1: 9}, ends={0: 900, 1: 9})])
     with pytest.raises(GateRefused, match=r"would never be consumed \(t-0: ZooKeeper 300, Kafka 500\)"):
-        refuse_offset_jump(CommitModeChange(ZOOKEEPER, DUAL), watch)
+        reject_offset_jump(CommitModeChange(ZOOKEEPER, DUAL), watch)
 
 
 def test_a_zookeeper_offset_ahead_of_a_kafka_group_refuses_the_change_to_dual() -> None:
     watch = GroupHistory([look(0, zookeeper={0: (500, 1)}, kafka={0: 300}, ends={0: 900})])
     with pytest.raises(GateRefused, match=r"ZooKeeper is ahead of Kafka"):
-        refuse_offset_jump(CommitModeChange(KAFKA, DUAL), watch)
+        reject_offset_jump(CommitModeChange(KAFKA, DUAL), watch)
 
 
 def test_the_store_in_use_being_ahead_is_what_every_change_to_dual_looks_like() -> None:
-    refuse_offset_jump(
+    reject_offset_jump(
         CommitModeChange(ZOOKEEPER, DUAL), GroupHistory([look(0, zookeeper={0: (5, 1)}, kafka={0: None}, ends={0: 9})])
     )
-    refuse_offset_jump(
+    reject_offset_jump(
         CommitModeChange(KAFKA, DUAL), GroupHistory([look(0, zookeeper={0: (5, 1)}, kafka={0: 7}, ends={0: 9})])
     )
 
@@ -495,7 +495,7 @@ def test_the_store_in_use_being_ahead_is_what_every_change_to_dual_looks_like() 
 def test_a_member_that_is_dual_already_may_be_between_its_two_writes() -> None:
     # Resumed by hand, without the state file: Kafka is written first, so it is ahead for a moment.
     looks = one([(10, 1), (14, 2), (14, 2)], [10, 14, 18])
-    refuse_offset_jump(CommitModeChange(ZOOKEEPER, DUAL), GroupHistory(looks))
+    reject_offset_jump(CommitModeChange(ZOOKEEPER, DUAL), GroupHistory(looks))
 
 
 def test_the_gate_out_of_dual_takes_members_that_are_there_already_and_no_others() -> None:

@@ -42,7 +42,7 @@ def test_an_append_that_failed_for_certain_leaves_memory_as_it_was_and_the_next_
 
 def test_a_commit_is_answered_when_its_time_is_up_counted_from_the_call() -> None:
     log = MemoryLog(PARTITIONS)
-    config = ManagerConfig(commit_timeout=2.0, retry_pause=0.01, standby=False)
+    config = ManagerConfig(commit_timeout_s=2.0, retry_pause_s=0.01, standby=False)
 
     async def work() -> None:
         async with manager(log, config=config) as runtime:
@@ -136,7 +136,7 @@ def test_while_an_outcome_is_unknown_fetches_get_what_was_acknowledged_and_commi
 
 def test_after_an_unknown_outcome_nothing_is_claimed_without_a_lease() -> None:
     log, lease = MemoryLog(PARTITIONS), Lease()
-    config = ManagerConfig(commit_timeout=1.0, standby=False)
+    config = ManagerConfig(commit_timeout_s=1.0, standby=False)
 
     async def work() -> None:
         async with manager(log, lease, config) as runtime:

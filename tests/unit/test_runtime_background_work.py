@@ -37,7 +37,7 @@ def test_a_request_for_members_without_an_answer_does_not_stop_the_housekeeping(
         return {}
 
     config = replace(
-        QUICK, limits=ShardLimits(retention_ms=1), expiry_interval=0.05, members=members, commit_timeout=1.0
+        QUICK, limits=ShardLimits(retention_ms=1), expiry_interval_s=0.05, members=members, commit_timeout_s=1.0
     )
 
     async def work() -> None:
@@ -59,7 +59,7 @@ def test_offsets_expire_but_not_those_of_groups_with_members() -> None:
 
     config = ManagerConfig(
         limits=ShardLimits(retention_ms=0, max_activity_age_ms=HOUR_MS),
-        expiry_interval=0.2,
+        expiry_interval_s=0.2,
         standby=False,
         members=members,
     )
@@ -79,7 +79,7 @@ def test_offsets_expire_but_not_those_of_groups_with_members() -> None:
 @pytest.mark.parametrize("turns", range(6))
 def test_the_housekeeping_ends_though_an_answer_about_members_arrives_during_the_close(turns: int) -> None:
     """Turns of the loop between the two: in one of them the answer is there and nobody has taken it yet."""
-    config = ManagerConfig(limits=ShardLimits(retention_ms=0), expiry_interval=0.02, standby=False)
+    config = ManagerConfig(limits=ShardLimits(retention_ms=0), expiry_interval_s=0.02, standby=False)
 
     async def work() -> None:
         asked, answer = asyncio.Event(), asyncio.get_running_loop().create_future()

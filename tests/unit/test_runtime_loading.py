@@ -154,7 +154,7 @@ def test_a_shard_group_taken_while_its_standby_loads_waits_for_that_load() -> No
 def test_a_standby_that_was_away_for_too_long_reads_all_again() -> None:
     """The cleaner may have removed a tombstone that it never saw."""
     log = MemoryLog(PARTITIONS)
-    config = ManagerConfig(standby=True, standby_poll=0.01, lag_interval=0.02, max_standby_age=0.3)
+    config = ManagerConfig(standby=True, standby_poll_s=0.01, lag_interval_s=0.02, max_standby_age_s=0.3)
 
     async def work() -> None:
         async with manager(log) as owner:
@@ -176,7 +176,7 @@ def test_a_standby_that_was_away_for_too_long_reads_all_again() -> None:
 
 def test_a_shard_group_that_no_client_here_can_read_leaves_the_other_standbys_alone() -> None:
     log = MemoryLog(PARTITIONS)
-    config = ManagerConfig(standby=True, standby_poll=0.01, lag_interval=0.02)
+    config = ManagerConfig(standby=True, standby_poll_s=0.01, lag_interval_s=0.02)
 
     async def work() -> None:
         async with manager(log) as owner, manager(log, config=config, shard_groups=()) as standby:

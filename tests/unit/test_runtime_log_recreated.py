@@ -64,7 +64,7 @@ def test_a_shard_group_taken_again_after_its_log_was_recreated_has_nothing_of_th
 
 def test_a_shard_group_taken_at_once_after_its_log_was_recreated_has_nothing_of_the_old_one() -> None:
     log = MemoryLog(PARTITIONS)
-    config = ManagerConfig(standby_poll=0.01, lag_interval=60)
+    config = ManagerConfig(standby_poll_s=0.01, lag_interval_s=60)
 
     async def work() -> None:
         async with manager(log, config=config) as runtime:

@@ -79,9 +79,9 @@ def test_a_claim_that_came_too_late_is_followed_by_nothing() -> None:
         made = plain(shard_group)
         claim = made.claim
 
-        def late(timeout: float) -> None:
+        def late(timeout_s: float) -> None:
             lease.good = False
-            claim(timeout)
+            claim(timeout_s)
             claimed.set()
 
         made.claim = late  # type: ignore[method-assign]
@@ -150,7 +150,7 @@ def test_taken_while_it_is_given_up_it_is_served_again() -> None:
 
 def test_a_shard_group_that_cannot_be_claimed_says_why_and_is_tried_again() -> None:
     log = MemoryLog(PARTITIONS)
-    config = ManagerConfig(retry_pause=0.05, standby=False)
+    config = ManagerConfig(retry_pause_s=0.05, standby=False)
     again = threading.Event()
 
     class OnceAndAgain(Lease):
@@ -209,7 +209,7 @@ def test_closing_waits_for_commits_in_flight_and_rejects_new_ones() -> None:
 
 def test_closing_is_bounded_when_the_log_does_not_answer() -> None:
     log = MemoryLog(PARTITIONS)
-    config = ManagerConfig(commit_timeout=0.2, standby=False)
+    config = ManagerConfig(commit_timeout_s=0.2, standby=False)
 
     async def work() -> None:
         async with manager(log, config=config) as runtime:

@@ -21,13 +21,13 @@ from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.manager.protocol_values import FetchRequest
 from offsetmgr.manager.runtime.status_report import totals
 from offsetmgr.records.avro import AvroRecordFormat
-from offsetmgr.records.base import Record
+from offsetmgr.records.base import EncodedRecord
 
 SHARD = shard_for("loop", PARTITIONS)
 LOAD, FETCH = "a shard has records that this version cannot read", "committed offsets cannot be read"
 
 
-def offset(partition: int) -> Record:
+def offset(partition: int) -> EncodedRecord:
     [(key, value)] = AvroRecordFormat().encode_commit(
         "loop", "orders", [(partition, 5, -1, "")], 1_700_000_000_000, None
     )
@@ -39,7 +39,7 @@ def newer(data: bytes | None) -> bytes:
     return b"O\x01" + data[2:]
 
 
-def appended(log: MemoryLog, *records: Record) -> None:
+def appended(log: MemoryLog, *records: EncodedRecord) -> None:
     writer = log.writer(SHARD % 8)
     writer.claim(1)
     writer.append({SHARD: list(records)}, 1)
@@ -146,10 +146,10 @@ class DamagedLog(MemoryLog):
             followed.update(starts)
             follow(starts)
 
-        def polling(most: int, timeout: float) -> Sequence[LogRecord]:
+        def polling(most: int, timeout_s: float) -> Sequence[LogRecord]:
             if self.damaged and SHARD in followed:
                 raise CorruptRecords("offsets", SHARD, 1, "CRC32C")
-            return poll(most, timeout)
+            return poll(most, timeout_s)
 
         reader.load, reader.follow, reader.poll = loading, following, polling  # type: ignore[method-assign]
         return reader

@@ -77,7 +77,7 @@ def test_what_a_checksum_tells_is_cut_with_all_that_follows_it(tmp_path: Path) -
     found, heard = read(tmp_path)
 
     assert found == {"a": 4}, "a broker's recovery stops there as well"
-    assert "cut as a broker's recovery would" in heard.notes[0]
+    assert "truncated as by a broker's recovery" in heard.notes[0]
 
 
 @pytest.mark.parametrize("damage", ["checksum", "end"])
@@ -118,7 +118,7 @@ def test_of_replicas_the_one_that_goes_farthest_is_read_and_that_is_reported(tmp
     assert found == {"g": 6}, "the later leader's, though another is longer"
     used, *others = (tmp_path / name / "__consumer_offsets-0" for name in "bca")
     assert heard.notes == [
-        f"__consumer_offsets-0: of its replicas {used} (up to offset 2, leader epoch 2) is used, not "
+        f"__consumer_offsets-0: the replica {used} (up to offset 2, leader epoch 2) is used, not "
         f"{others[0]} (up to offset 9, leader epoch 1), {others[1]} (up to offset 2, leader epoch 1)"
     ]
 
@@ -133,7 +133,7 @@ def test_a_replica_goes_as_far_as_its_last_sound_entry_in_whatever_segment_that_
     found, heard = read(tmp_path / "a", tmp_path / "b")
 
     assert found == {"g": 13}
-    used = f"of its replicas {longer} (up to offset 4, leader epoch 0) is used, not {shorter} (up to offset 1, "
+    used = f"the replica {longer} (up to offset 4, leader epoch 0) is used, not {shorter} (up to offset 1, "
     assert used in heard.notes[0]
 
 
@@ -219,7 +219,7 @@ def test_a_damaged_checkpoint_hides_no_offset_and_is_reported_once(tmp_path: Pat
     assert found == {group_of(0, 2): 0, group_of(1, 2): 1}
     assert (heard.errors, len(heard.notes)) == ([], 1)
     assert heard.notes[0].startswith(str(tmp_path / "log-start-offset-checkpoint"))
-    assert heard.notes[0].endswith("logs are taken to begin with their first segment, as brokers do")
+    assert heard.notes[0].endswith("assuming that each log begins with its first segment, as brokers do")
 
 
 def test_a_directory_of_another_topic_that_cannot_be_read_stops_nothing(
@@ -246,7 +246,9 @@ def test_keys_of_unknown_versions_are_named_and_left_out(tmp_path: Path) -> None
     found, heard = read(tmp_path)
 
     assert found == {"g": 4}
-    assert heard.notes == ["__consumer_offsets-0: 1 keys are of version 99, which is not known; they are left out"]
+    assert heard.notes == [
+        "__consumer_offsets-0: 1 keys are of version 99, which is not a known key version; they are skipped"
+    ]
 
 
 def test_where_the_best_replica_is_damaged_the_next_is_read_and_the_failure_is_reported(tmp_path: Path) -> None:
@@ -275,9 +277,11 @@ def test_a_group_that_lies_in_two_partitions_is_taken_from_where_its_coordinator
 
     assert found == {moved: 5, left: 8}
     assert heard.notes == [
-        "offsetmgr takes 1 group from where a coordinator does not look, __consumer_offsets having 3 partitions: "
+        "offsetmgr uses 1 group from partitions that their coordinator does not read "
+        "(__consumer_offsets has 3 partitions): "
         f"{left}",
-        "offsetmgr found 1 group in another partition as well, from before their number was raised",
+        "offsetmgr ignores older offsets of 1 group in other partitions, from before the number of partitions was "
+        "raised",
     ]
 
 
@@ -292,7 +296,8 @@ def test_groups_that_lie_only_where_their_coordinator_does_not_look_are_given_an
 
     assert found == {name: n for n, name in enumerate(strange)}
     assert heard.notes == [
-        "offsetmgr takes 7 groups from where a coordinator does not look, __consumer_offsets having 2 partitions: "
+        "offsetmgr uses 7 groups from partitions that their coordinator does not read "
+        "(__consumer_offsets has 2 partitions): "
         f"{', '.join(sorted(strange)[:5])} and 2 more"
     ]
 
@@ -327,7 +332,7 @@ def test_a_transaction_without_its_marker_is_what_its_coordinator_had_decided(
 
     assert found == {"g": expected}
     open_ones = "offsetmgr leaves out 1 offset of 1 open transaction: whether they were committed is not known"
-    decided = "offsetmgr takes the end of 1 transaction from __transaction_state"
+    decided = "offsetmgr takes the outcome of 1 transaction from __transaction_state"
     assert heard.notes == [f"__consumer_offsets-0: {open_ones if status == 1 else decided}"]
 
 

@@ -546,7 +546,7 @@ def test_closing_lets_requests_under_way_end(backend: MemoryBackend) -> None:
         client, idle = WireClient(listening.port), WireClient(listening.port)
         client.send(COMMIT, 7, commit_message("g", {("t", 0): 1}))
         assert wait_until(lambda: any(c.busy for c in listening.service.connections))
-        closing = asyncio.run_coroutine_threadsafe(listening.service.close(grace=10), listening.loop)
+        closing = asyncio.run_coroutine_threadsafe(listening.service.close(grace_s=10), listening.loop)
         assert wait_until(lambda: refuses(listening.port))
         open_gate()
         assert commit_errors(read_response(COMMIT, 7, client.receive())) == {("t", 0): 0}

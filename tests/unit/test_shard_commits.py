@@ -9,6 +9,7 @@ import pytest
 from scenarios.plain_format import PlainFormat
 from shards import ABSENT, NOW, acknowledge, committed, committing, fetched, offsets
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse
 from offsetmgr.manager.shard import CoordinatorResult, Shard, ShardLimits
 from offsetmgr.records.base import OffsetKey, OffsetValue
@@ -62,7 +63,14 @@ class TestCommitting:
 
     @pytest.mark.parametrize(
         ("metadata", "error"),
-        [("a" * 4096, 0), ("a" * 4097, 12), ("é" * 4096, 0), ("é" * 4097, 12), ("😀" * 2048, 0), ("😀" * 2049, 12)],
+        [
+            ("a" * 4096, 0),
+            ("a" * 4097, ErrorCode.OFFSET_METADATA_TOO_LARGE),
+            ("é" * 4096, 0),
+            ("é" * 4097, ErrorCode.OFFSET_METADATA_TOO_LARGE),
+            ("😀" * 2048, 0),
+            ("😀" * 2049, ErrorCode.OFFSET_METADATA_TOO_LARGE),
+        ],
         ids=lambda value: f"{len(value)}-of-{value[0]}" if isinstance(value, str) else str(value),
     )
     def test_too_long_metadata_fails_its_partition_alone(self, shard: Shard, metadata: str, error: int) -> None:
@@ -77,14 +85,20 @@ class TestCommitting:
     def test_a_commit_of_which_nothing_is_left_has_nothing_to_wait_for(self, shard: Shard) -> None:
         prepared = shard.commit(CommitRequest("g", [("t", [(0, 1, -1, "a" * 5000)])]), NOW)
 
-        assert prepared.response.errors == {("t", 0): 12}
+        assert prepared.response.errors == {("t", 0): ErrorCode.OFFSET_METADATA_TOO_LARGE}
         assert not prepared.records
 
     def test_the_empty_group_takes_commits_from_no_client_s_member(self, shard: Shard) -> None:
         """As broker 3.9.1: ILLEGAL_GENERATION where the group is unknown, else UNKNOWN_MEMBER_ID."""
-        assert shard.commit(committing("", p0=1)._replace(generation=5, member_id="m"), NOW).response.error == 22
+        assert (
+            shard.commit(committing("", p0=1)._replace(generation=5, member_id="m"), NOW).response.error
+            == ErrorCode.ILLEGAL_GENERATION
+        )
         committed(shard, "", p0=1)
-        assert shard.commit(committing("", p0=2)._replace(generation=5, member_id="m"), NOW).response.error == 25
+        assert (
+            shard.commit(committing("", p0=2)._replace(generation=5, member_id="m"), NOW).response.error
+            == ErrorCode.UNKNOWN_MEMBER_ID
+        )
         acknowledge(shard, shard.commit(committing("", p0=3)._replace(member_id="m"), NOW))
         assert fetched(shard, "", 0)[0] == 3
 
@@ -101,7 +115,9 @@ class TestCommitting:
     def test_a_name_that_a_record_has_no_room_for(self) -> None:
         shard = Shard(0, KafkaRecordFormat(), ShardLimits())
 
-        assert shard.commit(committing("g" * 40_000, p0=1), NOW).response == CommitResponse(28)
+        assert shard.commit(committing("g" * 40_000, p0=1), NOW).response == CommitResponse(
+            ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        )
 
 
 class TestConditions:
@@ -130,14 +146,14 @@ class TestConditions:
         prepared = self.commit(shard, expected, 9)
         acknowledge(shard, prepared)
 
-        assert prepared.response == CommitResponse(0, {("t", 0): 55})
+        assert prepared.response == CommitResponse(0, {("t", 0): ErrorCode.OPERATION_NOT_ATTEMPTED})
         assert offsets(shard, "g") == {("t", 1): 77} | ({} if before is None else {("t", 0): before})
 
     def test_one_on_a_partition_with_a_commit_in_flight_cannot_be_told(self, shard: Shard) -> None:
         committed(shard, "g", p0=5)
         under_way = shard.commit(committing("g", p0=6), NOW)
 
-        assert self.commit(shard, 5, 9).response.errors == {("t", 0): 55}
+        assert self.commit(shard, 5, 9).response.errors == {("t", 0): ErrorCode.OPERATION_NOT_ATTEMPTED}
         shard.on_discarded(under_way)
         assert self.commit(shard, 5, 9).response.errors == {}
 
@@ -145,7 +161,7 @@ class TestConditions:
         committed(shard, "g", p0=5)
         shard.delete_group("g")
 
-        assert self.commit(shard, 5, 9).response.errors == {("t", 0): 55}
+        assert self.commit(shard, 5, 9).response.errors == {("t", 0): ErrorCode.OPERATION_NOT_ATTEMPTED}
 
     def test_a_commit_to_another_partition_in_flight_does_not_matter(self, shard: Shard) -> None:
         committed(shard, "g", p0=5)
@@ -175,4 +191,4 @@ class TestConditions:
     def test_an_unreadable_offset_is_equal_to_nothing(self, shard: Shard) -> None:
         shard.replay(0, b"o|g|t|0", b"junk")
 
-        assert self.commit(shard, -1, 9).response.errors == {("t", 0): -1}
+        assert self.commit(shard, -1, 9).response.errors == {("t", 0): ErrorCode.UNKNOWN_SERVER_ERROR}

@@ -9,6 +9,7 @@ import pytest
 from scenarios.plain_format import PlainFormat
 from shards import ABSENT, NOW, acknowledge, committed, committing, fetched, offsets
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.manager.protocol_values import FetchRequest
 from offsetmgr.manager.shard import Shard, ShardLimits
 from offsetmgr.records.base import OffsetKey
@@ -68,10 +69,10 @@ class TestDeleting:
 
     def test_refusals(self, shard: Shard) -> None:
         """As broker 3.9.1: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND."""
-        assert shard.delete_offsets("", [("t", [0])]).response.error == 24
-        assert shard.delete_offsets("g", [("t", [0])]).response.error == 69
-        assert shard.delete_group("g").response == 69
-        assert shard.delete_group("").response == 69
+        assert shard.delete_offsets("", [("t", [0])]).response.error == ErrorCode.INVALID_GROUP_ID
+        assert shard.delete_offsets("g", [("t", [0])]).response.error == ErrorCode.GROUP_ID_NOT_FOUND
+        assert shard.delete_group("g").response == ErrorCode.GROUP_ID_NOT_FOUND
+        assert shard.delete_group("").response == ErrorCode.GROUP_ID_NOT_FOUND
 
     def test_with_its_last_offset_a_group_is_gone(self, shard: Shard) -> None:
         """As broker 3.9.1."""
@@ -79,7 +80,7 @@ class TestDeleting:
         acknowledge(shard, shard.delete_offsets("g", [("t", [0])]))
 
         assert not shard.has_group("g")
-        assert shard.delete_group("g").response == 69
+        assert shard.delete_group("g").response == ErrorCode.GROUP_ID_NOT_FOUND
 
     def test_a_group(self, shard: Shard) -> None:
         committed(shard, "g", p0=1)

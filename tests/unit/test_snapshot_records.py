@@ -45,7 +45,7 @@ def test_what_is_longer_than_64_bits_is_refused(number: int) -> None:
 
 @given(LONGS, st.text(max_size=5), st.none() | INTS, st.none() | LONGS, st.none() | LONGS)
 def test_a_record_of_before_images_is_what_fastavro_writes(
-    offset: int, metadata: str, epoch: int | None, timestamp: int | None, left: int | None
+    offset: int, metadata: str, epoch: int | None, timestamp: int | None, after: int | None
 ) -> None:
     encoder = RecordEncoder()
     found = Committed(offset, metadata, epoch, timestamp, 7)
@@ -59,12 +59,12 @@ def test_a_record_of_before_images_is_what_fastavro_writes(
             "offsets": [names[0] | value, names[1] | plain],
             "errors": [],
             "end": None,
-            "left": [names[1] | {"offset": left}, names[0] | {"offset": 7}],
+            "after": [names[1] | {"offset": after}, names[0] | {"offset": 7}],
         },
     )
 
-    first = encoder.group("g", {T1: Committed(1), T0: found}) + NO_END + encoder.left([T1, T0], [left, 7])
-    again = encoder.group("g", {T1: Committed(1), T0: found}) + NO_END + encoder.left([T1, T0], [left, 7])
+    first = encoder.group("g", {T1: Committed(1), T0: found}) + NO_END + encoder.planned_offsets([T1, T0], [after, 7])
+    again = encoder.group("g", {T1: Committed(1), T0: found}) + NO_END + encoder.planned_offsets([T1, T0], [after, 7])
 
     assert first == theirs
     assert again == theirs  # what is remembered is remembered rightly
@@ -90,9 +90,9 @@ def test_errors_and_the_end_are_what_fastavro_writes() -> None:
 def test_a_partition_of_kafka_0_7_is_its_number() -> None:
     partition = BrokerPartition(65_534, 32_767)
 
-    assert RecordEncoder().left([TopicPartition("orders", partition)], [5]) == RecordEncoder().left(
-        [TopicPartition("orders", int(partition))], [5]
-    )
+    assert RecordEncoder().planned_offsets(
+        [TopicPartition("orders", partition)], [5]
+    ) == RecordEncoder().planned_offsets([TopicPartition("orders", int(partition))], [5])
 
 
 @pytest.mark.parametrize(

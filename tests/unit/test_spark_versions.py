@@ -37,7 +37,7 @@ STARTS: dict[str, Callable[[], object]] = {
     "run_audit": lambda: audit.run_audit(ANY, ANY, ANY, Path("directory"), audit.AuditOptions(0)),
 }
 
-WHY = "PySpark 3.5.9 is installed, and offsetmgr supports PySpark 4.0 to 4.3"
+WHY = "PySpark 3.5.9 is installed, but offsetmgr supports PySpark 4.0 to 4.3"
 
 
 @pytest.fixture

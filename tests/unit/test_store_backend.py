@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from store_backend_setup import HERE, A, B, SlowStore, commit, dual, fetch, held, running, until
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CoordinatorNotAvailable, NotAuthorized, OffsetMetadataTooLarge, Unreachable
 from offsetmgr.core.model import Committed, OffsetAndMetadata
 from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupEdit, GroupEditResult, GroupOffsets
@@ -145,7 +146,9 @@ def test_one_partitions_error_is_its_own() -> None:
     async def scenario() -> None:
         faulty = FaultyStore(MemoryStore()).fail("write", OffsetMetadataTooLarge("t-1"), group="g", partition=B)
         async with running(faulty) as backend:
-            assert await backend.commit(commit("g", 5, A, B)) == CommitResponse(0, {("t", 1): 12})
+            assert await backend.commit(commit("g", 5, A, B)) == CommitResponse(
+                0, {("t", 1): ErrorCode.OFFSET_METADATA_TOO_LARGE}
+            )
 
         assert held(faulty) == {A: 5}
 
@@ -159,10 +162,12 @@ def test_a_store_that_cannot_be_reached_is_a_retriable_error_and_never_an_empty_
             await backend.commit(commit("g", 5))
             faulty.fail("read").fail("write")
 
-            assert await backend.commit(commit("g", 6)) == CommitResponse(0, {("t", 0): 15})
-            assert await backend.fetch(fetch("g", 0)) == FetchResponse(15, ())
-            assert await backend.fetch(fetch("g")) == FetchResponse(15, ())
-            assert await backend.list_groups() == (15, ())
+            assert await backend.commit(commit("g", 6)) == CommitResponse(
+                0, {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
+            )
+            assert await backend.fetch(fetch("g", 0)) == FetchResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, ())
+            assert await backend.fetch(fetch("g")) == FetchResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, ())
+            assert await backend.list_groups() == (ErrorCode.COORDINATOR_NOT_AVAILABLE, ())
             assert backend.metrics()['store_errors_total{error="Unreachable"}'] == 4
 
     asyncio.run(scenario())
@@ -177,7 +182,9 @@ def test_a_partition_that_cannot_be_read_is_an_error_with_the_others() -> None:
 
             found = await backend.fetch(fetch("g", 0, 1))
 
-        assert found == FetchResponse(0, [("t", [(0, 5, -1, "", 0), (1, -1, -1, "", 30)])])
+        assert found == FetchResponse(
+            0, [("t", [(0, 5, -1, "", 0), (1, -1, -1, "", ErrorCode.GROUP_AUTHORIZATION_FAILED)])]
+        )
 
     asyncio.run(scenario())
 
@@ -185,12 +192,15 @@ def test_a_partition_that_cannot_be_read_is_an_error_with_the_others() -> None:
 def test_a_commit_times_out_and_is_not_written_if_it_has_not_started() -> None:
     async def scenario() -> None:
         store = SlowStore()
-        async with running(store, commit_timeout=1.0) as backend:
+        async with running(store, commit_timeout_s=1.0) as backend:
             begun = asyncio.ensure_future(backend.commit(commit("g", 1)))
             await until(lambda: store.streams, "the first stream")
             waiting = asyncio.ensure_future(backend.commit(commit("g", 2)))
 
-            assert (await begun, await waiting) == (CommitResponse(15), CommitResponse(15))
+            assert (await begun, await waiting) == (
+                CommitResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE),
+                CommitResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE),
+            )
             ended = asyncio.ensure_future(backend.wait_for_commits("g"))
             await asyncio.sleep(0.02)
             assert not ended.done()
@@ -212,12 +222,12 @@ def test_deletions_of_offsets_and_groups() -> None:
             assert (await backend.delete_offsets("g", [("t", [0])])).errors == {}
             assert set(store.data["g"]) == {B}
             assert await backend.delete_group("g") == 0
-            assert await backend.delete_group("g") == 69
+            assert await backend.delete_group("g") == ErrorCode.GROUP_ID_NOT_FOUND
             store.data["busy"] = {A: Committed(1)}
             store.active["busy"] = ("a member",)
-            assert await backend.delete_group("busy") == 68
-            assert (await backend.delete_offsets("busy", [("t", [0])])).error == 68
-            assert (await backend.commit(commit("busy", 2))).errors == {("t", 0): 25}
+            assert await backend.delete_group("busy") == ErrorCode.NON_EMPTY_GROUP
+            assert (await backend.delete_offsets("busy", [("t", [0])])).error == ErrorCode.NON_EMPTY_GROUP
+            assert (await backend.commit(commit("busy", 2))).errors == {("t", 0): ErrorCode.UNKNOWN_MEMBER_ID}
 
     asyncio.run(scenario())
 
@@ -228,9 +238,13 @@ def test_a_conditional_commit_is_compared_by_the_store() -> None:
         async with running(store) as backend:
             assert backend.features()["offsetmgr.conditional"] == 1
             assert await backend.commit(commit("g", 5, expected={("t", 0): -1})) == CommitResponse()
-            assert await backend.commit(commit("g", 6, expected={("t", 0): -1})) == CommitResponse(0, {("t", 0): 55})
+            assert await backend.commit(commit("g", 6, expected={("t", 0): -1})) == CommitResponse(
+                0, {("t", 0): ErrorCode.OPERATION_NOT_ATTEMPTED}
+            )
             assert await backend.commit(commit("g", 7, expected={("t", 0): 5})) == CommitResponse()
-            assert await backend.commit(commit("g", -1, expected={("t", 0): 5})) == CommitResponse(0, {("t", 0): 55})
+            assert await backend.commit(commit("g", -1, expected={("t", 0): 5})) == CommitResponse(
+                0, {("t", 0): ErrorCode.OPERATION_NOT_ATTEMPTED}
+            )
             assert store.data["g"][A].offset == 7
             assert await backend.commit(commit("g", -1, expected={("t", 0): 7})) == CommitResponse()
             assert store.data["g"] == {}
@@ -242,7 +256,9 @@ def test_a_store_that_cannot_compare_says_so_and_refuses() -> None:
     async def scenario() -> None:
         async with running(MemoryStore(conditional="group-lock")) as backend:
             assert "offsetmgr.conditional" not in backend.features()
-            assert await backend.commit(commit("g", 5, expected={("t", 0): -1})) == CommitResponse(42)
+            assert await backend.commit(commit("g", 5, expected={("t", 0): -1})) == CommitResponse(
+                ErrorCode.INVALID_REQUEST
+            )
 
     asyncio.run(scenario())
 
@@ -287,11 +303,13 @@ def test_groups_in_trouble_do_not_hold_up_the_others() -> None:
     async def scenario() -> None:
         store = StuckStore()
         troubled = [f"troubled-{n}" for n in range(20)]
-        async with running(store, commit_timeout=5.0) as backend:
+        async with running(store, commit_timeout_s=5.0) as backend:
             store.stuck = set(troubled)
             store.go.set()  # for now they fail at once: the backend gets to know them
             for group in troubled:
-                assert await backend.commit(commit(group, 1)) == CommitResponse(0, {("t", 0): 15})
+                assert await backend.commit(commit(group, 1)) == CommitResponse(
+                    0, {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
+                )
             store.go.clear()
             stuck = [asyncio.ensure_future(backend.commit(commit(group, 2))) for group in troubled]
 
@@ -334,7 +352,7 @@ def test_a_defect_of_a_store_is_an_error_for_its_clients_and_nothing_worse(caplo
 
     async def scenario() -> None:
         async with running(Broken()) as backend:
-            assert await backend.commit(commit("g", 5)) == CommitResponse(0, {("t", 0): -1})
+            assert await backend.commit(commit("g", 5)) == CommitResponse(0, {("t", 0): ErrorCode.UNKNOWN_SERVER_ERROR})
             assert await backend.fetch(fetch("g")) == FetchResponse(-1, ())
             await backend.wait_for_commits("g")
 

@@ -32,10 +32,10 @@ def test_the_nodes_are_json_with_a_version() -> None:
     held = StorageModeNode(CommitMode.DUAL, 7, "ann on h", 1_700_000_000_000, CommitMode.KAFKA)
 
     assert encode_storage(held) == (
-        b'{"version":1,"mode":"dual","epoch":7,"who":"ann on h","when":1700000000000,"turning":"kafka"}'
+        b'{"version":2,"mode":"dual","epoch":7,"who":"ann on h","when":1700000000000,"switching_to":"kafka"}'
     )
-    assert encode_follower(FollowerNode(7, "h", 12)) == b'{"version":1,"epoch":7,"host":"h","process":12}'
-    assert encode_switcher(SwitcherNode("ann")) == b'{"version":1,"who":"ann"}'
+    assert encode_follower(FollowerNode(7, "h", 12)) == b'{"version":2,"epoch":7,"host":"h","process":12}'
+    assert encode_switcher(SwitcherNode("ann")) == b'{"version":2,"who":"ann"}'
 
 
 def test_what_was_written_is_read() -> None:
@@ -54,12 +54,12 @@ def test_what_was_written_is_read() -> None:
         (b"", CorruptData),
         (b"kafka", CorruptData),
         (b"[]", CorruptData),
-        (b'{"version":2,"mode":"kafka"}', UnknownVersion),
-        (b'{"version":1,"mode":"file","epoch":1,"who":"","when":1,"turning":null}', CorruptData),
-        (b'{"version":1,"mode":"kafka","epoch":-1,"who":"","when":1,"turning":null}', CorruptData),
-        (b'{"version":1,"mode":"kafka","epoch":true,"who":"","when":1,"turning":null}', CorruptData),
-        (b'{"version":1,"mode":"kafka","epoch":1,"who":"","when":1}', CorruptData),
-        (b'{"version":1,"mode":"kafka","epoch":1,"who":5,"when":1,"turning":null}', CorruptData),
+        (b'{"version":3,"mode":"kafka"}', UnknownVersion),
+        (b'{"version":2,"mode":"file","epoch":1,"who":"","when":1,"switching_to":null}', CorruptData),
+        (b'{"version":2,"mode":"kafka","epoch":-1,"who":"","when":1,"switching_to":null}', CorruptData),
+        (b'{"version":2,"mode":"kafka","epoch":true,"who":"","when":1,"switching_to":null}', CorruptData),
+        (b'{"version":2,"mode":"kafka","epoch":1,"who":"","when":1}', CorruptData),
+        (b'{"version":2,"mode":"kafka","epoch":1,"who":5,"when":1,"switching_to":null}', CorruptData),
     ],
 )
 def test_what_cannot_be_understood_is_never_a_mode(data: bytes, kind: type[OffsetMgrError]) -> None:

@@ -92,7 +92,7 @@ def looked(outcomes: Sequence[OffsetMgrError | None], note: Callable[[OffsetsTop
             elif outcome is not None:
                 raise outcome
 
-        watch = OffsetsTopicMonitor(KNOWN, check, seen.append, interval=0.001)
+        watch = OffsetsTopicMonitor(KNOWN, check, seen.append, interval_s=0.001)
         watch.start()
         await asyncio.wait_for(done.wait(), 10)
         await watch.close()

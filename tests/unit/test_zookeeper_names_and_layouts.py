@@ -108,7 +108,7 @@ class TestConsumersLayout:
         )
 
     def test_a_partition_of_kafka_0_7_has_no_place_there(self) -> None:
-        with pytest.raises(UsageError, match=r"partition 1-0: is one of Kafka 0\.7, whose offsets are byte positions"):
+        with pytest.raises(UsageError, match=r"partition 1-0: is a partition of Kafka 0\.7"):
             LAYOUT.path("g", TopicPartition("t", BrokerPartition(1, 0)))
 
     @given(st.integers(0, 2**63 - 1))
@@ -345,7 +345,7 @@ class TestStormLayout:
             (b'{"topic":"t","partition":3,"offset":1e3}', "'offset' is 1000.0"),
             (b'{"topic":"t","partition":3,"offset":9223372036854775808}', "'offset' is 9223372036854775808"),
             (b'{"partition":3,"offset":7}', "'topic' is missing"),
-            (b'{"topic":"t","partition":4,"offset":7}', "'partition' is 4, its name says 3"),
+            (b'{"topic":"t","partition":4,"offset":7}', "'partition' is 4, but its name contains 3"),
         ],
     )
     def test_junk_is_unreadable_and_the_node_is_named(self, data: bytes, why: str) -> None:

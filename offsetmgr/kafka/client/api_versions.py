@@ -19,7 +19,7 @@ _VERSION: Final = 3
 _known: WeakKeyDictionary[BrokerConnection, Mapping[str, int]] = WeakKeyDictionary()
 
 
-async def features(connection: BrokerConnection, timeout: float) -> Mapping[str, int]:
+async def features(connection: BrokerConnection, timeout_s: float) -> Mapping[str, int]:
     """Returns the maximum level of each announced feature, by name.
 
     The function caches the result for each connection, not for each address, because after a restart an older version
@@ -27,17 +27,17 @@ async def features(connection: BrokerConnection, timeout: float) -> Mapping[str,
     """
     found = _known.get(connection)
     if found is None:
-        found = _known[connection] = await _request_features(connection, timeout)
+        found = _known[connection] = await _request_features(connection, timeout_s)
     return found
 
 
-async def _request_features(connection: BrokerConnection, timeout: float) -> Mapping[str, int]:
+async def _request_features(connection: BrokerConnection, timeout_s: float) -> Mapping[str, int]:
     low, high = connection.versions.get(ApiKey.API_VERSIONS, (0, 0))
     if not low <= _VERSION <= high:
         return {}
     software = {"client_software_name": "offsetmgr", "client_software_version": "1"}
     body = NO_TAGS + encode_request(ApiKey.API_VERSIONS, _VERSION, software)
-    frame = await connection.exchange(EncodedRequest(ApiKey.API_VERSIONS, _VERSION, body), timeout)
+    frame = await connection.exchange(EncodedRequest(ApiKey.API_VERSIONS, _VERSION, body), timeout_s)
     try:
         answer = decode_response(ApiKey.API_VERSIONS, _VERSION, frame, 4)
     except InvalidRequest as error:

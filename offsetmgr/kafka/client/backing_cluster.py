@@ -76,10 +76,10 @@ class FoundOffset(NamedTuple):
 class BackingClusterClient:
     """A client of the cluster at ``bootstrap``. Use it within one event loop. The constructor performs no I/O."""
 
-    def __init__(self, bootstrap: str, security: Security, *, timeout: float = 10.0) -> None:
-        """``timeout`` limits each call, in seconds."""
+    def __init__(self, bootstrap: str, security: Security, *, timeout_s: float = 10.0) -> None:
+        """``timeout_s`` limits each call, in seconds."""
         self._client = Client(bootstrap, security)
-        self._timeout = timeout
+        self._timeout_s = timeout_s
         self._cluster_id: str | None = None
 
     async def cluster_id(self) -> str | None:
@@ -91,7 +91,7 @@ class BackingClusterClient:
 
     async def require(self, capability: Capability) -> None:
         """Raises `UnsupportedOperation` if a broker of the cluster lacks the capability."""
-        deadline = asyncio.get_running_loop().time() + self._timeout
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
         _, brokers = await self._client.cluster(deadline)
         for address, versions in (await self._client.broker_versions(brokers, deadline)).items():
             if versions is not None and not capability.supported_by(versions):
@@ -157,7 +157,7 @@ class BackingClusterClient:
     async def _ask_leader(
         self, leader: Address, requested: Mapping[str, Sequence[OffsetQuery]], read_committed: bool
     ) -> list[tuple[str, FoundOffset]]:
-        deadline = asyncio.get_running_loop().time() + self._timeout
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
         try:
             connection = await self._client.node(leader).connection(deadline)
             version = _version(connection, ApiKey.LIST_OFFSETS, _LIST_OFFSETS_RANGE)
@@ -165,7 +165,7 @@ class BackingClusterClient:
             message = {
                 "replica_id": -1,
                 "isolation_level": int(read_committed),
-                "timeout": round(self._timeout * 1000),
+                "timeout": round(self._timeout_s * 1000),
                 "topics": [
                     {
                         "name": name,
@@ -199,7 +199,7 @@ class BackingClusterClient:
         ]
 
     async def _metadata(self, topics: list[dict[str, Any]] | None) -> Any:
-        deadline = asyncio.get_running_loop().time() + self._timeout
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
         connection = await self._client.any_connection(deadline)
         version = _version(connection, ApiKey.METADATA, _METADATA_RANGE)
         if topics is not None and version < _BY_TOPIC_ID:
@@ -218,7 +218,7 @@ class BackingClusterClient:
         head = b"\0" if version >= flexible else b""
         request = EncodedRequest(api_key, version, head + encode_request(api_key, version, message))
         return await connection.call(
-            request, load_response_schema(api_key, version), self._timeout, use_codec_thread=True
+            request, load_response_schema(api_key, version), self._timeout_s, use_codec_thread=True
         )
 
 

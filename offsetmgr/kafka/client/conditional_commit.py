@@ -10,6 +10,7 @@ from kio.schema.offset_commit.v8.response import OffsetCommitResponse
 
 from offsetmgr.core.errors import Conflict, OffsetMgrError, UnsupportedOperation
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import CommitErrors
 from offsetmgr.kafka.client.api_versions import features
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.deadline import remaining
@@ -18,14 +19,12 @@ from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.conditional_commit import CONDITIONAL_FEATURE, CONFLICT, conditional_commit
 from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, kafka_error, reason
 
-Outcomes = dict[TopicPartition, OffsetMgrError | None]
-
 
 class CommitResult(NamedTuple):
     """The outcome of each partition. ``retried`` is True if an earlier attempt may have succeeded. Its commit may then
     be the reason for a conflict."""
 
-    outcomes: Outcomes
+    outcomes: CommitErrors
     retried: bool
 
 
@@ -45,7 +44,7 @@ async def commit_if(
     request = conditional_commit(group, offsets, expected)
     attempts = 0
 
-    async def ask(address: Address, groups: list[str]) -> dict[str, Outcomes | OffsetMgrError]:
+    async def ask(address: Address, groups: list[str]) -> dict[str, CommitErrors | OffsetMgrError]:
         nonlocal attempts
         async with client.node(address).dedicated_connection(deadline) as dedicated:
             if CONDITIONAL_FEATURE not in await features(dedicated.connection, remaining(deadline)):
@@ -60,13 +59,13 @@ async def commit_if(
     return CommitResult(result, attempts > 1)
 
 
-def _outcomes(group: str, answer: OffsetCommitResponse) -> Outcomes | OffsetMgrError:
+def _outcomes(group: str, answer: OffsetCommitResponse) -> CommitErrors | OffsetMgrError:
     """Returns the outcome of each partition, or the error of the whole commit.
 
     A retriable code in any partition makes the whole commit retriable. This is safe, because a second attempt after a
     successful commit conflicts with it and changes nothing.
     """
-    outcomes: Outcomes = {}
+    outcomes: CommitErrors = {}
     for topic in answer.topics:
         for part in topic.partitions:
             tp, code = TopicPartition(str(topic.name), int(part.partition_index)), int(part.error_code)

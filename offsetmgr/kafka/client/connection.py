@@ -56,22 +56,22 @@ class BrokerConnection(FrameConnection):
         cls,
         address: Address,
         security: Security,
-        timeout: float,
+        timeout_s: float,
         versions: Versions | None = None,
     ) -> BrokerConnection:
-        """Connects, requests the API versions (unless ``versions`` are given) and logs in, within ``timeout`` seconds.
+        """Connects, requests the API versions (unless ``versions`` are given) and logs in, within ``timeout_s``.
 
         Raises `Unreachable`, `TimedOut`, `AuthenticationFailed`, `ServerError` (the server is not a Kafka broker).
         """
         known, login = versions, security.login() is not None
         probe, suspected, last_attempt = known is None and not login, None, False
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(timeout_s):
                 while True:
                     reader, writer = await cls._connect(address, security)
                     connection = cls(address, reader, writer, security.client_id)
                     try:
-                        await connection._prepare(security, known, timeout, probe=probe, last_attempt=last_attempt)
+                        await connection._prepare(security, known, timeout_s, probe=probe, last_attempt=last_attempt)
                         return connection
                     except ConnectionClosedByBroker as closed:
                         await connection.close()
@@ -85,7 +85,9 @@ class BrokerConnection(FrameConnection):
                         await connection.close()
                         raise
         except TimeoutError:
-            raise TimedOut(f"broker {address}", f"no answer within {format_seconds(timeout)} s", TIMEOUT_HINT) from None
+            raise TimedOut(
+                f"broker {address}", f"no answer within {format_seconds(timeout_s)} s", TIMEOUT_HINT
+            ) from None
 
     @staticmethod
     async def _connect(address: Address, security: Security) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -113,7 +115,7 @@ class BrokerConnection(FrameConnection):
             raise Unreachable(f"broker {address}", why, hint) from None
 
     async def _prepare(
-        self, security: Security, versions: Versions | None, timeout: float, *, probe: bool, last_attempt: bool
+        self, security: Security, versions: Versions | None, timeout_s: float, *, probe: bool, last_attempt: bool
     ) -> None:
         """Determines the API versions and logs in.
 
@@ -124,37 +126,37 @@ class BrokerConnection(FrameConnection):
         """
         login = security.login()
         if versions is None and probe:
-            versions = await probe_old_versions(self, timeout, security.assumed_versions)
+            versions = await probe_old_versions(self, timeout_s, security.assumed_versions)
         if versions is None or (login and not versions):  # the login depends on the API versions
             if login:
-                pending_versions = asyncio.ensure_future(self._request_versions(timeout))
+                pending_versions = asyncio.ensure_future(self._request_versions(timeout_s))
                 try:
-                    await self._reject_old_broker(pending_versions, security, timeout)
+                    await self._reject_old_broker(pending_versions, security, timeout_s)
                     self.versions = await pending_versions
                 finally:
                     pending_versions.cancel()
             else:
-                self.versions = await self._request_versions(timeout)
+                self.versions = await self._request_versions(timeout_s)
                 self._login_unproven = True
         else:
             self.versions = versions
             self._answered = True  # An earlier connection has shown that this is a Kafka broker.
         if login:
-            await self._login(login, timeout, last_attempt=last_attempt)
+            await self._login(login, timeout_s, last_attempt=last_attempt)
 
-    async def _request_versions(self, timeout: float) -> Versions:
-        answer = await self.call(ApiVersionsRequest(), ApiVersionsResponse, timeout)
+    async def _request_versions(self, timeout_s: float) -> Versions:
+        answer = await self.call(ApiVersionsRequest(), ApiVersionsResponse, timeout_s)
         return {int(k.api_key): (int(k.min_version), int(k.max_version)) for k in answer.api_keys}
 
     async def _reject_old_broker(
-        self, pending_versions: asyncio.Future[Versions], security: Security, timeout: float
+        self, pending_versions: asyncio.Future[Versions], security: Security, timeout_s: float
     ) -> None:
         """Raises `UnsupportedOperation` if the broker does not respond to ApiVersions because it is too old.
 
         The method checks this on a second connection. It does so only if the response is late, because a listener that
         requires a login counts the check as a failed login.
         """
-        done, _ = await asyncio.wait([pending_versions], timeout=min(_VERSIONS_TIMEOUT_S, timeout / 2))
+        done, _ = await asyncio.wait([pending_versions], timeout=min(_VERSIONS_TIMEOUT_S, timeout_s / 2))
         if done and pending_versions.exception() is None:
             return
         try:
@@ -162,7 +164,7 @@ class BrokerConnection(FrameConnection):
         except OffsetMgrError:
             return
         try:
-            versions = await probe_old_versions(other, timeout)
+            versions = await probe_old_versions(other, timeout_s)
         except ConnectionClosedByBroker as closed:
             versions = closed.versions
         except OffsetMgrError:
@@ -172,11 +174,11 @@ class BrokerConnection(FrameConnection):
         if versions is not None and not ACCEPTS_LOGINS.supported_by(versions):
             raise ACCEPTS_LOGINS.unsupported_error(str(self.address), versions)
 
-    async def _login(self, login: Mechanism, timeout: float, *, last_attempt: bool) -> None:
+    async def _login(self, login: Mechanism, timeout_s: float, *, last_attempt: bool) -> None:
         what = f"login to broker {self.address}"
         if not ACCEPTS_LOGINS.supported_by(self.versions):
             raise ACCEPTS_LOGINS.unsupported_error(str(self.address), self.versions)
-        handshake = await self.call(SaslHandshakeRequest(mechanism=login.name), SaslHandshakeResponse, timeout)
+        handshake = await self.call(SaslHandshakeRequest(mechanism=login.name), SaslHandshakeResponse, timeout_s)
         if int(handshake.error_code) != ErrorCode.NONE:
             # Kafka 0.10 lists mechanisms even on ports that accept no SASL.
             offered = (
@@ -190,17 +192,17 @@ class BrokerConnection(FrameConnection):
             raise AuthenticationFailed(what, f"the broker does not offer {login.name}", hint)
         message: bytes | None = login.start()
         if is_before("1.0", self.versions):
-            await self._login_with_tokens(login, message, timeout, last_attempt=last_attempt)
+            await self._login_with_tokens(login, message, timeout_s, last_attempt=last_attempt)
             return
         while message is not None:
             request = SaslAuthenticateRequest(auth_bytes=message)
-            answer = await self.call(request, SaslAuthenticateResponse, timeout)
+            answer = await self.call(request, SaslAuthenticateResponse, timeout_s)
             if int(answer.error_code) != ErrorCode.NONE:
                 raise kafka_error(int(answer.error_code), what, hint="check the user name and password")
             message = login.answer(answer.auth_bytes)
 
     async def _login_with_tokens(
-        self, login: Mechanism, token: bytes | None, timeout: float, *, last_attempt: bool
+        self, login: Mechanism, token: bytes | None, timeout_s: float, *, last_attempt: bool
     ) -> None:
         """Logs in to Kafka 0.10 and 0.11 (KIP-43), where each token is a frame without a header.
 
@@ -211,7 +213,7 @@ class BrokerConnection(FrameConnection):
         self._raw_tokens = True
         try:
             while token is not None:
-                answer = await self._exchange(token, timeout)
+                answer = await self._exchange(token, timeout_s)
                 token = login.answer(answer)
         except Unreachable:
             if not last_attempt:
@@ -246,7 +248,7 @@ class BrokerConnection(FrameConnection):
 
 
 async def probe_old_versions(
-    connection: BrokerConnection, timeout: float, assumed: Versions | None = None
+    connection: BrokerConnection, timeout_s: float, assumed: Versions | None = None
 ) -> Versions | None:
     """Returns the API versions of a broker before 0.10.0; None for a later broker, which supports ApiVersions.
 
@@ -260,7 +262,7 @@ async def probe_old_versions(
     """
     one_impossible_topic = b"\0\0\0\1\0\1?"
     try:
-        frame = await connection.exchange(EncodedRequest(ApiKey.METADATA, 1, one_impossible_topic), timeout)
+        frame = await connection.exchange(EncodedRequest(ApiKey.METADATA, 1, one_impossible_topic), timeout_s)
     except (Unreachable, ServerError):
         # An example is a listener that requires a login, which does respond to ApiVersions. A broker of 0.9 would have
         # responded to Metadata.
@@ -270,7 +272,7 @@ async def probe_old_versions(
     if assumed is not None:
         return assumed
     try:
-        await connection.exchange(EncodedRequest(ApiKey.LIST_GROUPS, 0, b""), timeout)
+        await connection.exchange(EncodedRequest(ApiKey.LIST_GROUPS, 0, b""), timeout_s)
     except (Unreachable, ServerError):
         raise ConnectionClosedByBroker(KAFKA_0_8_2) from None
     return KAFKA_0_9

@@ -52,9 +52,9 @@ class FetchedPartition(NamedTuple):
 
 
 async def fetch(
-    connection: BrokerConnection, offsets: Mapping[TopicPartition, int], limits: FetchLimits, timeout: float
+    connection: BrokerConnection, offsets: Mapping[TopicPartition, int], limits: FetchLimits, timeout_s: float
 ) -> dict[TopicPartition, FetchedPartition | OffsetMgrError]:
-    """Fetches the logs of partitions from these offsets on, within ``timeout`` seconds. Raises the errors of
+    """Fetches the logs of partitions from these offsets on, within ``timeout_s`` seconds. Raises the errors of
     `send_request`."""
     message = {
         "replica_id": _CONSUMER_REPLICA_ID,
@@ -78,7 +78,7 @@ async def fetch(
         "forgotten_topics_data": [],
         "rack_id": "",
     }
-    answer = await send_request(connection, ApiKey.FETCH, _FETCH_VERSION, message, timeout)
+    answer = await send_request(connection, ApiKey.FETCH, _FETCH_VERSION, message, timeout_s)
     if answer["error_code"]:
         raise kafka_error(answer["error_code"], f"fetch from broker {connection.address}")
     found: dict[TopicPartition, FetchedPartition | OffsetMgrError] = {}
@@ -96,7 +96,7 @@ async def fetch(
 
 
 async def offsets_before(
-    connection: BrokerConnection, times: Mapping[TopicPartition, int], max_offsets: int, timeout: float
+    connection: BrokerConnection, times: Mapping[TopicPartition, int], max_offsets: int, timeout_s: float
 ) -> dict[TopicPartition, list[int] | OffsetMgrError]:
     """Returns start offsets of segments that were last written at or before a time, and possibly the log end offset, in
     descending order, at most ``max_offsets`` for each partition.
@@ -106,11 +106,11 @@ async def offsets_before(
     `send_request`.
     """
     if connection.versions.get(ApiKey.LIST_OFFSETS, (0, 0))[0] == 0:
-        return await _segment_offsets(connection, times, max_offsets, timeout)
+        return await _segment_offsets(connection, times, max_offsets, timeout_s)
     found: dict[TopicPartition, list[int] | OffsetMgrError] = {}
     ends = {tp: time for tp, time in times.items() if time in (LATEST, EARLIEST)}
     if max_offsets == 1 and ends:
-        end_offsets = await list_offsets(connection, ends, timeout)
+        end_offsets = await list_offsets(connection, ends, timeout_s)
         found |= {tp: [offset] if isinstance(offset, int) else offset for tp, offset in end_offsets.items()}
     for tp in times.keys() - found.keys():
         found[tp] = UnsupportedOperation(
@@ -122,7 +122,7 @@ async def offsets_before(
 
 
 async def _segment_offsets(
-    connection: BrokerConnection, times: Mapping[TopicPartition, int], max_offsets: int, timeout: float
+    connection: BrokerConnection, times: Mapping[TopicPartition, int], max_offsets: int, timeout_s: float
 ) -> dict[TopicPartition, list[int] | OffsetMgrError]:
     topics = by_topic(times)
     body = bytearray(INT32.pack(_CONSUMER_REPLICA_ID) + INT32.pack(len(topics)))
@@ -130,7 +130,7 @@ async def _segment_offsets(
         body += string(topic, flexible=False) + INT32.pack(len(numbers))
         for number in numbers:
             body += INT32.pack(number) + INT64.pack(times[TopicPartition(topic, number)]) + INT32.pack(max_offsets)
-    frame = await connection.exchange(EncodedRequest(ApiKey.LIST_OFFSETS, 0, bytes(body)), timeout)
+    frame = await connection.exchange(EncodedRequest(ApiKey.LIST_OFFSETS, 0, bytes(body)), timeout_s)
     cursor = Cursor(frame, 4, flexible=False, is_response=True)
     found: dict[TopicPartition, list[int] | OffsetMgrError] = {}
     try:
@@ -147,7 +147,7 @@ async def _segment_offsets(
 
 
 async def list_offsets(
-    connection: BrokerConnection, timestamps: Mapping[TopicPartition, int], timeout: float
+    connection: BrokerConnection, timestamps: Mapping[TopicPartition, int], timeout_s: float
 ) -> dict[TopicPartition, int | OffsetMgrError]:
     """Returns the start (`EARLIEST`) or end (`LATEST`) of logs, or the first offset at or after a time.
 
@@ -168,7 +168,7 @@ async def list_offsets(
             for topic, numbers in by_topic(timestamps).items()
         ],
     }
-    answer = await send_request(connection, ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, message, timeout)
+    answer = await send_request(connection, ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, message, timeout_s)
     found: dict[TopicPartition, int | OffsetMgrError] = {}
     for topic in answer["topics"]:
         for part in topic["partitions"]:

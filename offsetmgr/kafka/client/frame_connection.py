@@ -90,9 +90,9 @@ class FrameConnection:
         return self._failure is not None
 
     async def call(
-        self, request: Payload | EncodedRequest, response: type[R], timeout: float, *, use_codec_thread: bool = False
+        self, request: Payload | EncodedRequest, response: type[R], timeout_s: float, *, use_codec_thread: bool = False
     ) -> R:
-        """Sends a request and waits for its response, at most ``timeout`` seconds. If the broker does not support the
+        """Sends a request and waits for its response, at most ``timeout_s`` seconds. If the broker does not support the
         version of the request, `old_versions` translates it.
 
         ``use_codec_thread``: the codec thread decodes a large response, so that the event loop can do other work. This
@@ -102,9 +102,9 @@ class FrameConnection:
         """
         api_key, version, _ = _parts_of(request)
         if self.supports(api_key, version):
-            frame = await self._exchange(request, timeout)
+            frame = await self._exchange(request, timeout_s)
         else:
-            frame = await self._exchange_translated(request, timeout)
+            frame = await self._exchange_translated(request, timeout_s)
         flexible = response.__flexible__ and response is not ApiVersionsResponse
         try:
             start = 5 if flexible else 4  # the correlation id and, in flexible headers, an empty set of tags
@@ -120,7 +120,7 @@ class FrameConnection:
         low, high = self.versions.get(api_key, (0, -1))
         return low <= version <= high or not self.versions
 
-    async def _exchange_translated(self, request: Payload | EncodedRequest, timeout: float) -> bytes:
+    async def _exchange_translated(self, request: Payload | EncodedRequest, timeout_s: float) -> bytes:
         """Sends a translated request. Returns the response that a broker with support for the original version would
         send."""
         from offsetmgr.kafka.protocol.old_versions import send_translated
@@ -132,22 +132,22 @@ class FrameConnection:
             payload = cast(Payload, request)
             entity_writer(type(payload))(buffer, payload)
             body = buffer.getvalue()
-        answer = await send_translated(self, api_key, version, decode_request(api_key, version, body, 0), timeout)
+        answer = await send_translated(self, api_key, version, decode_request(api_key, version, body, 0), timeout_s)
         head = bytes(5 if request_is_flexible(api_key, version) else 4)
         return head + encode_response(api_key, version, answer)
 
-    async def call_raw(self, request: EncodedRequest, timeout: float) -> bytes:
+    async def call_raw(self, request: EncodedRequest, timeout_s: float) -> bytes:
         """Sends an encoded request and returns the response after the correlation id."""
-        return (await self._exchange(request, timeout))[4:]
+        return (await self._exchange(request, timeout_s))[4:]
 
-    async def exchange(self, request: EncodedRequest, timeout: float) -> bytes:
+    async def exchange(self, request: EncodedRequest, timeout_s: float) -> bytes:
         """Sends an encoded request and returns the whole response, which starts with the correlation id.
 
         Raises `TimedOut`, `Unreachable` (the connection broke).
         """
-        return await self._exchange(request, timeout)
+        return await self._exchange(request, timeout_s)
 
-    async def _exchange(self, request: Payload | EncodedRequest | bytes, timeout: float) -> bytes:
+    async def _exchange(self, request: Payload | EncodedRequest | bytes, timeout_s: float) -> bytes:
         """Sends a request and returns the response. A request of bytes is a SASL token; it and its response have no
         header."""
         async with self._in_flight:
@@ -158,10 +158,10 @@ class FrameConnection:
             self._waiting.append((correlation, answer))
             self._writer.write(self._frame(request, correlation))
             try:
-                async with asyncio.timeout(timeout):
+                async with asyncio.timeout(timeout_s):
                     return await answer
             except TimeoutError:
-                error = TimedOut(f"broker {self.address}", f"no answer within {format_seconds(timeout)} s")
+                error = TimedOut(f"broker {self.address}", f"no answer within {format_seconds(timeout_s)} s")
                 self._fail(error)
                 raise error from None
 

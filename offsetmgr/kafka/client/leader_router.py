@@ -46,12 +46,12 @@ class PartitionLeaders:
         partitions: Iterable[TopicPartition],
         ask: Callable[[Address, list[TopicPartition], float], Awaitable[Mapping[TopicPartition, T | OffsetMgrError]]],
         deadline: float,
-        wait: float = 0.0,
+        wait_s: float = 0.0,
     ) -> dict[TopicPartition, T | OffsetMgrError]:
         """Sends a request to the leader of each partition, and returns one outcome for each partition.
 
-        ``ask`` sends the request; it receives the leader, its partitions, and the deadline of the attempt. ``wait`` is
-        the number of seconds for which a leader may delay its response on purpose (long poll). Raises an error only if
+        ``ask`` sends the request; it receives the leader, its partitions, and the deadline of the attempt. For
+        ``wait_s`` seconds a leader may delay its response on purpose (long poll). Raises an error only if
         no broker has ever responded, or if the lookup of the leaders fails with an error that is not retriable.
         """
         loop = asyncio.get_running_loop()
@@ -61,7 +61,7 @@ class PartitionLeaders:
         retries = Retries(deadline)
         while True:
             now = loop.time()
-            attempt = min(deadline, now + wait + max((deadline - now) / _ATTEMPT_SHARE, _MIN_ATTEMPT_S))
+            attempt = min(deadline, now + wait_s + max((deadline - now) / _ATTEMPT_SHARE, _MIN_ATTEMPT_S))
             answers, unknown = await self._attempt(pending, ask, attempt)
             done |= answers
             now = loop.time()

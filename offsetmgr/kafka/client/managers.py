@@ -32,7 +32,7 @@ class Managers:
 
     def __init__(self, bootstrap: str, connection: ConnectionConfig | None = None) -> None:
         connection = connection or ConnectionConfig()
-        self._timeout = connection.timeout_ms / 1000
+        self._timeout_s = connection.timeout_ms / 1000
         # `managers` and `inspect` check that a server is a manager, so the client requires no API versions.
         self._client = Client(bootstrap, Security.of(connection.kafka), needed={})
         self._runner = EventLoopThread()
@@ -78,7 +78,7 @@ class Managers:
             after = [rows[-1]["group"], rows[-1]["topic"], rows[-1]["partition"]]
 
     async def _ask(self, address: Address, request: dict[str, Any]) -> dict[str, Any]:
-        return await inspect(self._client, address, request, asyncio.get_running_loop().time() + self._timeout)
+        return await inspect(self._client, address, request, asyncio.get_running_loop().time() + self._timeout_s)
 
     async def _reports(self) -> list[ManagerReport]:
         async def report(node_id: int, address: Address) -> ManagerReport:
@@ -87,7 +87,7 @@ class Managers:
             except OffsetMgrError as error:
                 return ManagerReport(node_id, address, None, error)
 
-        found = await managers(self._client, asyncio.get_running_loop().time() + self._timeout)
+        found = await managers(self._client, asyncio.get_running_loop().time() + self._timeout_s)
         return list(await asyncio.gather(*(report(node_id, address) for node_id, address in found)))
 
     def close(self) -> None:

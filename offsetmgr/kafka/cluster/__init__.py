@@ -1,0 +1,1 @@
+"""`Cluster`: topics, log ranges and groups of a Kafka cluster. It uses librdkafka and offsetmgr's own client."""

@@ -41,7 +41,7 @@ class KafkaCluster:
         from offsetmgr.kafka.client.security import Security
 
         config = config or ConnectionConfig()
-        self._timeout = config.timeout_ms / 1000
+        self._timeout_s = config.timeout_ms / 1000
         self._client = Client(bootstrap, Security.of(config.kafka))
         self._runner = EventLoopThread()
 
@@ -116,7 +116,7 @@ class KafkaCluster:
         import asyncio
 
         async def within() -> T:
-            return await call(asyncio.get_running_loop().time() + self._timeout)
+            return await call(asyncio.get_running_loop().time() + self._timeout_s)
 
         return self._runner.run(within())
 

@@ -101,7 +101,7 @@ def error_of(error: ck.KafkaError, what: str) -> OffsetMgrError:
         return UnknownTopicOrPartition(what, "the topic or partition does not exist on the broker")
     if code == ck.KafkaError._UNSUPPORTED_FEATURE:
         return UnsupportedOperation(what, "the brokers are too old for it")
-    if code < 0 and code != -1:
+    if code < 0 and code != ErrorCode.UNKNOWN_SERVER_ERROR:
         return ServerError(what, error.str())
     return kafka_error(code, what)
 
@@ -111,7 +111,7 @@ class Admin:
 
     def __init__(self, bootstrap: str, config: ConnectionConfig) -> None:
         self.bootstrap = bootstrap
-        self.timeout = config.timeout_ms / 1000
+        self.timeout_s = config.timeout_ms / 1000
         self.cluster_id: str | None = None
         self.brokers: dict[int, str] = {}
         """Addresses of the brokers by id."""
@@ -119,14 +119,14 @@ class Admin:
         self._client: AdminClient | None = None
         self._reported: deque[ck.KafkaError] = deque(maxlen=_MAX_REPORTS)
 
-    def client(self, timeout: float | None = None) -> AdminClient:
-        """Returns the Admin client, connected. ``timeout`` (seconds) replaces the configured timeout.
+    def client(self, timeout_s: float | None = None) -> AdminClient:
+        """Returns the Admin client, connected. ``timeout_s`` (seconds) replaces the configured timeout.
 
         Raises `Unreachable`, `TimedOut`, `AuthenticationFailed`, `ServerError` (not Kafka), `ConfigError`.
         """
         if self._client is None:
             client = self._create()
-            cluster = self._first_answer(client, self.timeout if timeout is None else timeout)
+            cluster = self._first_answer(client, self.timeout_s if timeout_s is None else timeout_s)
             self.cluster_id = cluster.cluster_id or None
             self.brokers = {node.id: f"{node.host}:{node.port}" for node in cluster.nodes}
             self._client = client
@@ -137,15 +137,15 @@ class Admin:
         keys: Iterable[T],
         call: Callable[[AdminClient, list[T], float], Mapping[T, Any]],
         name: str = "",
-        timeout: float | None = None,
+        timeout_s: float | None = None,
     ) -> dict[T, Any]:
         """Makes a bulk call that returns one future for each key, and retries retriable errors.
 
-        Returns the value or the `OffsetMgrError` of each key. Errors call a key by ``name`` and the key. ``timeout``
+        Returns the value or the `OffsetMgrError` of each key. Errors call a key by ``name`` and the key. ``timeout_s``
         (seconds) replaces the configured timeout.
         """
-        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
-        client = self.client(timeout)
+        deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        client = self.client(timeout_s)
         done: dict[T, Any] = {}
         pending, attempt = list(keys), _FIRST_ATTEMPT_S
         retries = BlockingRetries(deadline, RETRY_BACKOFF)
@@ -196,11 +196,11 @@ class Admin:
         except ck.KafkaException as error:
             raise ConfigError("Kafka connection settings", error.args[0].str()) from None
 
-    def _first_answer(self, client: AdminClient, timeout: float) -> Any:
+    def _first_answer(self, client: AdminClient, timeout_s: float) -> Any:
         """Sends the first request and returns its response. Fails at once if librdkafka reports that no broker can be
         reached."""
-        what, deadline = f"Kafka at {self.bootstrap}", time.monotonic() + timeout
-        future = client.describe_cluster(request_timeout=max(timeout, 0.1))
+        what, deadline = f"Kafka at {self.bootstrap}", time.monotonic() + timeout_s
+        future = client.describe_cluster(request_timeout=max(timeout_s, 0.1))
         while True:
             try:
                 return future.result(_POLL_INTERVAL_S)
@@ -211,7 +211,7 @@ class Admin:
                 if self._is_unreachable():
                     raise self._reported_error(what) or Unreachable(what, "no broker can be reached") from None
                 if time.monotonic() >= deadline:
-                    raise self._reported_error(what) or TimedOut(what, f"no answer within {timeout:g} s") from None
+                    raise self._reported_error(what) or TimedOut(what, f"no answer within {timeout_s:g} s") from None
 
     def _is_unreachable(self) -> bool:
         codes = {error.code() for error in tuple(self._reported)}
@@ -275,7 +275,7 @@ class LibrdkafkaCluster:
         client = self._admin.client()
         single = next(iter(valid_names)) if valid_names is not None and len(valid_names) == 1 else None
         try:
-            found = client.list_topics(topic=single, timeout=self._admin.timeout)
+            found = client.list_topics(topic=single, timeout=self._admin.timeout_s)
         except ck.KafkaException as error:
             raise error_of(error.args[0], "topics") from None
         return {

@@ -88,21 +88,20 @@ class KafkaGroupMember:
         *,
         protocol_type: str,
         protocol: str,
-        session: float,
-        rebalance: float,
+        session_timeout_s: float,
+        rebalance_timeout_s: float,
         clock: Callable[[], float],
     ) -> None:
-        """``session`` and ``rebalance`` are the session timeout and the rebalance timeout in seconds. Brokers allow
-        session timeouts from 6 s to 30 min by default."""
+        """By default brokers allow session timeouts from 6 s to 30 min."""
         self._client = client
         self._group = group
         self._listener = listener
         self._protocol_type, self._protocol = protocol_type, protocol
-        self._session = session
-        self._rebalance = rebalance
+        self._session_timeout_s = session_timeout_s
+        self._rebalance_timeout_s = rebalance_timeout_s
         self._clock = clock
-        self._interval = min(session / 6, _MAX_HEARTBEAT_INTERVAL_S)
-        self._wait_s = session / 5
+        self._interval = min(session_timeout_s / 6, _MAX_HEARTBEAT_INTERVAL_S)
+        self._wait_s = session_timeout_s / 5
         """The timeout of one heartbeat or one coordinator lookup. Several attempts fit into a session."""
         self._coordinator: Address | None = None
         self._lookup_lock = asyncio.Lock()
@@ -141,11 +140,11 @@ class KafkaGroupMember:
                 self._log_problem(error)
                 await retries.pause()
 
-    async def leave(self, timeout: float) -> None:
-        """Leaves the group and closes the connections, within ``timeout`` seconds. If the request fails, the membership
+    async def leave(self, timeout_s: float) -> None:
+        """Leaves the group and closes the connections, within ``timeout_s``. If the request fails, the membership
         ends with its session."""
         membership, self._membership = self._membership, None
-        deadline = asyncio.get_running_loop().time() + timeout
+        deadline = asyncio.get_running_loop().time() + timeout_s
         if membership is not None:
             with contextlib.suppress(OffsetMgrError, TimeoutError):
                 async with asyncio.timeout_at(deadline):
@@ -184,13 +183,13 @@ class KafkaGroupMember:
             self._member_id,
             self._protocol_type,
             {self._protocol: metadata},
-            _ms(self._session),
-            _ms(self._rebalance),
+            _ms(self._session_timeout_s),
+            _ms(self._rebalance_timeout_s),
         )
         self._join_in_flight = True
         try:
             sent = self._clock()
-            answer = await connection.call(request, JoinGroupResponse, self._rebalance + _JOIN_MARGIN_S)
+            answer = await connection.call(request, JoinGroupResponse, self._rebalance_timeout_s + _JOIN_MARGIN_S)
         finally:
             self._join_in_flight, self._newer_generation_since = False, None
         code = int(answer.error_code)
@@ -215,7 +214,7 @@ class KafkaGroupMember:
         request = member_requests.sync_group(self._group, generation, joined.member_id, assignments)
         sent = self._clock()
         # The response waits for the leader's SyncGroup. The coordinator removes a dead leader after its session.
-        answer = await connection.call(request, SyncGroupResponse, self._session + self._wait_s)
+        answer = await connection.call(request, SyncGroupResponse, self._session_timeout_s + self._wait_s)
         code = int(answer.error_code)
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
             return None

@@ -255,7 +255,7 @@ async def _expire(
     expected: Mapping[TopicPartition, Committed] | None,
 ) -> dict[TopicPartition, OffsetMgrError | None]:
     """Commits the offsets again with a deletion mark and an expired retention (see `deletion_mark`)."""
-    from offsetmgr.kafka.protocol.old_versions import expire_offsets
+    from offsetmgr.kafka.protocol.old_offset_commit import expire_offsets
 
     now = asyncio.get_running_loop().time
     for _ in range(_MAX_READS):
@@ -292,7 +292,7 @@ async def _expire(
     return outcomes
 
 
-async def heartbeat(connection: BrokerConnection, membership: LockMembership, timeout: float) -> int:
+async def heartbeat(connection: BrokerConnection, membership: LockMembership, timeout_s: float) -> int:
     """Sends a heartbeat and returns its error code; 0 means that the membership is valid."""
     request = HeartbeatRequest(
         group_id=GroupId(membership.group),
@@ -300,7 +300,7 @@ async def heartbeat(connection: BrokerConnection, membership: LockMembership, ti
         member_id=membership.member_id,
         group_instance_id=membership.instance_id,
     )
-    return int((await connection.call(request, HeartbeatResponse, timeout)).error_code)
+    return int((await connection.call(request, HeartbeatResponse, timeout_s)).error_code)
 
 
 async def check(connection: BrokerConnection, membership: LockMembership, deadline: float) -> bool:

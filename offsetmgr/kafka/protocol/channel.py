@@ -51,7 +51,7 @@ class Channel(Protocol):
         """Returns whether the broker supports this version of an API."""
         ...
 
-    async def exchange(self, request: EncodedRequest, timeout: float) -> bytes:
+    async def exchange(self, request: EncodedRequest, timeout_s: float) -> bytes:
         """Sends an encoded request and returns the response, including its header (which starts with the correlation
         id).
 

@@ -33,7 +33,6 @@ class UnstableOffset(ServerError):
     """An open transaction will commit or abort this offset (UNSTABLE_OFFSET_COMMIT)."""
 
     code = ErrorCode.UNSTABLE_OFFSET_COMMIT
-    name = "UNSTABLE_OFFSET_COMMIT"
     retriable = True
 
 

@@ -17,7 +17,7 @@ async def send_in_version(
     api_key: int,
     version: int,
     message: Mapping[str, Any],
-    timeout: float,
+    timeout_s: float,
     *,
     use_codec_thread: bool = False,
 ) -> Message:
@@ -25,7 +25,7 @@ async def send_in_version(
     `BrokerConnection.call`. Raises `TimedOut`, `Unreachable`, `ServerError`."""
     flexible = request_is_flexible(api_key, version)
     body = encode_request(api_key, version, message)
-    frame = await connection.exchange(EncodedRequest(api_key, version, NO_TAGS + body if flexible else body), timeout)
+    frame = await connection.exchange(EncodedRequest(api_key, version, NO_TAGS + body if flexible else body), timeout_s)
     start = 5 if flexible else 4
     try:
         if use_codec_thread and len(frame) > LARGE_BYTES:

@@ -16,16 +16,18 @@ async def send_request(
     api_key: int,
     version: int,
     message: Mapping[str, Any],
-    timeout: float,
+    timeout_s: float,
     *,
     use_codec_thread: bool = False,
 ) -> Message:
-    """Sends the request and returns the broker's response, within ``timeout`` seconds.
+    """Sends the request and returns the broker's response, within ``timeout_s`` seconds.
 
     ``use_codec_thread``: see `BrokerConnection.call`.
 
     Raises `TimedOut`, `Unreachable`, `ServerError`, `UnsupportedOperation`.
     """
     if connection.supports(api_key, version):
-        return await send_in_version(connection, api_key, version, message, timeout, use_codec_thread=use_codec_thread)
-    return await send_translated(connection, api_key, version, message, timeout)
+        return await send_in_version(
+            connection, api_key, version, message, timeout_s, use_codec_thread=use_codec_thread
+        )
+    return await send_translated(connection, api_key, version, message, timeout_s)

@@ -1,5 +1,5 @@
-"""`EmbeddedNode`: a manager node without a listener, and the `RequestAdapter` for the calls of its program. It runs on
-the event loop."""
+"""`EmbeddedNode`: a manager node without a listener, together with the `RequestAdapter` that serves the calls of its
+program. Both run on the event loop."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from offsetmgr.manager.node.node_config import NodeConfig
 
 
 class EmbeddedNode:
-    """A manager inside a program, which opens and closes it once. ``timeout`` (seconds) limits the join and each call
-    of `RequestAdapter`."""
+    """A manager inside a program. The program opens and closes it once. ``timeout_s`` limits the join and each call of
+    `RequestAdapter`."""
 
-    def __init__(self, settings: NodeConfig, timeout: float) -> None:
+    def __init__(self, settings: NodeConfig, timeout_s: float) -> None:
         self.requests: RequestAdapter | None = None
         """Set once the node is open."""
-        self._timeout = timeout
+        self._timeout_s = timeout_s
         # The node has no listener, so it has a readable unique name in place of an address.
         self._name = f"embedded-{uuid.uuid4().hex[:6]}-in-process-{os.getpid()}-of-{socket.gethostname()}"
         self._node = ManagerNode(settings, self._name, 0)
@@ -30,7 +30,7 @@ class EmbeddedNode:
         after an error."""
         node = self._node
         await node.open()
-        await node.join(self._timeout)
+        await node.join(self._timeout_s)
         runtime, ownership = node.runtime, node.ownership
 
         def other_owner(group: str) -> str | None:
@@ -40,9 +40,9 @@ class EmbeddedNode:
                 return None
             return f"{owner.host}:{owner.port}" if owner.port else owner.host
 
-        self.requests = RequestAdapter(runtime, other_owner, self._timeout)
+        self.requests = RequestAdapter(runtime, other_owner, self._timeout_s)
 
     async def close(self) -> None:
-        """Leaves the group, ends requests in flight and closes the connections."""
+        """Completes the commits in flight, leaves the group and closes the connections."""
         self.requests = None
         await self._node.close()

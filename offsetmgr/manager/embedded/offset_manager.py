@@ -2,9 +2,9 @@
 own thread.
 
 It is the same manager as ``offsetmgr manager serve`` without the listener: it joins the managers' group, owns the shard
-groups that are assigned to it, and appends to the same topic. A single manager owns all groups; several managers share
-them. No client can connect to an embedded manager, so if clients need the groups of a program, use ``manager serve``
-instead.
+groups that are assigned to it, and appends to the same topic. If it is the only manager of the topic, it owns all
+groups; several managers divide the groups among them. Clients cannot connect to an embedded manager. If clients need
+the offsets of the program's groups, use ``manager serve`` instead.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ class OffsetManager:
 
     ``config`` contains the settings of the connection to the brokers, ``manager`` those of the manager.
     ``retention_ms`` is the retention of offsets of groups without members; if it is None, the retention in ``manager``
-    applies, which is one week by default as in ``manager serve``. ``timeout`` (seconds) limits how long a call waits
-    for a load or for the managers' group. Several threads may use one object.
+    applies, which is one week by default as in ``manager serve``. ``timeout_s`` limits how long `start` waits
+    to join the managers' group, and how long each other call waits until the group's shard has an owner and is loaded.
+    Several threads may use one object.
 
     Calls raise `NotCoordinator` if another manager owns the group (the message names it), `CoordinatorNotAvailable` if
     a commit was not replicated in time (it may have succeeded, or may still succeed), and `CoordinatorLoadInProgress`
-    or `TimedOut` if ``timeout`` was too short. All of these errors are retriable.
+    or `TimedOut` if ``timeout_s`` was too short. All of these errors are retriable.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class OffsetManager:
         record_format: str = "avro",
         retention_ms: int | None = None,
         manager: ManagerConfig | None = None,
-        timeout: float = 30.0,
+        timeout_s: float = 30.0,
     ) -> None:
         manager_config = manager or ManagerConfig(standby=False)
         if retention_ms is not None:
@@ -63,16 +64,16 @@ class OffsetManager:
                 partitions=partitions,
                 record_format=record_format,
                 manager=manager_config,
-                timeout=timeout,
+                timeout_s=timeout_s,
             ),
-            timeout,
+            timeout_s,
         )
         self._loop_thread = EventLoopThread()
         self._running = False
 
     def start(self) -> Self:
-        """Creates the topic if it does not exist, joins the managers' group and starts to load. Raises
-        `OffsetMgrError`."""
+        """Creates the topic if it does not exist, joins the managers' group and starts to load the assigned shards.
+        Raises `OffsetMgrError`."""
         self._running = True
         try:
             self._run(self._node.open())

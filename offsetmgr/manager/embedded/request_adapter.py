@@ -22,13 +22,13 @@ _BACKOFF: Final = Backoff.fixed(0.02)
 
 
 class RequestAdapter:
-    """Serves the calls of one program. ``other_owner`` returns the address of the other manager that owns a group, or
-    None if there is none or it is unknown. ``timeout`` (seconds) limits the retries of a request."""
+    """Serves the calls of one program. ``other_owner`` returns the address of the manager that owns a group, or None if
+    this process owns the group or the owner is unknown. ``timeout_s`` (seconds) limits the retries of a request."""
 
-    def __init__(self, runtime: ManagerRuntime, other_owner: Callable[[str], str | None], timeout: float) -> None:
+    def __init__(self, runtime: ManagerRuntime, other_owner: Callable[[str], str | None], timeout_s: float) -> None:
         self._runtime = runtime
         self._other_owner = other_owner
-        self._timeout = timeout
+        self._timeout_s = timeout_s
 
     async def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, allow_rewind: bool
@@ -62,7 +62,7 @@ class RequestAdapter:
             raise PartialFailure(f"commit of group {group}", successes=committed, failures=failures)
 
     def _retries(self) -> Retries:
-        return Retries(asyncio.get_running_loop().time() + self._timeout, _BACKOFF)
+        return Retries(asyncio.get_running_loop().time() + self._timeout_s, _BACKOFF)
 
     async def _commit_once(
         self,

@@ -3,11 +3,12 @@
 The partitions are divided into a fixed number of shard groups: partition p belongs to shard group ``p % shard_groups``
 (`shard_group_of`). A manager owns whole shard groups. A writer claims one shard group and appends to its partitions.
 
-Ordering contract: a new owner first claims the shard group; from then on no earlier writer can append, not even one
-that was frozen. Then it requests the end offsets, which an unfinished append of an earlier writer can no longer change.
-Then it reads up to them, and so has seen every record that was ever acknowledged.
+Ordering contract: a new owner first claims the shard group. From then on no earlier writer can append, not even one
+whose process was frozen. The owner then requests the end offsets; every append of an earlier writer has ended, so none
+can change them. Finally the owner reads the partitions up to these offsets. It has then seen every record that was ever
+acknowledged.
 
-All calls block. No implementation calls its caller back from another thread.
+All calls block. Implementations call callbacks only in the caller's thread.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.records.base import Record
+from offsetmgr.records.base import EncodedRecord
 
 MAX_SHARD_GROUPS: Final = 8
 """The maximum number of shard groups of a log. It is not configurable, because processes with different values would
@@ -25,7 +26,7 @@ not fence each other."""
 
 
 def shard_group_count(partitions: int) -> int:
-    """Returns the number of shard groups of a log with so many partitions."""
+    """Returns the number of shard groups of a log with this number of partitions."""
     return min(MAX_SHARD_GROUPS, partitions)
 
 
@@ -44,7 +45,6 @@ class AppendRejected(OffsetMgrError):
     (COORDINATOR_NOT_AVAILABLE). The writer can be used again."""
 
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    name = "COORDINATOR_NOT_AVAILABLE"
     retriable = True
 
 
@@ -53,7 +53,6 @@ class TooLarge(OffsetMgrError):
     writer can be used again."""
 
     code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-    name = "INVALID_COMMIT_OFFSET_SIZE"
 
 
 class OutcomeUnknown(OffsetMgrError):
@@ -61,20 +60,18 @@ class OutcomeUnknown(OffsetMgrError):
     and read the log to its end."""
 
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    name = "COORDINATOR_NOT_AVAILABLE"
     retriable = True
 
 
 class Fenced(OffsetMgrError):
     """Another writer has claimed the shard group (NOT_COORDINATOR). The writer cannot be used any more, and its manager
-    must be assigned the shard group again before it claims.
+    may claim again only after the shard group has been assigned to it again.
 
-    An append that began after that claim did not happen and never will. An append that was in flight during the claim
-    ended before the claim returned; only the new owner can find out its outcome.
+    If the append began after that claim, its records are not in the log and never will be. If the append was in flight
+    during the claim, it ended before the claim returned, and only the new owner can determine its outcome.
     """
 
     code = ErrorCode.NOT_COORDINATOR
-    name = "NOT_COORDINATOR"
     retriable = True
 
 
@@ -83,8 +80,8 @@ class LogClosed(OffsetMgrError):
 
 
 class CorruptRecords(OffsetMgrError):
-    """The leader's copy of a record batch is damaged: its checksum does not match. No record from this offset on can be
-    read."""
+    """The leader's copy of a record batch is damaged: its checksum does not match. The records from this offset on
+    cannot be read."""
 
     def __init__(self, topic: str, partition: int, offset: int, why: str) -> None:
         super().__init__(
@@ -105,23 +102,23 @@ class LogRecord(NamedTuple):
     key: bytes
     value: bytes | None
     timestamp: int
-    """Milliseconds since 1970, at the append or at the producer."""
+    """The time of the append, or the time that the producer set, in milliseconds since 1970."""
 
 
 class ShardGroupWriter(Protocol):
     """The writer of one shard group's partitions. One thread at a time uses it."""
 
-    def claim(self, timeout: float) -> None:
-        """Claims the shard group within ``timeout`` seconds. When it returns, every earlier writer is fenced and its
-        unfinished append has ended. The claim may use offsets of the log that contain no records.
+    def claim(self, timeout_s: float) -> None:
+        """Claims the shard group within ``timeout_s`` seconds. When it returns, every earlier writer is fenced and its
+        unfinished append has ended. The claim may leave offsets without readable records in the log.
 
         Called once for each writer. Raises `OffsetMgrError` (retriable or not); after an error the earlier writers may
         or may not be fenced.
         """
         ...
 
-    def append(self, batches: Mapping[int, Sequence[Record]], timeout: float) -> Mapping[int, int]:
-        """Appends all batches or none of them within ``timeout`` seconds. Returns once every in-sync replica has them.
+    def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float) -> Mapping[int, int]:
+        """Appends all batches or none of them within ``timeout_s``. Returns once every in-sync replica has them.
 
         Returns the offset of the *last* record of each partition; the records of a partition have consecutive offsets.
         Empty batches are not allowed. Raises `AppendRejected`, `TooLarge`, `OutcomeUnknown`, `Fenced`.
@@ -151,14 +148,14 @@ class LogReader(Protocol):
         progress: Callable[[int], None] | None = None,
         stopped: Callable[[], bool] | None = None,
     ) -> Mapping[int, int]:
-        """Reads the partitions from ``starts`` up to ``ends`` (the offset after the last record to read), several at
-        once, and keeps the newest value of each key in ``newest[partition]`` (None for a tombstone).
+        """Reads several partitions at once, each from its offset in ``starts`` up to its offset in ``ends``
+        (exclusive), and stores the newest value of each key in ``newest[partition]`` (None for a tombstone).
 
-        It decodes nothing and keeps no overwritten value. It calls ``progress`` with the number of offsets read since
-        the last call, and stops early once ``stopped``, which it calls periodically, returns True. Returns the next
-        offset to read of each partition: at least its end, unless stopped. A log may start after ``starts`` (because of
-        compaction or deletion). Raises `OffsetMgrError`; `CorruptRecords` if a batch of any partition has a wrong
-        checksum.
+        It decodes nothing and keeps no overwritten value. It periodically calls ``progress`` with the number of offsets
+        read since the last call, and ``stopped``; it stops early if ``stopped`` returns True. Returns the next offset
+        to read of each partition: at least its end, unless stopped. The first record of a partition may be after its
+        offset in ``starts`` (because of compaction or deletion). Raises `OffsetMgrError`; `CorruptRecords` if a batch
+        of any partition has a wrong checksum.
         """
         ...
 
@@ -169,8 +166,8 @@ class LogReader(Protocol):
         """
         ...
 
-    def poll(self, max_records: int, timeout: float) -> Sequence[LogRecord]:
-        """Returns up to ``max_records`` records, in order within each partition. Waits up to ``timeout`` seconds for
+    def poll(self, max_records: int, timeout_s: float) -> Sequence[LogRecord]:
+        """Returns up to ``max_records`` records, in order within each partition. Waits up to ``timeout_s`` seconds for
         the first one.
 
         It may return early without records if only a `position` has advanced. Raises `OffsetMgrError`; after
@@ -179,8 +176,8 @@ class LogReader(Protocol):
         ...
 
     def position(self, partition: int) -> int:
-        """Returns the next offset that `poll` will read. It advances past gaps and transaction markers, so it reaches
-        the end offset."""
+        """Returns the next offset that `poll` will read. The position also advances past gaps and transaction markers,
+        so it reaches the end offset."""
         ...
 
     def close(self) -> None: ...
@@ -193,31 +190,31 @@ class PartitionLog(Protocol):
     def partitions(self) -> int: ...
 
     def writer(self, shard_group: int) -> ShardGroupWriter:
-        """Returns a new writer that has not claimed the shard group yet. A writer that is created some time before its
-        claim claims faster."""
+        """Returns a new writer that has not claimed the shard group yet. If the writer is created some time before it
+        claims, the claim is faster."""
         ...
 
     def reader(self) -> LogReader: ...
 
-    def generation(self, timeout: float) -> str:
+    def generation(self, timeout_s: float) -> str:
         """Returns the identity of the topic; empty if unknown. It changes if the topic is deleted and recreated;
         offsets of the earlier topic are then invalid. Raises `OffsetMgrError`.
 
-        Brokers may return an outdated identity for a moment, so readers request it before and after they read.
+        Brokers may briefly return an outdated identity, so callers request the identity before and after they read.
         """
         ...
 
-    def start_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:
+    def start_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:
         """Returns the first offset of each partition's log. Raises `OffsetMgrError`."""
         ...
 
-    def end_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:
+    def end_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:
         """Returns for each partition the offset below which every append has ended (the last stable offset).
 
         After a claim by a writer of this object, a reader that reaches this offset has seen every record that was ever
-        acknowledged to an earlier writer. For a shard group of another process it may be too low for a moment, because
-        an append is acknowledged before it becomes readable, and brokers may return outdated values. Raises
-        `OffsetMgrError`.
+        acknowledged to an earlier writer. For a shard group of another process, the returned offset may briefly be too
+        low, because an append is acknowledged before it becomes readable, and because brokers may return outdated
+        values. Raises `OffsetMgrError`.
         """
         ...
 

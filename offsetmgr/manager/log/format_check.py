@@ -18,21 +18,21 @@ from offsetmgr.records.base import FormatMismatch
 from offsetmgr.records.registry import format_of, record_format
 
 _TAIL_OFFSETS: Final = 200
-"""The number of offsets that the check reads at the end of each partition. The log cleaner does not remove the newest
+"""The number of offsets that the check reads at the end of each partition, where the log cleaner does not remove
 records."""
 _MAX_KEY_BYTES_SHOWN: Final = 20
 """The number of bytes of an unknown key that an error message contains."""
 
 
-def check_format(log: PartitionLog, name: str, what: str, timeout: float) -> None:
+def check_format(log: PartitionLog, name: str, what: str, timeout_s: float) -> None:
     """Reads the last records of every partition. ``name`` is the format to be written, ``what`` the topic's name.
 
-    It accepts unknown records next to records of the format, because the shards report them. It rejects a topic with
-    only unknown records. Raises `FormatMismatch`, `UnsuitableTopic`, and the errors of the read.
+    If the topic also has records of the format, unknown records are accepted, because the shards report them. A topic
+    with only unknown records is rejected. Raises `FormatMismatch`, `UnsuitableTopic`, and any error from reading.
     """
     partitions = range(log.partitions)
-    ends = log.end_offsets(partitions, timeout)
-    starts = {p: max(start, ends[p] - _TAIL_OFFSETS) for p, start in log.start_offsets(partitions, timeout).items()}
+    ends = log.end_offsets(partitions, timeout_s)
+    starts = {p: max(start, ends[p] - _TAIL_OFFSETS) for p, start in log.start_offsets(partitions, timeout_s).items()}
     nonempty = {p: end for p, end in ends.items() if end > starts[p]}
     if not nonempty:
         return
@@ -67,7 +67,7 @@ def _read(
     ends: dict[int, int],
     newest: Mapping[int, MutableMapping[bytes, bytes | None]],
 ) -> None:
-    """Reads the partitions. It skips those with damaged records, because the load of the shard reports them and the
+    """Reads the partitions. Skips a partition with damaged records: the load of its shard reports the damage, and the
     other shards can be served."""
     while ends:
         try:
@@ -79,8 +79,8 @@ def _read(
 
 
 def _format(key: bytes) -> str | None:
-    """Returns the format of a key; None if no format can decode it. (A key of another program may begin with the same
-    bytes.)"""
+    """Returns the format of a key; None if no format can decode the key. The whole key is decoded, because a key of
+    another program may begin with the same bytes."""
     name = format_of(key)
     if name is not None:
         try:

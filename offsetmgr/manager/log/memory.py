@@ -5,7 +5,7 @@ gap, records after an unfinished append are not readable, and the cleaner leaves
 real log happen on request: `hold` (appends wait for `advance_high_watermark`), `fail_next_append`, `compact`,
 `delete_before`, `recreate`.
 
-It never sleeps and has no threads. Any thread may call any method.
+It starts no threads. Only `MemoryWriter.append` and `MemoryReader.poll` wait. Any thread may call any method.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from offsetmgr.manager.log.base import (
 )
 from offsetmgr.manager.log.memory_partition import StoredPartition
 from offsetmgr.manager.log.memory_reader import MemoryReader
-from offsetmgr.records.base import Record
+from offsetmgr.records.base import EncodedRecord
 
 _RECORD_OVERHEAD: Final = 22
 """The approximate size that Kafka's format adds to the key and value of a record, in bytes."""
@@ -52,8 +52,9 @@ class Failure(Enum):
 class MemoryLog:
     """A log in memory.
 
-    If ``hold`` is True, appends become readable and acknowledged only when `advance_high_watermark` is called, else at
-    once. A test may change it at any time. ``max_batch_bytes`` limits the size of an append to one partition.
+    If ``hold`` is True, appends become readable and are acknowledged only when `advance_high_watermark` is called;
+    otherwise at once. A test may change ``hold`` at any time. ``max_batch_bytes`` limits the size of an append to one
+    partition.
     """
 
     def __init__(
@@ -84,17 +85,17 @@ class MemoryLog:
         """See `PartitionLog.reader`."""
         return MemoryReader(self._partitions, self._changed, self._reading)
 
-    def generation(self, timeout: float) -> str:  # noqa: ARG002 - at once
+    def generation(self, timeout_s: float) -> str:  # noqa: ARG002 - at once
         """See `PartitionLog.generation`."""
         with self._changed:
             return str(self._generation)
 
-    def start_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:  # noqa: ARG002 - at once
+    def start_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:  # noqa: ARG002 - at once
         """See `PartitionLog.start_offsets`."""
         with self._reading():
             return {partition: self._partitions[partition].start for partition in partitions}
 
-    def end_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:  # noqa: ARG002 - at once
+    def end_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:  # noqa: ARG002 - at once
         """See `PartitionLog.end_offsets`."""
         with self._reading():
             return {partition: self._partitions[partition].stable for partition in partitions}
@@ -117,7 +118,8 @@ class MemoryLog:
             return len(unfinished)
 
     def fail_next_append(self, shard_group: int, failure: Failure) -> None:
-        """Makes an append of the shard group fail this way. Several calls apply to the next appends in order."""
+        """Makes the next append of the shard group fail this way. With several calls, the failures apply to the next
+        appends in order."""
         with self._changed:
             self._shard_groups[shard_group].failures.append(failure)
 
@@ -191,7 +193,7 @@ class MemoryLog:
             shard_group.unfinished.error = Fenced("append", "another writer has claimed the shard group")
             self._end(shard_group.unfinished, written=shard_group.unfinished.completed_by_claim)
 
-    def _begin(self, shard_group: int, epoch: int, batches: Mapping[int, Sequence[Record]]) -> Append:
+    def _begin(self, shard_group: int, epoch: int, batches: Mapping[int, Sequence[EncodedRecord]]) -> Append:
         with self._changed:
             found = self._shard_groups[shard_group]
             self._check_batches(shard_group, batches)
@@ -220,7 +222,7 @@ class MemoryLog:
         elif failure is not None or not self.hold:
             self._end(append, written=failure in (None, Failure.UNKNOWN_WRITTEN))
 
-    def _check_batches(self, shard_group: int, batches: Mapping[int, Sequence[Record]]) -> None:
+    def _check_batches(self, shard_group: int, batches: Mapping[int, Sequence[EncodedRecord]]) -> None:
         allowed = partitions_of(shard_group, len(self._partitions))
         for partition, records in batches.items():
             if partition not in allowed or not records:
@@ -263,12 +265,12 @@ class Append:
             raise ValueError("still waits for the high watermark")
         return self.offsets
 
-    def wait(self, timeout: float) -> None:
-        """Waits up to ``timeout`` seconds until it has ended. After the timeout it is aborted, and its error is
+    def wait(self, timeout_s: float) -> None:
+        """Waits up to ``timeout_s`` seconds until it has ended. After the timeout it is aborted, and its error is
         `AppendRejected`."""
         log = self._log
         with log._changed:
-            if not log._changed.wait_for(lambda: not self.waiting, timeout):
+            if not log._changed.wait_for(lambda: not self.waiting, timeout_s):
                 self.error = AppendRejected("append", "the replicas did not confirm it within the timeout")
                 log._end(self, written=False)
 
@@ -282,13 +284,13 @@ class MemoryWriter:
         self._epoch = -1
         self._terminal_error: OffsetMgrError | None = None
 
-    def claim(self, timeout: float) -> None:  # noqa: ARG002 - at once
+    def claim(self, timeout_s: float) -> None:  # noqa: ARG002 - at once
         """See `ShardGroupWriter.claim`."""
         if self._epoch != -1 or self._terminal_error is not None:
             raise ValueError("a writer claims once")
         self._epoch = self._log._claim(self._shard_group)
 
-    def begin(self, batches: Mapping[int, Sequence[Record]]) -> Append:
+    def begin(self, batches: Mapping[int, Sequence[EncodedRecord]]) -> Append:
         """Begins an append and does not wait for its end. Raises `TooLarge`, `Fenced`, or the error after which the
         writer cannot be used any more."""
         if self._terminal_error is not None:
@@ -297,11 +299,11 @@ class MemoryWriter:
             raise ValueError("append before claim")
         return self._log._begin(self._shard_group, self._epoch, batches)
 
-    def append(self, batches: Mapping[int, Sequence[Record]], timeout: float) -> Mapping[int, int]:
+    def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float) -> Mapping[int, int]:
         """See `ShardGroupWriter.append`."""
         try:
             append = self.begin(batches)
-            append.wait(timeout)
+            append.wait(timeout_s)
             return append.result()
         except (Fenced, OutcomeUnknown) as error:
             self._terminal_error = error

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from offsetmgr.manager.log.base import LogRecord
-from offsetmgr.records.base import Record
+from offsetmgr.records.base import EncodedRecord
 
 
 @dataclass
@@ -26,7 +26,7 @@ class StoredPartition:
         """The last stable offset."""
         return self.open[0].offset if self.open else self.next
 
-    def begin(self, partition: int, records: Sequence[Record], now: int) -> int:
+    def begin(self, partition: int, records: Sequence[EncodedRecord], now: int) -> int:
         """Begins an append at the time ``now`` (ms since 1970). Returns the offset of its last record."""
         for key, value in records:
             self.open.append(LogRecord(partition, self.next, key, value, now))

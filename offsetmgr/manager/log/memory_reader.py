@@ -12,8 +12,8 @@ from offsetmgr.manager.log.memory_partition import StoredPartition
 
 
 class MemoryReader:
-    """Implements `offsetmgr.manager.log.base.LogReader`. ``changed`` guards the partitions. ``reading`` acquires it for
-    a read, or raises the error that a test has injected."""
+    """Implements `offsetmgr.manager.log.base.LogReader`. ``changed`` guards the partitions. ``reading`` acquires
+    ``changed`` for a read, or raises the error that a test has injected."""
 
     def __init__(
         self,
@@ -60,9 +60,9 @@ class MemoryReader:
         with self._changed:
             self._positions = dict(starts)
 
-    def poll(self, max_records: int, timeout: float) -> Sequence[LogRecord]:
+    def poll(self, max_records: int, timeout_s: float) -> Sequence[LogRecord]:
         """See `LogReader.poll`."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout_s
         while True:
             with self._reading():
                 self._check_open()
@@ -84,18 +84,18 @@ class MemoryReader:
             self._changed.notify_all()
 
     def _take(self, max_records: int) -> list[LogRecord]:
-        taken: list[LogRecord] = []
+        result: list[LogRecord] = []
         for partition, position in list(self._positions.items()):
             found = self._partitions[partition]
-            records = found.read(position, max_records - len(taken))
-            taken += records
-            if len(taken) < max_records:
+            records = found.read(position, max_records - len(result))
+            result += records
+            if len(result) < max_records:
                 self._positions[partition] = max(position, found.stable)
             elif records:
                 self._positions[partition] = records[-1].offset + 1
             if records:  # the partition is read last next time, so that a busy partition does not starve the others
                 self._positions[partition] = self._positions.pop(partition)
-        return taken
+        return result
 
     def _check_open(self) -> None:
         if self._closed:

@@ -23,12 +23,12 @@ MAX_RECORD_BYTES: Final = 64 * 1024
 """The maximum size of the record of a commit in bytes, with the longest group id and topic name, and metadata of 4,096
 bytes."""
 _BATCH_OVERHEAD: Final = 128
-"""The bytes that the header of a batch, and the client's estimate of it, may add to the records."""
+"""The maximum number of bytes by which a batch, as the client estimates it, is larger than its records."""
 _DEFAULT_REPLICAS: Final = 3
 DELETE_RETENTION_MS: Final = 24 * 60 * 60 * 1000
 _MIN_DELETE_RETENTION_MS: Final = 2 * 60 * 60 * 1000
 """Twice the time for which a standby may lag before it reads the whole log again
-(``ManagerConfig.max_standby_age``)."""
+(``ManagerConfig.max_standby_age_s``)."""
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 BROKER_TOPICS: Final = frozenset({"__consumer_offsets", TRANSACTIONS_TOPIC, "__share_group_state"})
 """Internal topics of the brokers. A record of offsetmgr in one of them would harm the cluster."""
@@ -92,8 +92,9 @@ def replicas_for(topic: str, brokers: int, broker_default: int | None, requested
     (``offsets.topic.replication.factor`` of the brokers; None if unknown), else 3. ``brokers`` is the number of live
     brokers.
 
-    Dead brokers do not lower the replication factor, because the topic would keep it. Kafka does not create
-    ``__consumer_offsets`` in this case either. Raises `TooFewBrokers`.
+    Raises `TooFewBrokers` if fewer brokers than that are live. The replication factor is not lowered, because the topic
+    would keep the lower factor after the other brokers have started. Kafka does not create ``__consumer_offsets`` in
+    this case either.
     """
     replicas = (
         requested
@@ -130,7 +131,7 @@ def settings_for(replicas: int, min_insync_replicas: int | None = None) -> dict[
 
 def examine(name: str, found: ExistingTopic, partitions: int, topic_id: str | None = None) -> OffsetsTopicState:
     """Checks the settings of a topic. ``partitions`` is the expected number of partitions, ``topic_id`` the expected
-    topic id (None: any).
+    topic id, or None if any topic id is accepted.
 
     Raises `UnsuitableTopic`, `TopicRecreated`, `PartitionCountChanged`.
     """
@@ -179,7 +180,7 @@ def _warnings(found: ExistingTopic, in_sync: int, max_message_bytes: int) -> lis
         )
     if int(found.settings.get("delete.retention.ms", DELETE_RETENTION_MS)) < _MIN_DELETE_RETENTION_MS:
         warnings.append(
-            f"delete.retention.ms is below {_MIN_DELETE_RETENTION_MS}: standbys that were away may miss deletions, "
+            f"delete.retention.ms is below {_MIN_DELETE_RETENTION_MS}: standbys that were stopped may miss deletions, "
             "and deleted offsets would reappear"
         )
     if found.settings.get("unclean.leader.election.enable") == "true":

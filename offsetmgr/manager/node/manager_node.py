@@ -2,8 +2,8 @@
 the shard groups, and `close` revokes them.
 
 At the start the node creates or checks the topic and its record format, then lets standbys follow the log, and only
-then joins the managers' group, so that it has little to read when it is assigned shard groups. At the end it leaves the
-group, so that other managers own the shard groups at once, then completes the commits in flight and closes the
+then joins the managers' group, so that it has little to read when it is assigned shard groups. At the end it completes
+the commits in flight, leaves the group, so that other managers own the shard groups at once, and closes the
 connections.
 """
 
@@ -83,7 +83,7 @@ class ManagerNode:
             partitions=settings.partitions,
             replication_factor=settings.replication_factor,
             min_insync_replicas=settings.min_insync_replicas,
-            timeout=settings.timeout,
+            timeout_s=settings.timeout_s,
         )
         for warning in topic.warnings:
             _log.warning(
@@ -98,7 +98,7 @@ class ManagerNode:
             group=self.group,
         )
         self._resources.callback(log.close)
-        await asyncio.to_thread(check_format, log, settings.record_format, topic.name, settings.timeout)
+        await asyncio.to_thread(check_format, log, settings.record_format, topic.name, settings.timeout_s)
         self._client = Client(settings.bootstrap, Security.of(kafka))
         self._resources.push_async_callback(self._client.close)
         self.ownership = self._make_ownership(topic)
@@ -106,27 +106,29 @@ class ManagerNode:
         await self.runtime.start()
         self._resources.push_async_callback(self.runtime.close)
         self._resources.push_async_callback(self.ownership.stop)
-        check = partial(check_topic, settings.bootstrap, kafka, timeout=settings.timeout)
+        check = partial(check_topic, settings.bootstrap, kafka, timeout_s=settings.timeout_s)
         self._topic_monitor = OffsetsTopicMonitor(
-            topic, check, self.runtime.note_generation, settings.topic_check_interval
+            topic, check, self.runtime.note_generation, settings.topic_check_interval_s
         )
         self._topic_monitor.start()
         self._resources.push_async_callback(self._topic_monitor.close)
 
-    async def join(self, timeout: float | None = None) -> NodeAddress:
+    async def join(self, timeout_s: float | None = None) -> NodeAddress:
         """Joins the managers' group and returns the address of this node in it. If other managers serve the groups, it
         first reads the log.
 
-        ``timeout`` is in seconds; without one the call waits for as long as the coordinator is unavailable. Raises
+        ``timeout_s`` is in seconds; without one the call waits for as long as the coordinator is unavailable. Raises
         `TimedOut`, `NotCoordinator` if the other managers exclude this one, and errors of the coordinator.
         """
         what = f"group {self.group}"
         try:
-            async with asyncio.timeout(timeout):
-                await self._catch_up(_CATCH_UP_TIMEOUT_S if timeout is None else min(_CATCH_UP_TIMEOUT_S, timeout / 2))
+            async with asyncio.timeout(timeout_s):
+                await self._catch_up(
+                    _CATCH_UP_TIMEOUT_S if timeout_s is None else min(_CATCH_UP_TIMEOUT_S, timeout_s / 2)
+                )
                 await self.ownership.start(self.runtime)
         except TimeoutError:
-            raise TimedOut(what, f"not joined within {timeout:g} s") from None
+            raise TimedOut(what, f"not joined within {timeout_s:g} s") from None
         for node in self.ownership.nodes():
             if (node.host, node.port) == self._address:
                 return node
@@ -134,7 +136,7 @@ class ManagerNode:
         raise NotCoordinator(what, why, "start it with the same options as the other managers")
 
     async def close(self) -> None:
-        """Leaves the group, completes the requests in flight and closes the connections. It may be called in every
+        """Completes the commits in flight, leaves the group and closes the connections. It may be called in every
         state."""
         await self._resources.aclose()
 
@@ -166,8 +168,8 @@ class ManagerNode:
                 events,
                 protocol_type=PROTOCOL_TYPE,
                 protocol=PROTOCOL,
-                session=settings.session,
-                rebalance=settings.rebalance,
+                session_timeout_s=settings.session_timeout_s,
+                rebalance_timeout_s=settings.rebalance_timeout_s,
                 clock=boottime,
             )
 
@@ -181,18 +183,24 @@ class ManagerNode:
             settings.manager.members is not None,
         )
         return OwnershipManager(
-            *self._address, parameters, member, session=settings.session, rebalance=settings.rebalance
+            *self._address,
+            parameters,
+            member,
+            session_timeout_s=settings.session_timeout_s,
+            rebalance_timeout_s=settings.rebalance_timeout_s,
         )
 
-    async def _catch_up(self, max_wait: float) -> None:
-        """Waits until the log has been read, at most ``max_wait`` seconds, if other managers serve the groups
-        meanwhile. If the node joined earlier, clients would have to wait until it has loaded its shard groups."""
+    async def _catch_up(self, max_wait_s: float) -> None:
+        """If other managers serve the groups, waits until this node has read the log, but at most
+        ``max_wait_s`` seconds.
+        If the node joined before it has read the log, clients would have to wait until it has loaded its shard
+        groups."""
         if self.runtime.caught_up:
             return
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + max_wait
+        deadline = loop.time() + max_wait_s
         try:
-            found = (await self._client.describe([self.group], loop.time() + min(_DESCRIBE_TIMEOUT_S, max_wait)))[
+            found = (await self._client.describe([self.group], loop.time() + min(_DESCRIBE_TIMEOUT_S, max_wait_s)))[
                 self.group
             ]
         except OffsetMgrError:

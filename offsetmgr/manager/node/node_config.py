@@ -24,16 +24,16 @@ class NodeConfig:
     min_insync_replicas: int | None = None
     record_format: str = "avro"
     manager: ManagerConfig = field(default_factory=ManagerConfig)
-    session: float = SESSION_TIMEOUT_S
+    session_timeout_s: float = SESSION_TIMEOUT_S
     """The session timeout of the managers' group. If a manager dies, other managers own its shard groups after this
     time."""
-    timeout: float = 30.0
+    timeout_s: float = 30.0
     """The timeout of each request to the brokers about the topic."""
-    topic_check_interval: float = 5.0
+    topic_check_interval_s: float = 5.0
     """The interval between two checks of the topic. After the topic was recreated, the manager may serve the old
     offsets for this interval plus the duration of one check."""
 
     @property
-    def rebalance(self) -> float:
+    def rebalance_timeout_s(self) -> float:
         """The rebalance timeout of the managers' group."""
-        return max(REBALANCE_TIMEOUT_S, 2 * self.session)
+        return max(REBALANCE_TIMEOUT_S, 2 * self.session_timeout_s)

@@ -4,7 +4,7 @@ An administrator may add partitions (groups then hash to other partitions after 
 (retention then deletes offsets), or delete the topic. The manager cannot repair these faults. It raises an alarm and
 continues to serve, because its memory still contains the acknowledged offsets. If the topic was recreated, the offsets
 in memory are invalid, so the monitor passes the topic id to the runtime after every check, and the runtime reloads the
-shards of another topic.
+shards that it read from a topic with another id.
 
 If a check fails, the state of the topic is unknown. The monitor ignores transient errors, which other operations
 report. Other errors (a revoked authorization, an unknown error of the broker) become an alarm after `MAX_FAILED_CHECKS`
@@ -30,7 +30,7 @@ MAX_FAILED_CHECKS: Final = 12
 
 
 class OffsetsTopicMonitor:
-    """Checks the topic every ``interval`` seconds. ``check`` compares the topic with its known state and raises an
+    """Checks the topic every ``interval_s`` seconds. ``check`` compares the topic with its known state and raises an
     error for a difference; it blocks, so it runs in a thread. ``on_topic_id`` is called on the loop with the topic id
     after every check."""
 
@@ -39,17 +39,18 @@ class OffsetsTopicMonitor:
         known: OffsetsTopicState,
         check: Callable[[OffsetsTopicState], object],
         on_topic_id: Callable[[str], None],
-        interval: float,
+        interval_s: float,
     ) -> None:
         self._known = known
         self._check = check
         self._on_topic_id = on_topic_id
-        self._interval = interval
+        self._interval_s = interval_s
         self._task: asyncio.Task[None] | None = None
         self._failed_checks = 0
         """The number of failed checks since the last successful one."""
         self.alarm: str | None = None
-        """The fault that the last check found, or the error of the checks if all of them fail; None without a fault."""
+        """The fault that the last completed check found, or the error of the checks after `MAX_FAILED_CHECKS` failures
+        in succession; None without a fault."""
         self.recreated: str | None = None
         """The message that the topic was recreated since the start; None if it was not. It is never reset, because the
         commits of the earlier topic are lost."""
@@ -65,7 +66,7 @@ class OffsetsTopicMonitor:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._interval)
+            await asyncio.sleep(self._interval_s)
             try:
                 await asyncio.to_thread(self._check, self._known)
             except TopicRecreated as error:
@@ -79,7 +80,8 @@ class OffsetsTopicMonitor:
             else:
                 self._failed_checks = 0
                 self._set_alarm(None)
-            # After every check, because a load that began before the recreation may be served only now.
+            # The id is passed after every check, because a load that began before the topic was recreated may only now
+            # be complete and served.
             self._on_topic_id(self._known.topic_id)
 
     def _recreated(self, error: TopicRecreated) -> None:

@@ -1,13 +1,13 @@
 """The runtime of one manager process: the shards on an event loop, and the threads that perform their I/O.
 
-Only this subpackage of `manager` has threads. The state belongs to the loop (`manager`, `shard_group`,
-`expiration_task`). The thread of a shard group (`shard_writer`) claims, loads and appends. The thread of the standby
-(`standby`) reads the records that other managers append. Both pass results to the loop through `loop_proxy`, so the
-state needs no locks. `write_batch` defines the values that they exchange.
+The state belongs to the loop (`manager`, `shard_group`, `expiration_task`). The thread of a shard group
+(`shard_writer`) claims, loads and appends. The thread of the standby (`standby`) reads the records that other managers
+append. Both pass results to the loop through `loop_proxy`, so the state needs no locks. `write_batch` defines the
+values that they exchange.
 
-The thread appends batches in the order in which the loop queues them, and reports their outcomes in the same order. The
-loop answers a commit after `Shard.acknowledged`, so a client that has received the response fetches the committed
-offset.
+The thread of a shard group appends batches in the order in which the loop queues them, and reports their outcomes in
+the same order. The loop answers a commit after `Shard.acknowledged`, so a client that has received the response fetches
+the committed offset.
 """
 
 from offsetmgr.manager.runtime.config import ManagerConfig as ManagerConfig

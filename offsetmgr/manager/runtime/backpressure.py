@@ -11,7 +11,8 @@ class Backpressure:
     def __init__(self, max_pending: int) -> None:
         self.pending = 0
         self.full = False
-        """True from ``max_pending`` pending records on, until at most half as many are pending."""
+        """Becomes True when ``max_pending`` records are pending, and False again when at most half as many are
+        pending."""
         self._max_pending = max_pending
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -31,7 +32,7 @@ class Backpressure:
                     future.set_result(None)
 
     def backpressure(self) -> asyncio.Future[None] | None:
-        """Returns a future that completes when there is capacity again; None if it is not `full`."""
+        """Returns a future that completes when there is capacity again; None if there is capacity now."""
         if not self.full:
             return None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -17,16 +17,16 @@ class ManagerConfig:
     """The settings of `ManagerRuntime`. Times are in seconds."""
 
     limits: ShardLimits = field(default_factory=ShardLimits)
-    commit_timeout: float = 5.0
+    commit_timeout_s: float = 5.0
     """The time limit of a commit (Kafka's ``offsets.commit.timeout.ms``)."""
-    claim_timeout: float = 10.0
+    claim_timeout_s: float = 10.0
     """The timeout of a claim, and of each request for the log's ends."""
-    retry_pause: float = 0.5
-    """The pause after a failed claim or load. It doubles with each failure, up to `max_retry_pause`."""
-    max_retry_pause: float = 2.0
+    retry_pause_s: float = 0.5
+    """The pause after a failed claim or load. It doubles with each failure, up to `max_retry_pause_s`."""
+    max_retry_pause_s: float = 2.0
     max_transaction_records: int = 10_000
-    """The number of records in a transaction from which on no further commit joins it. Replaying the records of one
-    transaction must not block the loop for long."""
+    """When a transaction has at least this number of records, no further commit joins it, because replaying the records
+    of one transaction must not block the loop for long."""
     max_transaction_bytes: int = 4 << 20
     max_pending_records: int = 200_000
     """The number of unacknowledged records at which `ManagerRuntime.backpressure` begins. It ends at half of this
@@ -36,20 +36,21 @@ class ManagerConfig:
     thread at a time."""
     standby: bool = True
     """Whether to follow the shard groups of other managers, so that a takeover reads only the end of the log."""
-    standby_poll: float = 0.2
+    standby_poll_s: float = 0.2
     """How long a poll of the standby waits for records."""
     standby_records: int = 2_000
     """The maximum number of records that the standby passes to the loop at a time, which takes a few milliseconds."""
-    lag_interval: float = 5.0
+    lag_interval_s: float = 5.0
     """The interval at which the standby requests the end offsets of the log."""
-    max_standby_age: float = 3600.0
+    max_standby_age_s: float = 3600.0
     """If a standby has not reached the log's end for this time, for example because it was suspended or disconnected,
     it reads the log from the start: the cleaner may have removed tombstones that it has not read. The value must be far
     below the topic's ``delete.retention.ms`` (24 h)."""
-    expiry_interval: float = 600.0
+    expiry_interval_s: float = 600.0
     """The interval between two expiration passes over a shard (``offsets.retention.check.interval.ms``)."""
     members: Members | None = None
-    """Called before offsets expire. If it is None, no group has members."""
+    """Called before offsets expire, to determine which groups have members. If it is None, no group counts as having
+    members."""
     own_process: bool = False
     """Whether the process runs only the manager, so that its allocator and garbage collector may be tuned (see
     `process_settings`)."""
@@ -58,6 +59,6 @@ class ManagerConfig:
         for name in ("load_threads", "max_transaction_records", "max_transaction_bytes", "max_pending_records"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
-        for name in ("commit_timeout", "claim_timeout", "expiry_interval", "lag_interval", "retry_pause"):
+        for name in ("commit_timeout_s", "claim_timeout_s", "expiry_interval_s", "lag_interval_s", "retry_pause_s"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be more than 0")

@@ -34,7 +34,7 @@ class ExpirationTask:
     def __init__(
         self,
         partitions: int,
-        interval: float,
+        interval_s: float,
         members: Members | None,
         members_timeout_s: float,
         clock: Clock,
@@ -42,7 +42,7 @@ class ExpirationTask:
         append: RecordAppender,
         counters: Counters,
     ) -> None:
-        self._schedule = ExpirationSchedule(partitions, interval)
+        self._schedule = ExpirationSchedule(partitions, interval_s)
         self._members = members
         self._members_timeout_s = members_timeout_s
         self._clock = clock

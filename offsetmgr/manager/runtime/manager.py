@@ -65,9 +65,9 @@ class ManagerRuntime:
         self._standby: StandbyReplica | None = None
         self._expiration = ExpirationTask(
             self._partitions,
-            self.config.expiry_interval,
+            self.config.expiry_interval_s,
             self.config.members,
-            self.config.commit_timeout,
+            self.config.commit_timeout_s,
             self._clock,
             self._serving.__getitem__,
             self._append_expiration,
@@ -86,7 +86,7 @@ class ManagerRuntime:
     @property
     def caught_up(self) -> bool:
         """Whether this process serves or follows every shard group, so that a takeover reads only the end of the log.
-        If the process joins earlier, clients have to wait for a load."""
+        If the process joins the managers' group before this is True, clients have to wait for a load."""
         return self._standby is None or self._standby.caught_up
 
     async def start(self) -> None:
@@ -147,7 +147,7 @@ class ManagerRuntime:
         if found.assigned or self._closing:
             return
         found.assigned = True
-        if not found.owned:
+        if not found.has_thread:
             self._start(found)
 
     async def on_revoked(self, shard_group: int) -> None:
@@ -202,7 +202,7 @@ class ManagerRuntime:
 
     async def _housekeeping_loop(self) -> None:
         while True:
-            await asyncio.sleep(min(self.config.lag_interval, self.config.expiry_interval / 10))
+            await asyncio.sleep(min(self.config.lag_interval_s, self.config.expiry_interval_s / 10))
             for shard_group in self._shard_groups:
                 shard_group.note_current()
             try:

@@ -1,7 +1,7 @@
 """Tunes the memory allocator and the garbage collector of a process that runs only an offset manager.
 
 Measured with one million offsets loaded from three million records: 720 MB of resident memory with the default
-allocator settings, 180 MB with these. The default settings of the garbage collector take a third of the time of a
+allocator settings, 180 MB with these. With its default settings, the garbage collector takes a third of the time of a
 commit.
 """
 

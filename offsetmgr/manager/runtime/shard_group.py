@@ -46,7 +46,7 @@ class ShardGroup:
         self.partitions = partitions
         self.shards: dict[int, Shard] = {partition: services.new_shard(partition) for partition in partitions}
         """The shards by partition. During a load they belong to the loading thread."""
-        self.generation = ""
+        self.log_id = ""
         """The `PartitionLog.generation` of the log from which its shards were read."""
         self.lifecycle = Lifecycle(ShardState.CLOSED)
         self.since = time.time()
@@ -79,7 +79,7 @@ class ShardGroup:
     # --- ownership -----------------------------------------------------------------------------------
 
     @property
-    def owned(self) -> bool:
+    def has_thread(self) -> bool:
         """Whether a thread claims, loads or serves the shard group."""
         return self._thread is not None
 
@@ -102,8 +102,8 @@ class ShardGroup:
         return (0, 0) if load is None else (load.offsets_read, load.offsets_to_read)
 
     def start(self) -> None:
-        """Starts a thread that claims and serves the shard group. The thread of the previous lifecycle must have
-        ended."""
+        """Starts a thread that claims and serves the shard group. Call it only after the thread of the previous
+        lifecycle has ended."""
         assert self._thread is None
         if self.is_outdated(boottime()):
             self.reset()
@@ -112,7 +112,7 @@ class ShardGroup:
         self._enter(ShardState.LOADING)
         self._ended.clear()
         self.ownership_epoch += 1
-        self._thread = ShardWriterThread(self.number, self._services, self, self.shards, self.generation)
+        self._thread = ShardWriterThread(self.number, self._services, self, self.shards, self.log_id)
         self._thread.start()
 
     def stop(self) -> None:
@@ -129,16 +129,16 @@ class ShardGroup:
 
     def is_outdated(self, now: float) -> bool:
         """Returns whether the shards have lagged for so long that they may have missed tombstones."""
-        return now - self.current_at > self._config.max_standby_age
+        return now - self.current_at > self._config.max_standby_age_s
 
     def reset(self) -> None:
         """Replaces the shards by empty ones."""
         self.shards = {partition: self._services.new_shard(partition) for partition in self.partitions}
-        self.generation = ""
+        self.log_id = ""
 
     def _resolve_in_doubt(self) -> None:
-        """Removes the results in doubt from those in flight. If their records are in the log, the shards contain them,
-        or will contain them before they are served again."""
+        """Removes the results whose append has an unknown outcome from the results in flight. If their records are in
+        the log, the shards contain these records, or will contain them before the shards are served again."""
         for entry in self._in_doubt:
             entry.shard.on_discarded(entry.result)
         self._in_doubt.clear()
@@ -153,12 +153,12 @@ class ShardGroup:
     def append(
         self, shard: Shard, result: CoordinatorResult[Any], error_response: Callable[[int], Any]
     ) -> asyncio.Future[Any]:
-        """Appends the records of a result. The future's result is the response once they are acknowledged, or
-        ``error_response`` of an error code. Call it only while the shard group serves."""
+        """Appends the records of a result. The future completes with the response once the records are acknowledged, or
+        with ``error_response(code)`` after an error. Call it only while the shard group serves."""
         future: asyncio.Future[Any] = self._loop.create_future()
         batch = self._open_batch
         if batch is None:
-            batch = self._open_batch = WriteBatch(time.monotonic() + self._config.commit_timeout)
+            batch = self._open_batch = WriteBatch(time.monotonic() + self._config.commit_timeout_s)
             self._loop.call_soon(self._submit_batch)
         before = batch.count
         batch.add(shard, result, future, error_response)
@@ -169,16 +169,17 @@ class ShardGroup:
 
     def wait_for_writes(self) -> asyncio.Future[None]:
         """Returns a future that completes once all writes in flight have ended, so that none can take effect later. A
-        write whose request timed out, or whose outcome is unknown, has not ended. The future raises `TimedOut` after
-        the timeouts of a claim and a commit together."""
+        write may still be in flight after its request has timed out, and a write with an unknown outcome ends only when
+        the outcome is known. The future raises `TimedOut` after the timeouts of a claim and a commit together."""
         done: asyncio.Future[None] = self._loop.create_future()
         newest = self._open_batch or (self._in_flight[-1] if self._in_flight else None)
         if newest is None and not self.recovering:
             done.set_result(None)
         else:
             self._waiters.append((newest, done))
-            bound = self._loop.call_later(self._config.claim_timeout + self._config.commit_timeout, _fail_waiter, done)
-            done.add_done_callback(lambda _: bound.cancel())
+            limit_s = self._config.claim_timeout_s + self._config.commit_timeout_s
+            timer = self._loop.call_later(limit_s, _fail_waiter, done)
+            done.add_done_callback(lambda _: timer.cancel())
         return done
 
     def _submit_batch(self) -> None:
@@ -188,12 +189,12 @@ class ShardGroup:
             return
         self._in_flight.append(batch)
         if self._timeout_timer is None:
-            self._timeout_timer = self._loop.call_later(self._config.commit_timeout, self._answer_timed_out)
+            self._timeout_timer = self._loop.call_later(self._config.commit_timeout_s, self._answer_timed_out)
         self._thread.put(batch)
 
     def _answer_timed_out(self) -> None:
-        """Answers requests whose deadline has passed. If they are acknowledged later, the shards still apply their
-        records."""
+        """Answers requests whose deadline has passed. If the records of such a request are acknowledged later, the
+        shards still apply them."""
         self._timeout_timer = None
         now = time.monotonic()
         for batch in self._in_flight:
@@ -237,7 +238,7 @@ class ShardGroup:
     def on_loaded(self, shards: Mapping[int, Shard], generation: str, as_of: float) -> None:
         """See `WriterCallbacks.on_loaded`."""
         self.shards = dict(shards)
-        self.generation = generation
+        self.log_id = generation
         self.current_at = as_of
         if self.lifecycle.state is not ShardState.CLOSED:
             self.last_error = ""
@@ -258,13 +259,13 @@ class ShardGroup:
     def note_generation(self, generation: str) -> None:
         """Compares the shards with the current identity of the log (`PartitionLog.generation`), and stops serving them
         if they were read from another log."""
-        if self.lifecycle.state is ShardState.ACTIVE and generation not in ("", self.generation):
+        if self.lifecycle.state is ShardState.ACTIVE and generation not in ("", self.log_id):
             self.on_topic_recreated()
 
     def note_current(self) -> None:
         """Sets `current_at` to now if this process serves with a valid lease, since its shards then contain every
-        record of the log. Called periodically, so that after a suspension of the process `current_at` is the time
-        before it."""
+        record of the log. Called periodically, so that after a suspension of the process `current_at` is a time before
+        the suspension."""
         now = boottime()
         if self.lifecycle.state is ShardState.ACTIVE and self._services.ownership.valid():
             self.current_at = now
@@ -280,8 +281,8 @@ class ShardGroup:
         self._complete_waiters()
         self.last_error = ""
 
-    def on_ended(self, outcomes: Sequence[AppendResult], batches: int, seconds: float) -> None:
-        """See `WriterCallbacks.on_ended`."""
+    def on_transaction_ended(self, outcomes: Sequence[AppendResult], batches: int, seconds: float) -> None:
+        """See `WriterCallbacks.on_transaction_ended`."""
         counters = self._counters
         counters.transactions += 1
         counters.transaction_seconds += seconds

@@ -3,11 +3,11 @@
 It performs only I/O. It reports results to the event loop in order (`WriterCallbacks`); the loop changes the state and
 answers requests.
 
-The manager serves fetches from memory while the outcome of an append is unknown. This is correct: a commit in doubt was
-answered with an error or not at all, so memory contains the last *acknowledged* offsets. No other process can have
-acknowledged a commit since: the next owner does so only after the lease has ended, which every fetch checks (data rule
-"one writer per shard"), and a process that claims without owning the shard group appends nothing (see
-`ownership_protocol`).
+The manager serves fetches from memory while the outcome of an append is unknown. This is correct for two reasons. The
+commits of that append were answered with an error or not at all, so memory contains the last *acknowledged* offsets.
+And no other process can have acknowledged a commit meanwhile: the next owner does so only after this process's lease
+has ended, and every fetch checks the lease (data rule "one writer per shard"). A process that claims without owning the
+shard group appends nothing (see `ownership_protocol`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NON_RETRIABLE_BACKOFF_S: Final = 60.0
 """The longest pause after an error that is not retriable, because each attempt may read a whole topic again."""
 _LEASE_CHECK_INTERVAL_S: Final = 0.05
 _MIN_TIME_SHARE: Final = 0.1
-"""The fraction of the commit timeout that must remain; otherwise the thread does not try the append."""
+"""If less than this fraction of the commit timeout remains, the thread does not try the append."""
 _MAX_TAIL_OFFSETS: Final = 50_000
 """A read of more offsets than this needs a load permit."""
 _REPLAY_PART: Final = 1000
@@ -63,18 +63,20 @@ class WriterCallbacks(Protocol):
         ...
 
     def on_topic_recreated(self) -> None:
-        """The topic was recreated since the shards were read, so they must be loaded again."""
+        """The topic was recreated after the shards had been read, so the shards must be loaded again."""
         ...
 
     def on_replay(self, partition: int, part: Mapping[bytes, bytes | None], position: int) -> None:
-        """Passes records of one partition that the log contains after an unknown outcome, for `Shard.replay_newest`."""
+        """After an append with an unknown outcome, passes the records of one partition that were not replayed yet, for
+        `Shard.replay_newest`."""
         ...
 
     def on_recovered(self) -> None:
-        """After an unknown outcome, the thread has read the log to its end and passed all records to `on_replay`."""
+        """Called after an append with an unknown outcome, once the thread has read the log to its end and has passed
+        all records to `on_replay`."""
         ...
 
-    def on_ended(self, outcomes: Sequence[AppendResult], batches: int, seconds: float) -> None:
+    def on_transaction_ended(self, outcomes: Sequence[AppendResult], batches: int, seconds: float) -> None:
         """The append of the oldest ``batches`` batches ended after ``seconds`` seconds, with these outcomes in
         order."""
         ...
@@ -154,12 +156,12 @@ class ShardWriterThread:
             self._loop.post(self._listener.on_finished, fenced)
 
     def _claim_and_serve(self) -> None:
-        """Claims and serves until it is stopped; claims again after an unknown outcome."""
-        pause = self._config.retry_pause
+        """Claims and serves until the thread is stopped; claims again after an append with an unknown outcome."""
+        pause = self._config.retry_pause_s
         while not self._stopping.is_set():
             try:
                 if self._claim_and_load():
-                    pause = self._config.retry_pause
+                    pause = self._config.retry_pause_s
                     self._serve()
             except (Fenced, LoopEnded):
                 raise
@@ -167,7 +169,9 @@ class ShardWriterThread:
                 self._close_writer()
                 self._loop.post(self._listener.on_retry, error)
                 self._stopping.wait(pause)
-                pause = min(pause * 2, self._config.max_retry_pause if is_retriable(error) else NON_RETRIABLE_BACKOFF_S)
+                pause = min(
+                    pause * 2, self._config.max_retry_pause_s if is_retriable(error) else NON_RETRIABLE_BACKOFF_S
+                )
 
     def _claim_and_load(self) -> bool:
         """Claims the shard group and reads the log. Returns False if this process does not own the shard group now, or
@@ -176,24 +180,24 @@ class ShardWriterThread:
             if self._stopping.wait(_LEASE_CHECK_INTERVAL_S):
                 return False
         self._loop.post(self._listener.on_loading)
-        if not self._discard_other_log(self._log.generation(self._config.claim_timeout)):
+        if not self._discard_other_log(self._log.generation(self._config.claim_timeout_s)):
             return False
         self._writer = self._log.writer(self._shard_group)
-        self._writer.claim(self._config.claim_timeout)
+        self._writer.claim(self._config.claim_timeout_s)
         # The lease must be checked after the claim: see `ownership_protocol`.
         if not self._ownership.valid() or self._stopping.is_set():
             self._close_writer()
             return False
         as_of = boottime()
-        ends = self._log.end_offsets(self._partitions, self._config.claim_timeout)
+        ends = self._log.end_offsets(self._partitions, self._config.claim_timeout_s)
         done = self._read_tail(ends) if self._shards is None else self._read_all(self._shards, ends, as_of)
         if not done:
             self._close_writer()
         return done
 
     def _discard_other_log(self, generation: str) -> bool:
-        """Discards shards that were read from another log. Returns False if they belong to the loop, which then has to
-        reload them."""
+        """Discards shards that were read from another log. Returns False if the shards belong to the loop, which then
+        has to reload them."""
         if generation in ("", self._generation):
             return True
         if self._shards is None:
@@ -207,10 +211,10 @@ class ShardWriterThread:
         for partition in truncated_partitions(shards.values(), ends):
             shards[partition] = self._new_shard(partition)
         load = self.load = ShardLoader(self._log, shards, self._stopping.is_set)
-        load.plan(ends, self._config.claim_timeout)
+        load.plan(ends, self._config.claim_timeout_s)
         if not with_load_permit(load, self._load_permits, self._stopping):
             return False
-        check_same_log(self._log, self._generation, self._config.claim_timeout)
+        check_same_log(self._log, self._generation, self._config.claim_timeout_s)
         if self._config.own_process:
             after_load()
         self._positions = {partition: shard.position for partition, shard in shards.items()}
@@ -231,7 +235,7 @@ class ShardWriterThread:
             reader.close()
         if any(reached[partition] < end for partition, end in behind.items()):
             return False
-        check_same_log(self._log, self._generation, self._config.claim_timeout)
+        check_same_log(self._log, self._generation, self._config.claim_timeout_s)
         for partition, found in newest.items():
             self._replay_on_loop(partition, found, reached[partition])
             self._positions[partition] = reached[partition]
@@ -250,14 +254,14 @@ class ShardWriterThread:
     # --- appends -------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Appends queued records until it is stopped or the outcome of an append is unknown."""
+        """Appends queued records until the thread is stopped or the outcome of an append is unknown."""
         while self._writer is not None:
             batches = self._next_batches()
             if not batches:
                 return
             started_at = time.monotonic()
             outcomes = self._append_in_time(batches)
-            self._loop.post(self._listener.on_ended, outcomes, len(batches), time.monotonic() - started_at)
+            self._loop.post(self._listener.on_transaction_ended, outcomes, len(batches), time.monotonic() - started_at)
             fenced = next((outcome.error for outcome in outcomes if isinstance(outcome.error, Fenced)), None)
             if fenced is not None:
                 raise fenced
@@ -286,7 +290,7 @@ class ShardWriterThread:
 
     def _append_in_time(self, batches: Sequence[WriteBatch]) -> list[AppendResult]:
         """Appends the batches whose deadline is far enough away, and rejects the others."""
-        min_deadline = time.monotonic() + _MIN_TIME_SHARE * self._config.commit_timeout
+        min_deadline = time.monotonic() + _MIN_TIME_SHARE * self._config.commit_timeout_s
         expired = sum(batch.deadline < min_deadline for batch in batches)  # the oldest batches come first
         outcomes = failed_results(batches[:expired], deadline_passed())
         return outcomes + self._append(batches[expired:]) if expired < len(batches) else outcomes
@@ -341,10 +345,10 @@ def with_load_permit(load: ShardLoader, permits: threading.Semaphore, stopping: 
         permits.release()
 
 
-def check_same_log(log: PartitionLog, generation: str, timeout: float) -> None:
+def check_same_log(log: PartitionLog, generation: str, timeout_s: float) -> None:
     """Checks after a read that the log still has this generation. Raises `OffsetMgrError` if the topic was
     recreated."""
-    if log.generation(timeout) not in ("", generation):
+    if log.generation(timeout_s) not in ("", generation):
         raise CoordinatorNotAvailable("offsets topic", "it was recreated while this manager read it")
 
 

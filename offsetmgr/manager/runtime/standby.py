@@ -1,8 +1,8 @@
 """`StandbyReplica`: a thread that follows the log of all shard groups that this process does not own.
 
 The loop decides which partitions the thread reads (`StandbyTask`). The thread reads records, passes them to the loop
-and waits for the next task, so a slow loop slows the thread down and no records accumulate. Each shard group is first
-loaded to the log's end (`shard_loader`), one at a time, and then followed.
+and waits for the next task, so a slow loop slows the thread down and no records accumulate. The thread first loads each
+shard group to the log's end (`shard_loader`), one at a time, and then follows it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _RETRY_PAUSE_S: Final = 1.0
 class StandbyTask(NamedTuple):
     """The next task of the thread: a load, or partitions to follow."""
 
-    load: ShardGroup | None
+    to_load: ShardGroup | None
     """The shard group to load to the log's end, or None. Its shards belong to the thread until the thread reports the
     end of the load."""
     follow: Mapping[int, tuple[int, int]]
@@ -48,8 +48,8 @@ class StandbyTask(NamedTuple):
 
 class StandbyReplica:
     """Keeps the shards of shard groups that this process does not own up to date. Its methods run on the loop, except
-    those of the thread. No load starts while ``owned_loading`` returns True, because owned shard groups have
-    priority."""
+    those in the section "the thread". No load starts while ``owned_loading`` returns True, because owned shard groups
+    have priority."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class StandbyReplica:
         owned_loading: Callable[[], bool],
     ) -> None:
         self.ends: dict[int, tuple[int, float]] = {}
-        """The last known end offset of each partition, and the time of its request (`lease.boottime`)."""
-        self.load: ShardLoader | None = None
+        """The last known end offset of each partition, and the time at which it was requested (`lease.boottime`)."""
+        self.loader: ShardLoader | None = None
         self.loading: ShardGroup | None = None
         self.last_error = ""
         self._log = log
@@ -119,7 +119,7 @@ class StandbyReplica:
     @property
     def load_progress(self) -> tuple[int, int]:
         """The number of offsets that the current load has read, and the number that it has to read."""
-        return (0, 0) if self.load is None else (self.load.offsets_read, self.load.offsets_to_read)
+        return (0, 0) if self.loader is None else (self.loader.offsets_read, self.loader.offsets_to_read)
 
     @property
     def caught_up(self) -> bool:
@@ -137,10 +137,10 @@ class StandbyReplica:
         if self._waiting and not self._owned_loading() and not self._stopping.is_set():
             shard_group = self._waiting.pop(
                 next(iter(self._waiting))
-            )  # a shard group whose load failed is behind the others
+            )  # the first in the queue; a failed load puts its shard group at the end
             if shard_group.is_outdated(now):
                 shard_group.reset()
-            self.loading, self.load = shard_group, None
+            self.loading, self.loader = shard_group, None
             return StandbyTask(shard_group, {})
         follow = {
             p: (follow_id, shard_group.shards[p].position) for p, (follow_id, shard_group) in self._following.items()
@@ -152,7 +152,7 @@ class StandbyReplica:
     ) -> StandbyTask:
         """Takes back the shards after a load. ``as_of`` is the time up to which they are current; None if the load
         failed."""
-        shard_group.shards, shard_group.generation = dict(shards), generation
+        shard_group.shards, shard_group.log_id = dict(shards), generation
         self.loading = None
         if as_of is not None:
             shard_group.current_at = as_of
@@ -167,8 +167,8 @@ class StandbyReplica:
         return self._next_task()
 
     def _replay(self, records: Sequence[LogRecord]) -> StandbyTask:
-        """Applies the records of partitions that are still followed. (A partition cannot have been removed and added
-        meanwhile: only this thread's `_on_loaded` adds it.)"""
+        """Applies the records of partitions that are still followed. (No partition can have been removed and added
+        again since the thread read the records: only `_on_loaded` adds partitions, and the same thread calls it.)"""
         shards = {partition: shard_group.shards[partition] for partition, (_, shard_group) in self._following.items()}
         for partition, offset, key, value, _ in records:
             shard = shards.get(partition)
@@ -186,10 +186,10 @@ class StandbyReplica:
             self._stop_following(self._following[error.partition][1], error)
 
     def _stop_following(self, shard_group: ShardGroup, error: FormatMismatch | CorruptRecords) -> None:
-        """Stops following a shard group whose records this process cannot read. It continues with the other shard
-        groups."""
+        """Stops following a shard group whose records this process cannot read. The other shard groups are still
+        followed."""
         shard_group.last_error = str(error)
-        # If an owner waits for the end of this load, it must still receive the shard group.
+        # If a new owner thread waits for the end of this load, it must still receive the shard group.
         waiting_owner = self._after_load if self.loading is shard_group else None
         self.release(shard_group, waiting_owner or (lambda: None))
         self._unreadable.add(shard_group.number)
@@ -201,21 +201,23 @@ class StandbyReplica:
     def _note_generation(self, generation: str) -> None:
         """Adds the shard groups again whose shards were read from another log."""
         for shard_group in {shard_group.number: shard_group for _, shard_group in self._following.values()}.values():
-            if generation not in ("", shard_group.generation):
+            if generation not in ("", shard_group.log_id):
                 self.release(shard_group, lambda: None)
                 self.add(shard_group)
 
     def _note_ends(self, ends: Mapping[int, int], reached: Mapping[int, int], asked_at: float) -> None:
-        """Records the end offsets and the positions. If a shard group was read up to the previous ends, its shards were
-        current at the time when these were requested. All records up to ``reached`` were replayed, so only markers and
-        gaps can follow the last record of a shard."""
+        """Records the end offsets and the positions. If a shard group has been read up to the previous end offsets, its
+        shards were current when those end offsets were requested. All records up to ``reached`` have been replayed, so
+        the shards' positions advance to ``reached``: only markers and gaps are between."""
         for partition, (_, shard_group) in self._following.items():
             if partition in reached:
                 shard_group.shards[partition].replay_newest({}, reached[partition])
         for shard_group in {shard_group.number: shard_group for _, shard_group in self._following.values()}.values():
             before = [self.ends[partition] for partition in shard_group.partitions if partition in self.ends]
-            there = [reached.get(partition, -1) for partition in shard_group.partitions]
-            if len(before) == len(there) and all(at >= end for at, (end, _) in zip(there, before, strict=True)):
+            reached_offsets = [reached.get(partition, -1) for partition in shard_group.partitions]
+            if len(before) == len(reached_offsets) and all(
+                at >= end for at, (end, _) in zip(reached_offsets, before, strict=True)
+            ):
                 shard_group.current_at = max(shard_group.current_at, min(as_of for _, as_of in before))
         self.ends |= {partition: (end, asked_at) for partition, end in ends.items()}
         self.last_error = ""
@@ -251,24 +253,24 @@ class StandbyReplica:
         last_check = -float("inf")
         task = self._loop.run(self._next_task)
         while not self._stopping.is_set():
-            if task.load is not None:
-                task = self._load(task.load)
+            if task.to_load is not None:
+                task = self._load(task.to_load)
                 continue
             planned = {partition: follow_id for partition, (follow_id, _) in task.follow.items()}
             if planned != followed:
                 reader.follow(_starts(reader, followed, task.follow))
                 followed = planned
-            if followed and time.monotonic() - last_check > self._config.lag_interval:
+            if followed and time.monotonic() - last_check > self._config.lag_interval_s:
                 asked_at, last_check = boottime(), time.monotonic()
-                self._loop.run(self._note_generation, self._log.generation(self._config.claim_timeout))
-                ends = self._log.end_offsets(sorted(followed), self._config.claim_timeout)
+                self._loop.run(self._note_generation, self._log.generation(self._config.claim_timeout_s))
+                ends = self._log.end_offsets(sorted(followed), self._config.claim_timeout_s)
                 self._loop.run(self._note_ends, ends, {p: reader.position(p) for p in followed}, asked_at)
             task = self._loop.run(self._replay, self._poll(reader, followed))
 
     def _poll(self, reader: LogReader, followed: Mapping[int, int]) -> Sequence[LogRecord]:
         if followed:
-            return reader.poll(self._config.standby_records, self._config.standby_poll)
-        self._stopping.wait(self._config.standby_poll)
+            return reader.poll(self._config.standby_records, self._config.standby_poll_s)
+        self._stopping.wait(self._config.standby_poll_s)
         return ()
 
     def _pause_after(self, error: Exception) -> None:
@@ -278,19 +280,19 @@ class StandbyReplica:
         self._stopping.wait(self._pause)
 
     def _load(self, shard_group: ShardGroup) -> StandbyTask:
-        shards, generation, as_of = dict(shard_group.shards), shard_group.generation, boottime()
+        shards, generation, as_of = dict(shard_group.shards), shard_group.log_id, boottime()
         loaded = False
         try:
-            found = self._log.generation(self._config.claim_timeout)
+            found = self._log.generation(self._config.claim_timeout_s)
             if found not in ("", generation):
                 shards, generation = {partition: self._new_shard(partition) for partition in shards}, found
-            ends = self._log.end_offsets(sorted(shards), self._config.claim_timeout)
+            ends = self._log.end_offsets(sorted(shards), self._config.claim_timeout_s)
             for partition in truncated_partitions(shards.values(), ends):
                 shards[partition] = self._new_shard(partition)
             load = self.load = ShardLoader(self._log, shards, self._stopping.is_set)
-            load.plan(ends, self._config.claim_timeout)
+            load.plan(ends, self._config.claim_timeout_s)
             read = with_load_permit(load, self._load_permits, self._stopping)
-            check_same_log(self._log, generation, self._config.claim_timeout)
+            check_same_log(self._log, generation, self._config.claim_timeout_s)
             loaded = read
             if self._config.own_process:
                 after_load()

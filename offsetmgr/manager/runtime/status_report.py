@@ -22,8 +22,8 @@ class _StatusSnapshot(NamedTuple):
 
 
 def shard_status(shard_group: ShardGroup, partition: int, standby: StandbyReplica | None) -> ShardStatus:
-    """Returns the status of a shard. If a loading thread owns the shard, this reads only single numbers, which is
-    safe."""
+    """Returns the status of a shard. This is safe while a loading thread owns the shard, because it reads only single
+    numbers."""
     shard = shard_group.shards[partition]
     group_status = _group_status(shard_group, standby)
     serves = shard_group.lifecycle.state is ShardState.ACTIVE
@@ -50,7 +50,7 @@ def shard_status(shard_group: ShardGroup, partition: int, standby: StandbyReplic
 
 
 def _group_status(shard_group: ShardGroup, standby: StandbyReplica | None) -> _StatusSnapshot:
-    if shard_group.owned or shard_group.assigned:
+    if shard_group.has_thread or shard_group.assigned:
         return _StatusSnapshot(
             Role.OWNER, shard_group.lifecycle.state.value, *shard_group.load_progress, shard_group.last_error
         )

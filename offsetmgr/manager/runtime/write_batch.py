@@ -15,9 +15,9 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.manager.log.base import AppendRejected
 from offsetmgr.manager.results import CoordinatorResult
 from offsetmgr.manager.shard import Shard
-from offsetmgr.records.base import Record
+from offsetmgr.records.base import EncodedRecord
 
-Records: TypeAlias = dict[int, list[Record]]
+Records: TypeAlias = dict[int, list[EncodedRecord]]
 """Records by partition of the log."""
 
 
@@ -81,7 +81,7 @@ class AppendResult(NamedTuple):
     """The offset of the first record of the batch in each partition; empty after an error."""
     error: OffsetMgrError | None = None
     certain: bool = True
-    """Whether, after an error, certainly nothing was written."""
+    """After an error, True if certainly nothing was written, False if the outcome is unknown."""
 
 
 def merge_records(batches: Sequence[WriteBatch]) -> Records:
@@ -108,7 +108,7 @@ def written_results(batches: Sequence[WriteBatch], last: Mapping[int, int], reco
 
 
 def failed_results(batches: Sequence[WriteBatch], error: OffsetMgrError, *, certain: bool = True) -> list[AppendResult]:
-    """Returns the same error for all batches."""
+    """Returns one result for each batch, all with the same error."""
     return [AppendResult(batch.entries, {}, error, certain) for batch in batches]
 
 

@@ -2,6 +2,6 @@
 znode without a restart.
 
 `live_migration` changes the mode, `copy_plan` determines which offsets must be copied first, and `switch_evidence` has
-the values that describe what was observed. `offsetmgr.stores.switched` is the members' side. The idea comes from
-KIP-125; docs/adr, "The live switch", gives the reasons.
+the values that describe what was observed. `offsetmgr.stores.switched` implements the members' side. The idea comes
+from KIP-125; docs/adr, "The live switch", gives the reasons.
 """

@@ -1,7 +1,8 @@
-"""Determines which offsets prevent a change of the mode, and which must be copied before it. Pure.
+"""Determines which offsets prevent a change of the mode, and which offsets must be copied before the change. Pure.
 
-In mode dual the larger offset counts. Therefore the unused store must not be ahead in any partition when dual begins.
-When dual ends, the remaining store must have every offset, because members do not commit partitions without traffic.
+In mode dual, members use the larger of the two stores' offsets. Therefore, before a change to dual, the store that is
+not in use must not be ahead in any partition. Before a change from dual to one store, that store must have every
+offset, because members do not commit partitions without traffic.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from collections.abc import Mapping
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change
 
-Offsets = Mapping[TopicPartition, Offset]
+OffsetsByPartition = Mapping[TopicPartition, Offset]
 
 
-def partitions_ahead(used: Offsets, other: Offsets) -> dict[TopicPartition, tuple[int | None, int]]:
-    """Returns the partitions in which the unused store is ahead, each with the offset in use (None: no commit) and the
-    other one."""
+def partitions_ahead(
+    used: OffsetsByPartition, other: OffsetsByPartition
+) -> dict[TopicPartition, tuple[int | None, int]]:
+    """Returns the partitions in which the unused store is ahead, each with both offsets: first the one in use (None if
+    there is no commit), then the larger one."""
     found: dict[TopicPartition, tuple[int | None, int]] = {}
     for tp in sorted(other):
         in_use, unused = used.get(tp, ABSENT), other[tp]
@@ -29,8 +32,9 @@ def partitions_ahead(used: Offsets, other: Offsets) -> dict[TopicPartition, tupl
     return found
 
 
-def catch_up_changes(remaining: Offsets, other: Offsets) -> dict[TopicPartition, Change]:
-    """Returns the writes that raise the remaining store to the larger offset, each conditional on its current value."""
+def catch_up_changes(remaining: OffsetsByPartition, other: OffsetsByPartition) -> dict[TopicPartition, Change]:
+    """Returns the writes that raise the remaining store's offsets to those of the other store, each conditional on the
+    current value."""
     changes: dict[TopicPartition, Change] = {}
     for tp in partitions_ahead(remaining, other):
         larger = other[tp]

@@ -4,14 +4,14 @@ Ordering contract::
 
     1  the ``storage`` znode announces the switch, and this process has an ephemeral znode next to it
     2  every member has acknowledged the announcement, so no member commits any more
-    3  this process checks again for clients that commit without following, copies the offsets that the remaining store
-       lacks (it records before-images first), and compares both stores
-    4  this process writes the new mode to ``storage``, in the session of step 1 and conditional on its version
+    3  this process checks again for clients that commit without following the mode, copies the offsets that the
+       remaining store lacks (after it has recorded their before-images), and compares both stores
+    4  this process writes the new mode to ``storage``, in the session of step 1 and conditional on the znode's version
     5  the members continue in the new mode
 
 If this process is killed before step 4, or frozen until its session has ended, the members return to the old mode by
-themselves. A copy that was made does no harm, because it only moved offsets forward. After step 4 the switch is
-complete.
+themselves. Copies that were already made do no harm, because they only moved offsets forward. After step 4 the switch
+is complete.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _POLL_S: Final = 1.0
 """Seconds between checks of members, if no watch reports a change."""
 _SHOWN: Final = 3
 
-Record = Callable[[OffsetStore, Mapping[TopicPartition, Change]], None]
-"""Makes the before-images of these changes of a store durable."""
+SaveBeforeImages = Callable[[OffsetStore, Mapping[TopicPartition, Change]], None]
+"""Makes the before-images of the changes to a store durable."""
 
 
 class SwitchSides(NamedTuple):
     """The two stores of a switch.
 
-    ``cluster`` is asked for members of the group in Kafka; None if there are certainly none. ``translate`` is how the
-    user wants offsets to be treated if the two stores belong to different Kafka clusters.
+    ``cluster`` is the Kafka cluster whose coordinators report the members of the group; None if the group certainly has
+    no members in Kafka. ``translate`` says how to treat offsets if the two stores belong to different Kafka clusters.
     """
 
     zookeeper: OffsetStore
@@ -64,8 +64,9 @@ class SwitchSides(NamedTuple):
 class LiveMigration:
     """Changes the mode of one group.
 
-    ``session`` must be a single session (``session_timeout_ms``), because the members abandon the switch when it ends.
-    ``on_step`` receives each of `STEPS`; ``on_wait`` periodically receives the members that have not acknowledged yet.
+    ``session`` must have been created with ``session_timeout_ms``, so that it never opens a second session: the members
+    abandon the switch when the session ends. ``on_step`` receives each of `STEPS`; ``on_wait`` periodically receives
+    the members that have not acknowledged yet.
     """
 
     def __init__(
@@ -75,12 +76,12 @@ class LiveMigration:
         sides: SwitchSides,
         *,
         who: str,
-        record: Record,
+        record: SaveBeforeImages,
         on_step: Callable[[str], None] = lambda _: None,
         on_wait: Callable[[list[FollowerState]], None] = lambda _: None,
         clock: Clock | None = None,
     ) -> None:
-        """Raises `UsageError` for a group name that ZooKeeper cannot have."""
+        """Raises `UsageError` if the group name cannot be the name of a znode."""
         self.group = group
         self._session = session
         self._nodes = SwitchStateStore(session, group)
@@ -96,8 +97,8 @@ class LiveMigration:
 
     @cached_property
     def crossing(self) -> CrossClusterCheck:
-        """Whether the offsets of both stores refer to the same logs. Raises `OtherCluster` for two clusters that the
-        user has not accepted, and the errors of `OffsetStore.log_origin`."""
+        """Whether the offsets of both stores refer to the same logs. Raises `OtherCluster` if the stores belong to
+        different clusters and the user has not accepted that, and any error from `OffsetStore.log_origin`."""
         crossing = CrossClusterCheck(
             self._stores[CommitMode.ZOOKEEPER],
             self._stores[CommitMode.KAFKA],
@@ -110,9 +111,9 @@ class LiveMigration:
     # --- before the switch ---------------------------------------------------------------------------
 
     def declare(self, mode: CommitMode) -> None:
-        """Declares the mode of a group that has none, as the user states it, without reading an offset.
+        """Declares the mode that the user states, for a group that has no declared mode. No offset is read.
 
-        Raises `Conflict` if another mode was declared, and the errors of `crossing`.
+        Raises `Conflict` if another mode was already declared, and any error from `crossing`.
         """
         _ = self.crossing
         declared = StorageModeNode(mode, 1, self._who, self._clock.now_ms())
@@ -127,14 +128,14 @@ class LiveMigration:
             raise Conflict(f"switch of group {self.group}", why, "to change the mode, leave out --declare")
 
     def inspect(self, to: CommitMode) -> SwitchSnapshot:
-        """Returns the state of the group and the offsets that a change to this mode must copy. Raises `GroupNotFound`,
-        and the errors of the reads."""
+        """Returns the state of the group and the offsets that a change to this mode must copy. Raises `GroupNotFound`
+        if the group has no declared mode, and any error from reading."""
         _ = self.crossing
         seen = self._read_state()
         followers = tuple(self._nodes.followers())
-        ahead, copies, refused = self._differences(seen.storage.mode, to)
+        ahead, copies, rejected = self._differences(seen.storage.mode, to)
         return SwitchSnapshot(
-            seen, self._nodes.switcher(), followers, self._non_participants(followers), ahead, copies, refused
+            seen, self._nodes.switcher(), followers, self._non_participants(followers), ahead, copies, rejected
         )
 
     def check(self, snapshot: SwitchSnapshot, to: CommitMode) -> None:
@@ -185,8 +186,8 @@ class LiveMigration:
         return seen
 
     def _non_participants(self, followers: tuple[FollowerState, ...]) -> tuple[str, ...]:
-        """Returns the clients that commit and do not follow the mode. A registered consumer follows it if a follower
-        has the same session."""
+        """Returns the clients that commit and do not follow the mode. A registered consumer follows the mode if a
+        follower has the same ZooKeeper session."""
         sessions = {follower.session_id for follower in followers}
         found = [m.member_id for m in members(self._session, self.group) if m.session_id not in sessions]
         described = {} if self._cluster is None else self._cluster.describe_groups([self.group])
@@ -203,8 +204,8 @@ class LiveMigration:
         dict[TopicPartition, Change],
         dict[TopicPartition, RecreatedTopic],
     ]:
-        """Returns the partitions in which the unused store is ahead, the changes to the remaining store, and those
-        changes that must not be made because the offset belongs to a deleted log."""
+        """Returns the partitions in which the unused store is ahead, the changes to the remaining store, and the
+        partitions that must not be copied because their offset belongs to a deleted log."""
         if mode is to:
             return {}, {}, {}
         single = mode if to is CommitMode.DUAL else to
@@ -218,13 +219,13 @@ class LiveMigration:
             return partitions_ahead(single_offsets, other_offsets), {}, {}
         copies = catch_up_changes(single_offsets, other_offsets)
         self.crossing.load_topics({tp.topic for tp in copies})
-        refused = {tp: why for tp in copies if (why := self._recreated(tp, other_offsets[tp])) is not None}
+        rejected = {tp: why for tp in copies if (why := self._recreated(tp, other_offsets[tp])) is not None}
         translated = {
             tp: change._replace(after=self.crossing.adapt(change.after))
             for tp, change in copies.items()
-            if change.after is not None and tp not in refused
+            if change.after is not None and tp not in rejected
         }
-        return {}, translated, refused
+        return {}, translated, rejected
 
     def _recreated(self, tp: TopicPartition, offset: Offset) -> RecreatedTopic | None:
         return self.crossing.recreation_error(tp, offset) if isinstance(offset, Committed) else None
@@ -236,13 +237,13 @@ class LiveMigration:
     ) -> SwitchEvidence:
         """Changes the mode of the group and waits until its members follow.
 
-        It waits ``wait_s`` for all acknowledgements; then it restores the old mode and raises `TimedOut` with the
-        missing members. With ``stay`` it continues to wait, and the members wait with it. If ``stop`` returns True
-        before the new mode is written, it restores the old mode and raises `Conflict`; after that, it only stops
-        waiting for members.
+        It waits up to ``wait_s`` for the acknowledgements of all members. If some are missing then, it restores the old
+        mode and raises `TimedOut`, which names these members. With ``stay`` it keeps waiting instead, and the members
+        that have acknowledged do not commit meanwhile. If ``stop`` returns True before the new mode is written, it
+        restores the old mode and raises `Conflict`; after that, it only stops waiting for members.
 
-        Raises the errors of `check`. After any error before the change, the old mode applies again. The evidence names
-        the members that were not seen to follow the new mode within ``wait_s``.
+        Raises any error from `check`. If an error occurs before the new mode is written, the old mode is restored. The
+        evidence names the members that were not seen to follow the new mode within ``wait_s``.
         """
         self._stop = stop
         self._check_stop()
@@ -313,7 +314,8 @@ class LiveMigration:
             raise Conflict(f"switch of group {self.group}", why, "try again")
 
     def _restore_mode(self, announced: NodeState) -> None:
-        """Restores the old mode. If that fails, closes the session, so that the members restore it themselves."""
+        """Restores the old mode. If that fails, closes the session; the members then restore the old mode
+        themselves."""
         try:
             self._nodes.end_switch(
                 announced,
@@ -332,7 +334,7 @@ class LiveMigration:
         if copies:
             remaining_store = self._stores[to]
             self._record(remaining_store, copies)
-            # No member commits now, so the lock disturbs none. It also rejects a copy that arrives late.
+            # No member commits now, so the group lock disturbs no member. It also rejects a copy that arrives late.
             (result,) = remaining_store.edit([GroupEdit(self.group, copies, Guard.LOCK)])
             for error in result.failures.values():
                 raise error
@@ -349,7 +351,8 @@ class LiveMigration:
     def _acknowledgements(
         self, epoch: int, wait_s: float, stay: bool, *, needed: bool
     ) -> dict[str, tuple[FollowerState, int]]:
-        """Waits until all members follow this epoch; returns those that do, each with the time (ms) since when."""
+        """Waits until all members follow this epoch; returns those that do, each with the time (ms) at which this was
+        observed."""
         follower_changed = threading.Event()
         found: dict[str, tuple[FollowerState, int]] = {}
         deadline = self._clock.monotonic() + wait_s

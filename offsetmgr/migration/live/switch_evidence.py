@@ -15,12 +15,14 @@ from offsetmgr.stores.switched.records import SwitcherNode
 
 @dataclass(frozen=True, slots=True)
 class SwitchSnapshot:
-    """The state of a group before a switch. Its parts were read one after the other, so the switch checks them again.
+    """The state of a group before a switch. Its parts were read one after the other and may not fit together, so the
+    switch reads and checks them again.
 
     ``foreign_owners`` are clients that commit and do not follow the mode: registered consumers, and members of the
-    group in Kafka. ``ahead`` are partitions in which the unused store is ahead of the store in use (None: no offset
-    there). ``copies`` are the writes that must be made before the mode can change. ``recreated`` are partitions that
-    would have to be copied, but whose offset belongs to the deleted log of a recreated topic.
+    group in Kafka. ``ahead`` are partitions in which the unused store is ahead, each with the offset in use (None if
+    there is none) and the larger one. ``copies`` are the writes that must be made before the mode can change.
+    ``recreated`` are partitions that would have to be copied, but whose offset belongs to the deleted log of a
+    recreated topic.
     """
 
     state: NodeState
@@ -48,7 +50,7 @@ class FollowerAck:
 
 @dataclass(frozen=True, slots=True)
 class SwitchEvidence:
-    """The result of a switch. This process has observed everything in it, at these times (ms).
+    """The result of a switch. This process observed all values, at the given times (ms).
 
     ``compared`` is the number of partitions that were read in both stores after the copy, while no member committed.
     """
@@ -66,5 +68,5 @@ class SwitchEvidence:
 
     @property
     def unacknowledged(self) -> tuple[FollowerAck, ...]:
-        """The members that were not seen to follow the new mode yet. They commit nothing in the old mode."""
+        """The members that were not seen to follow the new mode yet. They have stopped committing in the old mode."""
         return tuple(member for member in self.members if member.followed_ms is None)

@@ -94,7 +94,7 @@ async def metadata(context: ApiContext, request: ApiRequest) -> Answer:
             if layout.name is None or context.topic_allowed(request, Operation.DESCRIBE, layout.name)
         ]
     response: dict[str, Any] = {
-        "error_code": 0,
+        "error_code": ErrorCode.NONE,
         "brokers": _nodes(context),
         "cluster_id": await _cluster_id(context),
         "controller_id": context.node_id,
@@ -128,7 +128,7 @@ async def describe_cluster(context: ApiContext, request: ApiRequest) -> Answer:
     return encoded(
         request,
         {
-            "error_code": 0,
+            "error_code": ErrorCode.NONE,
             "error_message": None,
             "endpoint_type": _BROKERS,
             "cluster_id": cluster_id,
@@ -189,7 +189,7 @@ def _coordinator(context: ApiContext, kind: int, key: str) -> dict[str, Any]:
     node = context.backend.coordinator(key)
     if node is None:
         return {**_NO_NODE, "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE, "error_message": None}
-    return {**node._asdict(), "error_code": 0, "error_message": None}
+    return {**node._asdict(), "error_code": ErrorCode.NONE, "error_message": None}
 
 
 async def _layouts(context: ApiContext, names: Sequence[str] | None, ids: Sequence[Any]) -> Sequence[TopicLayout]:

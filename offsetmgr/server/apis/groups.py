@@ -108,7 +108,7 @@ async def too_many_described(request: ApiRequest, groups: Sequence[str]) -> byte
 
 
 EMPTY_DESCRIPTION: Final[dict[str, Any]] = {
-    "error_code": 0,
+    "error_code": ErrorCode.NONE,
     "error_message": None,
     "group_state": "",
     "protocol_type": "",

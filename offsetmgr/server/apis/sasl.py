@@ -31,7 +31,7 @@ def sasl_handshake(authentication: Authentication, request: ApiRequest) -> Answe
     if state.get(_MECHANISM, mechanism) != mechanism:
         return FinalResponse(encoded(request, {"error_code": ErrorCode.ILLEGAL_SASL_STATE, "mechanisms": []}))
     state[_EXCHANGE] = exchange
-    return encoded(request, {"error_code": 0, "mechanisms": list(authentication.mechanisms)})
+    return encoded(request, {"error_code": ErrorCode.NONE, "mechanisms": list(authentication.mechanisms)})
 
 
 async def sasl_authenticate(authentication: Authentication, request: ApiRequest) -> Answer:
@@ -56,7 +56,10 @@ async def sasl_authenticate(authentication: Authentication, request: ApiRequest)
         session = authentication.session_seconds
         connection.logged_in(principal, session)
         lifetime = round(session * 1000) if session else 0
-    return encoded(request, {"error_code": 0, "error_message": None, "auth_bytes": reply, "session_lifetime": lifetime})
+    return encoded(
+        request,
+        {"error_code": ErrorCode.NONE, "error_message": None, "auth_bytes": reply, "session_lifetime": lifetime},
+    )
 
 
 def _failure(request: ApiRequest, error: int, why: str) -> FinalResponse:

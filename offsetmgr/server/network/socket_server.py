@@ -28,6 +28,8 @@ _NEVER_FLEXIBLE: Final = 32767
 _OTHER_FILES: Final = 500
 """Open files that are not clients' connections: connections to brokers, files of libraries."""
 _SWEEP_S: Final = 0.5
+_CLOSE_POLL_S: Final = 0.01
+"""Seconds between two checks whether the running requests have ended, while the server closes."""
 _FAILED_LOGINS_EVERY_S: Final = 10.0
 """Seconds between two warnings about failed logins, since any client can cause them."""
 _METRIC_LABELS: Final = {Concurrency.COMMITS: "commit", Concurrency.FETCHES: "fetch", Concurrency.FORWARDED: "relayed"}
@@ -182,14 +184,14 @@ class SocketServer:
                 return "idle"
         return None
 
-    async def close(self, grace: float = 0.0) -> None:
-        """Stops accepting connections, gives running requests ``grace`` seconds, and closes all connections."""
+    async def close(self, grace_s: float = 0.0) -> None:
+        """Stops accepting connections, gives running requests ``grace_s`` seconds, and closes all connections."""
         for listener in self.listeners:
             listener.stop()
         loop = asyncio.get_running_loop()
-        end = loop.time() + grace
+        end = loop.time() + grace_s
         while any(connection.busy for connection in self.connections) and loop.time() < end:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(_CLOSE_POLL_S)
         for connection in list(self.connections):
             connection.abort()
         if self._sweeper is not None:

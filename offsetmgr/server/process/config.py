@@ -33,8 +33,8 @@ class ServeOptions:
     min_insync_replicas: int | None = None
     record_format: str = "avro"
     retention_ms: int = DEFAULT_RETENTION_MS
-    commit_timeout: float = 5.0
-    session: float = 10.0
+    commit_timeout_s: float = 5.0
+    session_timeout_s: float = 10.0
     standby: bool = True
     metrics_listen: tuple[str, int] | None = None
     tls_certificate: str | None = None

@@ -139,7 +139,7 @@ class ManagerProcess:
         DECODING.tags, DECODING.string_bytes = options.limits.tags, options.limits.name_bytes
         tls = load_tls(options)
         security = Security.of(options.connection.kafka)
-        upstream = BackingClusterClient(options.bootstrap, security, timeout=options.connection.timeout_ms / 1000)
+        upstream = BackingClusterClient(options.bootstrap, security, timeout_s=options.connection.timeout_ms / 1000)
         self._resources.push_async_callback(upstream.close)
         if options.store is None:
             await upstream.require(FENCES_WRITERS)
@@ -218,7 +218,7 @@ class ManagerProcess:
 
         assert self._options.store is not None
         # No call of the store may take longer than clients wait for it.
-        timeout_ms = min(self._options.connection.timeout_ms, round(self._options.commit_timeout * 1000))
+        timeout_ms = min(self._options.connection.timeout_ms, round(self._options.commit_timeout_s * 1000))
         store = open_store(self._options.store, replace(self._options.connection, timeout_ms=timeout_ms))
         check_servable(store)
         if store.capabilities.partitions is PartitionKinds.OF_BROKERS:
@@ -229,7 +229,7 @@ class ManagerProcess:
             )
         if self._relay is not None:
             self._store_is_relayed_cluster = await asyncio.to_thread(_stores_in_cluster, store, self._cluster_id)
-        store_backend = StoreBackend(store, node, commit_timeout=self._options.commit_timeout)
+        store_backend = StoreBackend(store, node, commit_timeout_s=self._options.commit_timeout_s)
         try:
             await self._check_cluster(store_backend, store)
         except OffsetMgrError as error:

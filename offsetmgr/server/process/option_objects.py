@@ -36,13 +36,13 @@ def node_config(options: ServeOptions, relay: Proxy | None) -> NodeConfig:
         record_format=options.record_format,
         manager=ManagerConfig(
             limits=ShardLimits(retention_ms=options.retention_ms),
-            commit_timeout=options.commit_timeout,
+            commit_timeout_s=options.commit_timeout_s,
             standby=options.standby,
             members=None if relay is None else relay.members,
             own_process=True,
         ),
-        session=options.session,
-        timeout=options.connection.timeout_ms / 1000,
+        session_timeout_s=options.session_timeout_s,
+        timeout_s=options.connection.timeout_ms / 1000,
     )
 
 

@@ -282,7 +282,7 @@ def error_response(resources: ApiResources, message: Message, codes: list[int], 
         resources.error_item(item, each or ErrorCode.OPERATION_NOT_ATTEMPTED)
         for item, each in zip(items, codes, strict=True)
     ]
-    return {**resources.error_fields, "error_code": 0, resources.response_items: response_items}
+    return {**resources.error_fields, "error_code": ErrorCode.NONE, resources.response_items: response_items}
 
 
 def hide_items(resources: ApiResources, answer: Message, hidden: Callable[[str, Any], bool]) -> Message:

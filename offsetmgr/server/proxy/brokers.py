@@ -20,6 +20,7 @@ from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.releases import Versions
 from offsetmgr.kafka.protocol.request_sender import send_request
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 from offsetmgr.server.proxy.response_rewrite import NamedBroker
@@ -35,8 +36,6 @@ _log = logging.getLogger(__name__)
 _METADATA: Final = (ApiKey.METADATA, 8)
 _REFRESH_S: Final = 5.0
 _REQUEST_TIMEOUT_S: Final = 5.0
-
-Versions = Mapping[int, tuple[int, int]]
 
 
 class ProxyPorts(NamedTuple):
@@ -78,11 +77,11 @@ class Brokers:
         self._refresher: asyncio.Task[None] | None = None
 
     async def start(
-        self, service: SocketServer, host: str, ports: ProxyPorts, tls: ssl.SSLContext | None, timeout: float
+        self, service: SocketServer, host: str, ports: ProxyPorts, tls: ssl.SSLContext | None, timeout_s: float
     ) -> None:
         """Opens a listener for every current broker. Raises `OffsetMgrError`."""
         self._ports = _Ports(service, host, ports, tls)
-        await self._refresh(asyncio.get_running_loop().time() + timeout)
+        await self._refresh(asyncio.get_running_loop().time() + timeout_s)
         self._refresher = asyncio.create_task(self._refresh_loop())
 
     async def close(self) -> None:

@@ -22,7 +22,7 @@ from offsetmgr.server.backend import Backend, ManagerAddress
 from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.proxy.member_fence import MemberFence
 
-_Waiting = deque[tuple[CommitRequest, asyncio.Future[CommitResponse]]]
+_CommitQueue = deque[tuple[CommitRequest, asyncio.Future[CommitResponse]]]
 
 COORDINATOR_TIMEOUT_S: Final = 4.0
 """How long a commit may wait for the real coordinator before it fails with COORDINATOR_NOT_AVAILABLE."""
@@ -59,7 +59,7 @@ class MemberFencingBackend:
         self._fence = fence
         self._coordinators = coordinators
         self._clock = clock
-        self._waiting: dict[_MemberKey, _Waiting] = {}
+        self._waiting: dict[_MemberKey, _CommitQueue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._deleting: Counter[str] = Counter()
         self._deleted: dict[str, asyncio.Future[None]] = {}
@@ -93,7 +93,7 @@ class MemberFencingBackend:
         )
 
     def _reject(self, code: int) -> asyncio.Future[CommitResponse]:
-        self._counters["relay_commits_refused_total"] += 1
+        self._counters["relay_commits_rejected_total"] += 1
         return _done(CommitResponse(code))
 
     async def _resolve(self, key: _MemberKey, instance_id: str | None) -> None:
@@ -131,7 +131,7 @@ class MemberFencingBackend:
         ownership_epoch = self._inner.ownership_epoch(group)
         evidence_epoch = self._fence.evidence_epoch(group, ownership_epoch)
         sent = self._clock()
-        self._counters["relay_members_asked_total"] += 1
+        self._counters["relay_member_requests_total"] += 1
         try:
             if generation < 0:
                 idle = (await self._coordinators.prove_idle([group], deadline)).get(group)

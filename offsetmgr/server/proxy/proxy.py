@@ -90,10 +90,10 @@ class Proxy:
         return [api for api in listener_apis if api.key not in replaced] + replacements
 
     async def open_ports(
-        self, service: SocketServer, host: str, ports: ProxyPorts, tls: ssl.SSLContext | None, timeout: float
+        self, service: SocketServer, host: str, ports: ProxyPorts, tls: ssl.SSLContext | None, timeout_s: float
     ) -> None:
         """Opens a port for each broker, on the manager's ``host`` and with its ``tls``. Raises `OffsetMgrError`."""
-        await self._brokers.start(service, host, ports, tls, timeout)
+        await self._brokers.start(service, host, ports, tls, timeout_s)
 
     def start(self) -> None:
         """Starts to watch for clients that bypass the relay."""

@@ -40,7 +40,7 @@ from offsetmgr.config import toml_table
 from offsetmgr.config.toml_table import TomlTable
 from offsetmgr.kafka.protocol.api_key import ApiKey
 
-ANYBODY: Final = "*"
+ANY_USER: Final = "*"
 _ALL: Final = "all"
 ADMIN_APIS: Final[Mapping[int, str]] = {
     ApiKey.CREATE_TOPICS: "CreateTopics",
@@ -151,7 +151,7 @@ class Rule(NamedTuple):
         return operation in self.operations and self.names(principal)
 
     def names(self, principal: str) -> bool:
-        return principal in self.principals or ANYBODY in self.principals
+        return principal in self.principals or ANY_USER in self.principals
 
 
 class AuthorizationRules:
@@ -211,9 +211,9 @@ def _apis(entry: TomlTable) -> frozenset[int]:
     names = entry.texts("apis")
     known = {name: key for key, name in ADMIN_APIS.items()}
     for name in names:
-        if name != ANYBODY and name not in known:
+        if name != ANY_USER and name not in known:
             raise entry.error(f"{name!r} is not one of {', '.join(known)}", "apis")
-    return frozenset(known.values()) if ANYBODY in names else frozenset(known[name] for name in names)
+    return frozenset(known.values()) if ANY_USER in names else frozenset(known[name] for name in names)
 
 
 def _patterns(entry: TomlTable, field: str) -> tuple[str, ...]:

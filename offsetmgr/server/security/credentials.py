@@ -117,16 +117,16 @@ class Credentials:
     def password_matches(self, user: str, password: str) -> bool:
         """Whether the password of a PLAIN login is correct. The time that the check takes reveals nothing about the
         user."""
-        given = password.encode()
+        encoded = password.encode()
         if not self._derive:
             known = self._passwords.get(user)
             expected = (
                 self._derived_secret(b"password", user) if known is None else self._derived_secret(b"check", known)
             )
-            return hmac.compare_digest(self._derived_secret(b"check", given), expected)
+            return hmac.compare_digest(self._derived_secret(b"check", encoded), expected)
         mechanism = next((name for name, known in self._verifiers.items() if user in known), _PLAIN_MECHANISM)
         verifier = self.verifier(mechanism, user)
-        derived = derive(mechanism, given, verifier.salt, verifier.iterations)
+        derived = derive(mechanism, encoded, verifier.salt, verifier.iterations)
         return hmac.compare_digest(derived.stored_key, verifier.stored_key)
 
     def _derived_secret(self, what: bytes, text: str | bytes) -> bytes:

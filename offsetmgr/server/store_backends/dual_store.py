@@ -32,7 +32,7 @@ from offsetmgr.server.store_backends.single_store import (
     list_groups,
     read_store_capabilities,
 )
-from offsetmgr.server.store_backends.store_calls import Outcomes
+from offsetmgr.server.store_backends.store_calls import ChangeOutcomes
 from offsetmgr.server.store_backends.store_executor import StoreExecutor
 from offsetmgr.stores.dual import DualStore
 from offsetmgr.stores.dual_policy import merged
@@ -131,11 +131,11 @@ class DualStoreBackend(SingleStoreBackend):
             "primary_in_doubt": self._in_doubt.count,
         }
 
-    async def close(self, grace: float) -> None:
+    async def close(self, grace_s: float) -> None:
         if self._reconciliation is not None:
             self._reconciliation.cancel()
         self._in_doubt.close()
-        if left := await self._secondary.flush(grace):
+        if left := await self._secondary.flush(grace_s):
             what = {"store": self._secondary_executor.store.uri, "partitions": left}
             _log.error(
                 "stopped before the secondary store received all commits; the next start writes the missing ones",
@@ -143,10 +143,10 @@ class DualStoreBackend(SingleStoreBackend):
             )
         self._secondary.close()
         await self._secondary_executor.close()
-        await super().close(grace)
+        await super().close(grace_s)
 
     def _on_written(
-        self, group: str, changes: Mapping[TopicPartition, Change], outcomes: Outcomes
+        self, group: str, changes: Mapping[TopicPartition, Change], outcomes: ChangeOutcomes
     ) -> asyncio.Future[None] | None:
         self._in_doubt.record(group, changes, outcomes)
         accepted = {

@@ -14,7 +14,7 @@ from typing import Final
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupOffsets
 from offsetmgr.server.store_backends.secondary import Secondary
-from offsetmgr.server.store_backends.store_calls import Outcomes
+from offsetmgr.server.store_backends.store_calls import ChangeOutcomes
 from offsetmgr.server.store_backends.store_errors import outcome_unknown
 from offsetmgr.server.store_backends.store_executor import StoreExecutor
 
@@ -35,7 +35,7 @@ class InDoubtWrites:
         """Number of partitions in doubt."""
         return sum(map(len, self._writes.values()))
 
-    def record(self, group: str, changes: Mapping[TopicPartition, Change], outcomes: Outcomes) -> None:
+    def record(self, group: str, changes: Mapping[TopicPartition, Change], outcomes: ChangeOutcomes) -> None:
         """Records the outcomes of a write to the primary. Call it for all writes, in order within each group."""
         if group not in self._writes and all(outcome.error is None for outcome in outcomes.values()):
             return

@@ -26,7 +26,7 @@ from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused, Usage
 from offsetmgr.core.model import Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, same_value
 from offsetmgr.core.retry import Backoff
-from offsetmgr.server.store_backends.store_calls import Outcomes, edit_groups
+from offsetmgr.server.store_backends.store_calls import ChangeOutcomes, edit_groups
 from offsetmgr.server.store_backends.store_executor import MAX_CHANGES_PER_STREAM, StoreExecutor
 
 _log = logging.getLogger(__name__)
@@ -35,6 +35,8 @@ _BACKOFF: Final = Backoff(0.1, 2.0)
 _PERMANENT_ERROR_PAUSE_S: Final = 30.0
 """Seconds before a partition with a permanent error (not allowed, unreadable) is tried again."""
 _LOG_EVERY_S: Final = 30.0
+_FLUSH_POLL_S: Final = 0.02
+"""Seconds between two checks whether all pending values are written."""
 _MAX_KNOWN_VALUES: Final = 200_000
 """Maximum number of partitions whose value in the secondary is cached."""
 
@@ -164,7 +166,7 @@ class Secondary:
         still pending."""
         until = asyncio.get_running_loop().time() + seconds
         while self.pending and asyncio.get_running_loop().time() < until:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(_FLUSH_POLL_S)
         return self.pending
 
     def close(self) -> None:
@@ -242,7 +244,7 @@ class Secondary:
 
     # --- outcomes ------------------------------------------------------------------------------------
 
-    def _process_outcomes(self, attempts: Iterable[_Attempt], found: Mapping[str, Outcomes]) -> float | None:
+    def _process_outcomes(self, attempts: Iterable[_Attempt], found: Mapping[str, ChangeOutcomes]) -> float | None:
         """Processes the outcomes of a stream of edits. Returns the seconds to wait before the next stream; None if the
         next stream can start at once."""
         error: OffsetMgrError | None = None

@@ -13,7 +13,7 @@ from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, PartialFailure
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import Change, GroupOffsets, OffsetStore
-from offsetmgr.server.store_backends.store_calls import Outcomes
+from offsetmgr.server.store_backends.store_calls import ChangeOutcomes
 from offsetmgr.server.store_backends.store_executor import StoreExecutor, StoreWrite
 
 _log = logging.getLogger(__name__)
@@ -69,14 +69,14 @@ class SingleStoreBackend:
         """See `Backend.metrics`."""
         return {"store_writes_waiting": self.executor.waiting}
 
-    async def close(self, grace: float) -> None:  # noqa: ARG002  # no other store has pending writes
+    async def close(self, grace_s: float) -> None:  # noqa: ARG002  # no other store has pending writes
         await self.executor.close()
 
     def _on_written(
         self,
         group: str,  # noqa: ARG002
         changes: Mapping[TopicPartition, Change],  # noqa: ARG002
-        outcomes: Outcomes,  # noqa: ARG002
+        outcomes: ChangeOutcomes,  # noqa: ARG002
     ) -> asyncio.Future[None] | None:
         """See `offsetmgr.server.store_backends.store_executor.OnWritten`."""
         return None

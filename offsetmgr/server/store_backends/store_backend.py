@@ -30,7 +30,7 @@ from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, Del
 from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.store_backends.dual_store import DualStoreBackend
 from offsetmgr.server.store_backends.single_store import SingleStoreBackend
-from offsetmgr.server.store_backends.store_calls import Outcomes
+from offsetmgr.server.store_backends.store_calls import ChangeOutcomes
 from offsetmgr.server.store_backends.store_errors import commit_code, delete_code
 from offsetmgr.server.store_backends.store_executor import StoreWrite
 from offsetmgr.stores.dual import DualStore
@@ -46,7 +46,7 @@ class StoreBackend:
     """Implements `offsetmgr.server.backend.Backend`. The constructor does no I/O. Call `start` first, on the event
     loop, and `close` last. The backend owns the store and closes it.
 
-    Open the store with a ``timeout_ms`` of ``commit_timeout``, so that no call takes longer than clients wait.
+    Open the store with a ``timeout_ms`` of ``commit_timeout_s``, so that no call takes longer than clients wait.
     """
 
     def __init__(
@@ -54,23 +54,23 @@ class StoreBackend:
         store: OffsetStore,
         node: ManagerAddress,
         *,
-        commit_timeout: float = 5.0,
-        fetch_timeout: float = 5.0,
+        commit_timeout_s: float = 5.0,
+        fetch_timeout_s: float = 5.0,
         secondary_wait_s: float = 1.0,
         probe_interval_s: float = 3.0,
         keeps_epochs: bool = True,
     ) -> None:
-        """Times are in seconds. If a write takes longer than ``commit_timeout``, the client gets
+        """Times are in seconds. If a write takes longer than ``commit_timeout_s``, the client gets
         COORDINATOR_NOT_AVAILABLE. If the write had already started, it may still take effect, but only before all later
         writes of the group. ``secondary_wait_s``: see `Secondary`. ``probe_interval_s``: see
         `StoreHealth.start_probing`. ``keeps_epochs``: whether the clients' leader epochs are valid for the store's
         logs; if not, epochs are neither written nor returned."""
         self._store = store
         self._node = node
-        self._commit_timeout = commit_timeout
-        self._fetch_timeout = fetch_timeout
+        self._commit_timeout_s = commit_timeout_s
+        self._fetch_timeout_s = fetch_timeout_s
         self._wait_s = secondary_wait_s
-        self._look_every = probe_interval_s
+        self._probe_interval_s = probe_interval_s
         self.keeps_epochs = keeps_epochs
         self.unavailable_reason: str | None = None
         """The reason why clients currently get COORDINATOR_NOT_AVAILABLE; None while clients are served."""
@@ -87,14 +87,14 @@ class StoreBackend:
         self._stores = (
             DualStoreBackend(store, self._wait_s) if isinstance(store, DualStore) else SingleStoreBackend(store)
         )
-        self._stores.start(self._look_every, self._fetch_timeout)
+        self._stores.start(self._probe_interval_s, self._fetch_timeout_s)
         self._starting = asyncio.get_running_loop().create_task(self._stores.read_capabilities())
         return self._starting
 
-    async def close(self, grace: float = 5.0) -> None:
-        """Waits at most ``grace`` seconds until the secondary of a dual store has all values, then closes the store."""
+    async def close(self, grace_s: float = 5.0) -> None:
+        """Waits at most ``grace_s`` until the secondary of a dual store has all values, then closes the store."""
         self._starting.cancel()
-        await self._stores.close(grace)
+        await self._stores.close(grace_s)
 
     # --- ownership -----------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class StoreBackend:
         if self.unavailable_reason is not None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
-            async with asyncio.timeout(self._commit_timeout + self._fetch_timeout):
+            async with asyncio.timeout(self._commit_timeout_s + self._fetch_timeout_s):
                 return await self._stores.delete_group(group)
         except TimeoutError:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -202,15 +202,15 @@ class StoreBackend:
         self._stores.write(write)
         return write
 
-    async def _outcomes(self, write: StoreWrite) -> Outcomes | None:
+    async def _outcomes(self, write: StoreWrite) -> ChangeOutcomes | None:
         """The outcomes of a write; None if it did not end before the timeout."""
-        await asyncio.wait([write.done], timeout=self._commit_timeout)
+        await asyncio.wait([write.done], timeout=self._commit_timeout_s)
         self._end_backpressure()
         if write.done.done():
             return write.done.result()
         write.abandoned = True
         self._record_error(
-            TimedOut(self._store.uri, f"a write did not end within {self._commit_timeout:g} s"), commit_code
+            TimedOut(self._store.uri, f"a write did not end within {self._commit_timeout_s:g} s"), commit_code
         )
         return None
 
@@ -237,22 +237,22 @@ class StoreBackend:
             return FetchResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if not request.group:
             return FetchResponse(ErrorCode.INVALID_GROUP_ID)
-        asked = None
+        requested = None
         if request.topics is not None:
-            asked = [TopicPartition(topic, p) for topic, partitions in request.topics for p in partitions]
-            if not asked:
+            requested = [TopicPartition(topic, p) for topic, partitions in request.topics for p in partitions]
+            if not requested:
                 return FetchResponse(ErrorCode.NONE, [(topic, []) for topic, _ in request.topics])
         self._counters["store_fetches_total"] += 1
         try:
-            async with asyncio.timeout(self._fetch_timeout):  # wait_for may lose a cancellation (Python 3.11)
-                found = await self._stores.read(request.group, asked)
+            async with asyncio.timeout(self._fetch_timeout_s):  # wait_for may lose a cancellation (Python 3.11)
+                found = await self._stores.read(request.group, requested)
         except TimeoutError:
-            late = TimedOut(self._store.uri, f"a read did not end within {self._fetch_timeout:g} s")
+            late = TimedOut(self._store.uri, f"a read did not end within {self._fetch_timeout_s:g} s")
             return FetchResponse(self._record_error(late, commit_code))
         if found.error is not None:
             return FetchResponse(self._record_error(found.error, commit_code))
         topics: dict[str, list[tuple[int, int, int, str, int]]] = {}
-        for tp in sorted({**found.offsets, **found.errors}) if asked is None else asked:
+        for tp in sorted({**found.offsets, **found.errors}) if requested is None else requested:
             error = found.errors.get(tp)
             code = ErrorCode.NONE if error is None else self._record_error(error, commit_code)
             topics.setdefault(tp.topic, []).append(self._row(tp.partition, found.offsets.get(tp, ABSENT), code))
@@ -262,7 +262,7 @@ class StoreBackend:
         if self.unavailable_reason is not None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, ()
         try:
-            async with asyncio.timeout(self._fetch_timeout * 2):
+            async with asyncio.timeout(self._fetch_timeout_s * 2):
                 return ErrorCode.NONE, await self._stores.groups()
         except TimeoutError:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, ()

@@ -14,12 +14,12 @@ from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupEdit, Gr
 
 _log = logging.getLogger(__name__)
 
-Outcomes: TypeAlias = Mapping[TopicPartition, ChangeOutcome]
+ChangeOutcomes: TypeAlias = Mapping[TopicPartition, ChangeOutcome]
 
 
-def edit_groups(store: OffsetStore, edits: Sequence[GroupEdit]) -> dict[str, Outcomes]:
+def edit_groups(store: OffsetStore, edits: Sequence[GroupEdit]) -> dict[str, ChangeOutcomes]:
     """Executes edits of different groups; returns the outcomes of each edit, even after an error."""
-    found: dict[str, Outcomes] = {}
+    found: dict[str, ChangeOutcomes] = {}
     error: OffsetMgrError = ServerError(store.uri, "the store did not answer for the group")
     try:
         for result in store.edit(edits):
@@ -60,7 +60,7 @@ def read_groups(store: OffsetStore, requested: Mapping[str, list[TopicPartition]
     return {group: found.get(group) or GroupOffsets(group, {}, error=error) for group in requested}
 
 
-def all_failed(partitions: Iterable[TopicPartition], error: OffsetMgrError) -> Outcomes:
+def all_failed(partitions: Iterable[TopicPartition], error: OffsetMgrError) -> ChangeOutcomes:
     return dict.fromkeys(partitions, ChangeOutcome(EditStatus.FAILED, None, error))
 
 

@@ -35,7 +35,13 @@ from offsetmgr.core.offset_store import (
     Guard,
     OffsetStore,
 )
-from offsetmgr.server.store_backends.store_calls import Outcomes, all_failed, closing_error, edit_groups, read_groups
+from offsetmgr.server.store_backends.store_calls import (
+    ChangeOutcomes,
+    all_failed,
+    closing_error,
+    edit_groups,
+    read_groups,
+)
 from offsetmgr.server.store_backends.store_health import StoreHealth
 
 T = TypeVar("T")
@@ -57,7 +63,7 @@ class StoreWrite:
 
     group: str
     changes: Mapping[TopicPartition, Change]
-    done: asyncio.Future[Outcomes]
+    done: asyncio.Future[ChangeOutcomes]
     committer: Committer | None = None
     """The group member that committed, if the commit names one."""
     exclusive: bool = False
@@ -65,7 +71,7 @@ class StoreWrite:
     abandoned: bool = False
     """Whether the client has already received an error, so that the write must not start any more."""
 
-    def outcomes(self, of_all: Outcomes) -> Outcomes:
+    def outcomes(self, of_all: ChangeOutcomes) -> ChangeOutcomes:
         return {tp: of_all[tp] for tp in self.changes}
 
 
@@ -93,7 +99,7 @@ class MergedWrite:
         self.changes.update(write.changes)
 
 
-OnWritten: TypeAlias = Callable[[str, Mapping[TopicPartition, Change], Outcomes], asyncio.Future[None] | None]
+OnWritten: TypeAlias = Callable[[str, Mapping[TopicPartition, Change], ChangeOutcomes], asyncio.Future[None] | None]
 """A callback that receives the outcomes of each merged write, in order within each group, before ``done`` of its writes
 is set. If the callback returns a future, ``done`` is set when the future completes."""
 
@@ -119,7 +125,7 @@ class StoreExecutor:
         self._failing_lane = self._lanes[-1] if separate else None
         """The lane for failing groups; None if the store has too few threads."""
         self._failing_groups: set[str] = set()
-        self._unfinished: dict[str, set[asyncio.Future[Outcomes]]] = {}
+        self._unfinished: dict[str, set[asyncio.Future[ChangeOutcomes]]] = {}
         at_once = max(1, threads - lanes)
         self._reads = _ReadQueue(self, at_once - 1 if separate else at_once)
         self._failing_reads = _ReadQueue(self, 1) if separate else None
@@ -169,20 +175,20 @@ class StoreExecutor:
         if not call.cancelled():
             call.exception()  # retrieves the exception, since the caller may have stopped waiting
 
-    async def close(self, grace: float = 1.0) -> None:
-        """Waits ``grace`` seconds for running calls, then closes the store, which ends them. Writes that have not
+    async def close(self, grace_s: float = 1.0) -> None:
+        """Waits ``grace_s`` seconds for running calls, then closes the store, which ends them. Writes that have not
         started fail."""
         await self.health.close()
         for lane in self._lanes:
             lane.close()
         if self._calls:
-            await asyncio.wait(self._calls, timeout=grace)
+            await asyncio.wait(self._calls, timeout=grace_s)
         await asyncio.get_running_loop().run_in_executor(None, self.store.close)
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     # --- called by write lanes and read queues -------------------------------------------------------
 
-    def on_written(self, group: str, outcomes: Outcomes) -> None:
+    def on_written(self, group: str, outcomes: ChangeOutcomes) -> None:
         """Called when a lane has finished a write. Moves the group to the lane for failing groups, or back."""
         self.health.record(group, [outcome.error for outcome in outcomes.values()])
         if self._failing_lane is None:
@@ -209,7 +215,7 @@ class StoreExecutor:
             return self._failing_lane
         return self._normal_lanes[zlib.crc32(group.encode(errors="surrogatepass")) % len(self._normal_lanes)]
 
-    def _on_done(self, group: str, done: asyncio.Future[Outcomes]) -> None:
+    def _on_done(self, group: str, done: asyncio.Future[ChangeOutcomes]) -> None:
         unfinished = self._unfinished[group]
         unfinished.discard(done)
         if not unfinished:
@@ -306,18 +312,18 @@ class _WriteLane:
         self._queue.extendleft(reversed(postponed))
         return batch
 
-    def _complete(self, group: str, merged: MergedWrite, outcomes: Outcomes) -> None:
+    def _complete(self, group: str, merged: MergedWrite, outcomes: ChangeOutcomes) -> None:
         until = self._on_written(group, merged.changes, outcomes) if self._on_written is not None else None
         if until is None:
             self._resolve_all(merged, outcomes)
         else:
             until.add_done_callback(lambda _: self._resolve_all(merged, outcomes))
 
-    def _resolve_all(self, merged: MergedWrite, outcomes: Outcomes) -> None:
+    def _resolve_all(self, merged: MergedWrite, outcomes: ChangeOutcomes) -> None:
         for write in merged.writes:
             self._resolve(write, write.outcomes(outcomes))
 
-    def _resolve(self, write: StoreWrite, outcomes: Outcomes) -> None:
+    def _resolve(self, write: StoreWrite, outcomes: ChangeOutcomes) -> None:
         self.waiting -= len(write.changes)
         if not write.done.done():
             write.done.set_result(outcomes)

@@ -17,7 +17,7 @@ from offsetmgr.spark.log_rows import GROUP, OFFSET, STATE
 KEY: Final = ("group", "topic", "partition")
 DAY_MS: Final = 86_400_000
 GAP_MS: Final = 3_600_000
-"""Default: more than an hour without a commit is a gap."""
+"""By default, more than an hour without a commit is a gap."""
 _COMMIT: Final = ("offset", "leader_epoch", "metadata", "commit_timestamp", "expire_timestamp", "log_timestamp")
 
 

@@ -26,13 +26,13 @@ def differences(left: DataFrame, right: DataFrame, capabilities: tuple[Capabilit
     unreadable row has an ``error``. If a whole group is unreadable, its row has no topic. Metadata and leader epochs
     are compared only if both stores support them.
     """
-    here, there = _side(left, "left"), _side(right, "right")
+    left_side, right_side = _side(left, "left"), _side(right, "right")
     on = (
-        (here["left_group"] == there["right_group"])
-        & here["left_topic"].eqNullSafe(there["right_topic"])
-        & here["left_partition"].eqNullSafe(there["right_partition"])
+        (left_side["left_group"] == right_side["right_group"])
+        & left_side["left_topic"].eqNullSafe(right_side["right_topic"])
+        & left_side["left_partition"].eqNullSafe(right_side["right_partition"])
     )
-    joined = here.join(there, on, "full")
+    joined = left_side.join(right_side, on, "full")
     error = sql.coalesce("left_error", "right_error")
     kind = (
         sql.when(error.isNotNull(), "unreadable")

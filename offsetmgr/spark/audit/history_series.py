@@ -79,9 +79,10 @@ def lag_over_time(
 
 def _behind(offset: int, log: LogRange | OffsetMgrError | None, end_then: int | OffsetMgrError | None) -> int | None:
     """Returns the number of records between an offset and the log's end at an earlier time, without those that the log
-    no longer has. Returns None if it is unknown.
+    no longer has. Returns None if the number is unknown.
 
-    ``end_then`` is the log's end at that time. None means that no record is later, so it is the present end.
+    ``end_then`` is the log's end at that time. If it is None, the log has no later record, so the log's present end
+    counts.
     """
     if not isinstance(log, LogRange) or isinstance(end_then, OffsetMgrError) or offset > log.end:
         return None

@@ -16,7 +16,7 @@ COLOURS: Final = 6
 _WIDTH, _HEIGHT = 640, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 30
 _STEPS: Final = 4
-_SECONDS: Final = 600_000
+_SHOW_SECONDS_BELOW_MS: Final = 600_000
 """Labels show seconds if the plot's time span (ms) is shorter than this."""
 
 
@@ -59,7 +59,7 @@ def lines(series: Mapping[str, Sequence[Point]], title: str) -> str:
         parts.append(f'<path class="grid" d="M{_LEFT} {y(value):.1f}H{_WIDTH - _RIGHT}"/>')
         parts.append(f'<text x="{_LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{short(value)}</text>')
     for at, anchor in ((first, "start"), (last, "end")) if last > first else ((first, "start"),):
-        text = moment(at, seconds=span < _SECONDS)
+        text = moment(at, seconds=span < _SHOW_SECONDS_BELOW_MS)
         parts.append(f'<text x="{x(at):.1f}" y="{_HEIGHT - 6}" text-anchor="{anchor}">{text}</text>')
     legend = []
     for number, (name, line) in enumerate(series.items()):

@@ -30,7 +30,7 @@ UNREADABLE: Final = "unreadable"
 TABLES: Final = {
     RECORDS: "the log's records, decoded",
     LATEST: "newest record of each group and partition",
-    HISTORY: "how each partition was committed",
+    HISTORY: "statistics of the commits of each partition",
     SILENT: "groups without commits",
     TOMBSTONES: "deletions, by group",
     EXPIRY: "when offsets expire",
@@ -62,8 +62,8 @@ def run_audit(
     """Reads ``log`` (``format("offsetmgr-log")``) once, writes the tables of `TABLES` to ``directory`` as Parquet
     files, and returns the stored tables.
 
-    It reads the log ends after the log, because a lag could otherwise be negative. Raises `UsageError` if ``directory``
-    is not empty.
+    It reads the end offsets of the groups' topics after it has read ``log``, because a lag could otherwise be negative.
+    Raises `UsageError` if ``directory`` is not empty.
     """
     require_supported("run_audit")
     if directory.exists() and any(directory.iterdir()):

@@ -31,7 +31,14 @@ from offsetmgr.stores.switched.records import (
 )
 from offsetmgr.zookeeper.client.jute import ZookeeperError
 from offsetmgr.zookeeper.client.session import WatchCallback, ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import CheckVersion, Create, Delete, Operation, OperationState, SetData
+from offsetmgr.zookeeper.client.transactions import (
+    CheckVersion,
+    Create,
+    Delete,
+    OperationState,
+    SetData,
+    TransactionOperation,
+)
 from offsetmgr.zookeeper.groups.registration import ensure_nodes
 from offsetmgr.zookeeper.nodes.paths import check_group
 
@@ -150,19 +157,21 @@ class SwitchStateStore:
 
     def begin_switch(self, seen: NodeState, storage: StorageModeNode, who: str) -> bool:
         """Begins a switch: creates the node of this process and writes the new ``storage``, in one transaction."""
-        operations: list[Operation] = [Create(self.switcher_path, encode_switcher(SwitcherNode(who)), ephemeral=True)]
+        operations: list[TransactionOperation] = [
+            Create(self.switcher_path, encode_switcher(SwitcherNode(who)), ephemeral=True)
+        ]
         return self._commits([*operations, SetData(self.storage_path, encode_storage(storage), seen.version)])
 
     def end_switch(self, seen: NodeState, storage: StorageModeNode) -> bool:
         """Ends this session's switch: writes ``storage`` and deletes the node of this process, in one transaction."""
-        operations: list[Operation] = [SetData(self.storage_path, encode_storage(storage), seen.version)]
+        operations: list[TransactionOperation] = [SetData(self.storage_path, encode_storage(storage), seen.version)]
         return self._commits([*operations, Delete(self.switcher_path, 0)])
 
     def abandon_switch(self, seen: NodeState, storage: StorageModeNode) -> bool:
         """Ends the switch of a process that has died, by writing ``storage``."""
         return self._commits([SetData(self.storage_path, encode_storage(storage), seen.version)])
 
-    def _commits(self, operations: list[Operation]) -> bool:
+    def _commits(self, operations: list[TransactionOperation]) -> bool:
         outcome = self._session.transaction(operations)
         if outcome.state is OperationState.COMMITTED:
             return True

@@ -10,7 +10,7 @@ from typing import Any, Final
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import CorruptData, UnknownVersion
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,7 @@ class StorageModeNode:
     """``storage``: the storage mode of the group.
 
     ``epoch`` increases by one with every change. While ``switching_to`` names a mode, a switch to that mode is in
-    progress and members neither commit nor fetch; if the switch is abandoned, ``mode`` applies again. The JSON key of
-    ``switching_to`` is ``turning``.
+    progress and members neither commit nor fetch; if the switch is abandoned, ``mode`` applies again.
     """
 
     mode: CommitMode
@@ -54,7 +53,7 @@ def encode_storage(storage: StorageModeNode) -> bytes:
             "epoch": storage.epoch,
             "who": storage.who,
             "when": storage.when_ms,
-            "turning": None if storage.switching_to is None else storage.switching_to.value,
+            "switching_to": None if storage.switching_to is None else storage.switching_to.value,
         }
     )
 
@@ -63,7 +62,7 @@ def decode_storage(path: str, data: bytes) -> StorageModeNode:
     """Decodes the node. Raises `CorruptData`, `UnknownVersion`."""
     found = _object(path, data)
     try:
-        switching_to = found["turning"]
+        switching_to = found["switching_to"]
         return StorageModeNode(
             CommitMode(found["mode"]),
             _count(found["epoch"]),

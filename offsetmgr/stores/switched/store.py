@@ -174,10 +174,10 @@ class SwitchedStore(StoreBase):
         return self._session_state().backends.store(CommitMode.DUAL).groups()
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
-        asked = None if partitions is None else list(partitions)
+        requested = None if partitions is None else list(partitions)
         if self._session_state().listener.follows(group):
             with self._using(group) as (state, mode):
-                found = _offsets_only(state.backends.store(mode).fetch(group, asked))
+                found = _offsets_only(state.backends.store(mode).fetch(group, requested))
                 if not state.lease.valid():
                     raise SwitchInProgress(
                         f"fetch of group {group}", "the member's ZooKeeper session may have ended during the read"
@@ -185,7 +185,7 @@ class SwitchedStore(StoreBase):
                 return found
         for _ in range(_MAX_READS):
             mode = self.mode(group)
-            found = _offsets_only(self._session_state().backends.store(mode).fetch(group, asked))
+            found = _offsets_only(self._session_state().backends.store(mode).fetch(group, requested))
             if self.mode(group) is mode:
                 return found
         raise Conflict(f"fetch of group {group}", _MODE_CHANGES, "try again later")

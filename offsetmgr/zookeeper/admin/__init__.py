@@ -3,6 +3,7 @@
 `state` defines the facts about the cluster, and `admin_reader` reads them. `election`, `reassignment` and `deletion`
 plan a request and compute its progress from these facts (pure). `submit` writes a request and waits for the controller.
 
-Controllers that store their metadata in ZooKeeper watch these nodes (kafka.controller.KafkaController); Kafka 3.9 is
-the last such release. They check almost nothing of a request, so these modules check it first.
+A controller that stores its metadata in ZooKeeper watches the request nodes (kafka.controller.KafkaController); Kafka
+3.9 is the last release with such controllers. The controller hardly validates a request, so these modules validate the
+request before they write it.
 """

@@ -1,7 +1,7 @@
 """Reads an `AdminState`: the controller, brokers, topics and open requests.
 
 Ordering contract: this module reads the requests before the topics. A controller writes the topics first and removes
-the request afterwards. If the request is gone, the topics that are read after it are therefore in their final state.
+the request afterwards. Therefore, if the request's node no longer exists, the topics are read in their final state.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from offsetmgr.zookeeper.nodes.topics import parse_partition_state, parse_topic
 
 
 def topic_names(session: ZookeeperSession) -> list[str]:
-    """Lists all topics, sorted. Raises the errors of the session, and `CorruptData` if ``/brokers/topics`` is
+    """Lists all topics, sorted. Raises any error of the session, and `CorruptData` if ``/brokers/topics`` is
     missing."""
     names = session.children(paths.BROKER_TOPICS)
     if names is None:
@@ -31,9 +31,10 @@ def topic_names(session: ZookeeperSession) -> list[str]:
 
 
 def read_state(session: ZookeeperSession, topics: Iterable[str]) -> AdminState:
-    """Reads the cluster and those of ``topics`` that exist; the result has the error of a topic that cannot be read.
+    """Reads the state of the cluster and of those ``topics`` that exist. If a topic cannot be read, the result contains
+    its error.
 
-    Raises the errors of the session, and of the other nodes.
+    Raises any error of the session, and any error from reading the controller, the brokers or the requests.
     """
     controller, reassignment, election = session.get_many(
         [paths.CONTROLLER, paths.REASSIGN_PARTITIONS, paths.PREFERRED_REPLICA_ELECTION]
@@ -57,8 +58,8 @@ def read_state(session: ZookeeperSession, topics: Iterable[str]) -> AdminState:
 def live_brokers(names: Sequence[str], nodes: Sequence[NodeData | OffsetMgrError | None]) -> dict[int, int]:
     """Returns the ids of the live brokers below ``/brokers/ids``, each with the version of its node.
 
-    Ignores a persistent or undecodable node, which belongs to no live broker: the controller would wait for its replica
-    forever. Raises the error of a node that cannot be read.
+    Ignores a node that is persistent or cannot be decoded, because it belongs to no live broker. If a replica were
+    assigned to that broker, the controller would wait for it forever. Raises the error of a node that cannot be read.
     """
     alive: dict[int, int] = {}
     for name, found in zip(names, nodes, strict=True):
@@ -80,7 +81,7 @@ def _existing(found: NodeData | OffsetMgrError | None) -> NodeData | None:
 
 
 def _pending(node: NodeData) -> frozenset[TopicPartition]:
-    """The partitions of the running reassignment; empty if its node exists but cannot be decoded."""
+    """The partitions of the running reassignment; empty if the request's node cannot be decoded."""
     try:
         return frozenset(parse_reassignments(paths.REASSIGN_PARTITIONS, node.data, []).replicas)
     except OffsetMgrError:
@@ -120,7 +121,8 @@ def _with_states(
     topics: Mapping[str, AdminTopicState | OffsetMgrError],
     states: Mapping[TopicPartition, NodeData | OffsetMgrError | None],
 ) -> dict[str, AdminTopicState | OffsetMgrError]:
-    """Adds leaders and in-sync replicas to the topics. A partition without a state node has neither."""
+    """Adds leaders and in-sync replicas to the topics. A partition without a state node has no leader and no in-sync
+    replicas."""
     complete: dict[str, AdminTopicState | OffsetMgrError] = {}
     for name, topic in topics.items():
         if isinstance(topic, OffsetMgrError):

@@ -1,7 +1,7 @@
 """Topic deletion: plans the requests, predicts what the controller has to wait for, and computes its progress. Pure.
 
 A controller with ``delete.topic.enable=false`` removes the request and deletes nothing. If a topic has a replica on a
-dead broker, or is being reassigned, the controller deletes it later (kafka.controller.TopicDeletionManager).
+dead broker, or is being reassigned, the controller postpones the deletion (kafka.controller.TopicDeletionManager).
 """
 
 from __future__ import annotations
@@ -14,30 +14,31 @@ from offsetmgr.zookeeper.admin.state import AdminState, AdminTopicState, Request
 from offsetmgr.zookeeper.nodes import paths
 
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Topics without which brokers do not work (org.apache.kafka.common.internals.Topic)."""
+"""Topics that brokers need for their own work (org.apache.kafka.common.internals.Topic)."""
 
 
 class DeletionStep(NamedTuple):
-    """The deletion of one topic. ``waits_for`` is what the controller has to wait for, ``refused`` the reason for a
-    rejection."""
+    """The deletion of one topic. ``waits_for`` describes what the controller has to wait for; it is empty if the
+    controller need not wait. ``rejected`` is the reason why the topic cannot be deleted, or None."""
 
     topic: str
     partitions: int | None = None
     replicas: int | None = None
     waits_for: str = ""
-    refused: OffsetMgrError | None = None
+    rejected: OffsetMgrError | None = None
 
 
 def plan_deletion(state: AdminState, topics: Iterable[str], *, enabled: bool | None) -> list[DeletionStep]:
-    """Returns a step for each topic, sorted by topic. ``enabled`` is the controller's ``delete.topic.enable``, or None.
+    """Returns a step for each topic, sorted by topic. ``enabled`` is the controller's ``delete.topic.enable``, or None
+    if unknown.
 
-    Raises `ControllerRequestRefused` if there is no controller, or if it does not delete topics.
+    Raises `ControllerRequestRefused` if there is no controller, or if ``enabled`` is False.
     """
     state.require_controller("deletion of topics")
     if enabled is False:
         raise ControllerRequestRefused(
             "deletion of topics",
-            f"delete.topic.enable is false on the controller, broker {state.controller}: it would remove the request",
+            f"delete.topic.enable is false on the controller, broker {state.controller}: it would discard the request",
         )
     return [_step(state, topic) for topic in sorted(set(topics))]
 
@@ -46,16 +47,16 @@ def _step(state: AdminState, name: str) -> DeletionStep:
     try:
         topic = state.topic(name)
     except OffsetMgrError as error:
-        return DeletionStep(name, refused=error)
+        return DeletionStep(name, rejected=error)
     replicas = sum(len(partition.replicas) for partition in topic.partitions.values())
-    refused: OffsetMgrError | None = None
+    rejected: OffsetMgrError | None = None
     if name in INTERNAL:
-        refused = ControllerRequestRefused(f"topic {name}", "brokers do not work without it")
+        rejected = ControllerRequestRefused(f"topic {name}", "brokers do not work without it")
     elif name in state.deletions:
-        refused = ControllerRequestRefused(
+        rejected = ControllerRequestRefused(
             f"topic {name}", f"its deletion is under way: {paths.DELETE_TOPICS}/{name} exists"
         )
-    return DeletionStep(name, len(topic.partitions), replicas, _waits_for(state, topic), refused)
+    return DeletionStep(name, len(topic.partitions), replicas, _waits_for(state, topic), rejected)
 
 
 def _waits_for(state: AdminState, topic: AdminTopicState) -> str:
@@ -68,7 +69,8 @@ def _waits_for(state: AdminState, topic: AdminTopicState) -> str:
 def progress_of(state: AdminState, requested: Mapping[str, int]) -> RequestProgress:
     """Returns the progress of a deletion.
 
-    ``requested`` maps each topic to the ``czxid`` of its node; a topic that was recreated since has another one.
+    ``requested`` maps each topic to the ``czxid`` of its node; a topic that was deleted and recreated has another
+    ``czxid``.
     """
     waiting: dict[str, str] = {}
     for name, czxid in requested.items():

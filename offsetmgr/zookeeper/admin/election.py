@@ -1,7 +1,7 @@
 """Preferred replica election: plans the requests and computes the controller's progress. Pure.
 
 The controller tries each partition once and then deletes the node, even if the preferred replica did not become leader
-(kafka.controller.KafkaController.onReplicaElection). Only the partitions' leaders show the result.
+(kafka.controller.KafkaController.onReplicaElection). Therefore the progress is computed from the partitions' leaders.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class ElectionStep(NamedTuple):
     leader: int | None
     preferred: int | None
     needed: bool = False
-    refused: OffsetMgrError | None = None
+    rejected: OffsetMgrError | None = None
 
 
 def plan_election(state: AdminState, partitions: Iterable[TopicPartition]) -> list[ElectionStep]:
-    """Returns a step for each partition, sorted; ``refused`` is the reason why the controller would not elect its
-    leader.
+    """Returns a step for each partition, sorted by partition. A step's ``rejected`` is the reason why the controller
+    would not elect the preferred leader, or None.
 
-    Raises `ControllerRequestRefused` without a controller, and while another election is running.
+    Raises `ControllerRequestRefused` if there is no controller, or if another election is running.
     """
     what = "preferred replica election"
     state.require_controller(what)
@@ -48,14 +48,14 @@ def _step(state: AdminState, tp: TopicPartition) -> ElectionStep:
     try:
         found = state.partition(tp)
     except OffsetMgrError as error:
-        return ElectionStep(tp, None, None, refused=error)
+        return ElectionStep(tp, None, None, rejected=error)
     if found.leader == found.preferred:
         return ElectionStep(tp, found.leader, found.preferred)
     return ElectionStep(tp, found.leader, found.preferred, True, _obstacle(state, tp, found))
 
 
 def _obstacle(state: AdminState, tp: TopicPartition, found: AssignedPartition) -> OffsetMgrError | None:
-    """Returns the reason why the controller would not change the leader; None if it would."""
+    """Returns the reason why the controller would not elect the preferred leader, or None if it would."""
     if tp.topic in state.deletions:
         return ControllerRequestRefused(f"partition {tp}", f"topic {tp.topic} is being deleted")
     if found.preferred not in state.brokers:
@@ -73,8 +73,8 @@ def _obstacle(state: AdminState, tp: TopicPartition, found: AssignedPartition) -
 
 
 def encode_election(partitions: Iterable[TopicPartition]) -> bytes:
-    """Encodes the node's data (kafka.zk.PreferredReplicaElectionZNode, version 1). Raises `UsageError` if it is too
-    large."""
+    """Encodes the data of the request's node (kafka.zk.PreferredReplicaElectionZNode, version 1). Raises `UsageError`
+    if the data is too large."""
     listed = [{"topic": tp.topic, "partition": tp.partition} for tp in partitions]
     data = json.dumps({"version": 1, "partitions": listed}, separators=(",", ":")).encode()
     return checked_size("preferred replica election", data)
@@ -83,7 +83,8 @@ def encode_election(partitions: Iterable[TopicPartition]) -> bytes:
 def progress_of(state: AdminState, requested: Mapping[TopicPartition, int]) -> RequestProgress:
     """Returns the progress of an election; ``requested`` maps each partition to its preferred leader.
 
-    After the controller has deleted the node, the open partitions have failed: it does not try them again.
+    When the controller has deleted the request's node, it does not retry, so the election of the partitions that are
+    still open has failed.
     """
     waiting: dict[str, str] = {}
     for tp, preferred in requested.items():

@@ -1,7 +1,8 @@
 """Partition reassignment: Kafka's JSON, the plan of a request, and the controller's progress. Pure.
 
-A controller does not check the brokers and replicas of a request in ZooKeeper; it does so only for the broker API
-(kafka.controller.KafkaController.validateReplicas). A reassignment to a dead broker would never end.
+A controller validates the brokers and replicas of a request only if the request comes through the broker API
+(kafka.controller.KafkaController.validateReplicas), not through ZooKeeper. A reassignment to a dead broker would never
+end.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, RequestProgress, checked_size, numbers
 from offsetmgr.zookeeper.nodes import paths
 
-Assignment = Mapping[TopicPartition, tuple[int, ...]]
+ReplicaAssignment = Mapping[TopicPartition, tuple[int, ...]]
 """Partition -> broker ids of its replicas, the preferred leader first."""
 
 
 def cancel_command(file: str = "FILE", bootstrap: str | None = None) -> str:
     """Returns the command that cancels a reassignment through the brokers (KIP-455).
 
-    ``file`` lists its partitions; it is the file of the request, or its before-image. ZooKeeper cannot be used: a
-    controller (3.9.1) ignores changes and the deletion of the node while it processes the request.
+    ``file`` lists the partitions: the request's own file or the file with its before-image. A request cannot be
+    cancelled through ZooKeeper: while a controller (3.9.1) processes a request, it ignores changes and the deletion of
+    the request's node.
     """
     return (
         f"kafka-reassign-partitions.sh --bootstrap-server {quote(bootstrap or 'BROKER:9092')} "
@@ -39,7 +41,7 @@ class ReassignmentStep(NamedTuple):
     partition: TopicPartition
     before: tuple[int, ...]
     after: tuple[int, ...]
-    refused: OffsetMgrError | None = None
+    rejected: OffsetMgrError | None = None
 
     @property
     def changes(self) -> bool:
@@ -55,10 +57,11 @@ class ReassignmentStep(NamedTuple):
 
 
 def decode_reassignment(what: str, data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
-    """Decodes the JSON of ``kafka-reassign-partitions`` and of the node, version 1; ``what`` names it in errors.
+    """Decodes the JSON of a reassignment (version 1), which ``kafka-reassign-partitions`` and the request's node share;
+    ``what`` names its source in errors.
 
-    Raises `MalformedData`, also if a partition occurs twice, or if ``log_dirs`` contains a directory other than "any",
-    which cannot be requested through ZooKeeper.
+    Raises `MalformedData`, also if a partition occurs twice, or if ``log_dirs`` contains a directory other than "any":
+    a specific directory cannot be requested through ZooKeeper.
     """
     try:
         document = json.loads(data)
@@ -71,13 +74,13 @@ def decode_reassignment(what: str, data: bytes) -> dict[TopicPartition, tuple[in
     listed = document.get("partitions")
     if not isinstance(listed, list):
         raise MalformedData(what, "has no list 'partitions'", _FORM)
-    wanted: dict[TopicPartition, tuple[int, ...]] = {}
+    assignment: dict[TopicPartition, tuple[int, ...]] = {}
     for number, entry in enumerate(listed, 1):
         tp, replicas = _entry(f"{what}, partition entry {number}", entry)
-        if tp in wanted:
+        if tp in assignment:
             raise MalformedData(what, f"contains partition {tp} twice")
-        wanted[tp] = replicas
-    return wanted
+        assignment[tp] = replicas
+    return assignment
 
 
 _FORM = 'as in {"version":1,"partitions":[{"topic":"orders","partition":0,"replicas":[1,2]}]}'
@@ -97,20 +100,23 @@ def _entry(what: str, entry: Any) -> tuple[TopicPartition, tuple[int, ...]]:
     return TopicPartition(topic, partition), tuple(replicas)
 
 
-def encode_reassignment(assignment: Assignment) -> bytes:
-    """Encodes the node's data, which Kafka's own tool can read, too. Raises `UsageError` if it is too large."""
+def encode_reassignment(assignment: ReplicaAssignment) -> bytes:
+    """Encodes the data of the request's node, in the format of ``kafka-reassign-partitions``. Raises `UsageError` if
+    the data is too large."""
     listed = [{"topic": tp.topic, "partition": tp.partition, "replicas": list(r)} for tp, r in assignment.items()]
     data = json.dumps({"version": 1, "partitions": listed}, separators=(",", ":")).encode()
     return checked_size("reassignment", data)
 
 
 def plan_reassignment(
-    state: AdminState, wanted: Assignment, *, allow_replication_change: bool = False
+    state: AdminState, assignment: ReplicaAssignment, *, allow_replication_change: bool = False
 ) -> list[ReassignmentStep]:
-    """Returns a step for each partition, sorted; ``allow_replication_change`` allows a different number of replicas.
+    """Returns a step for each partition, sorted by partition. ``allow_replication_change`` allows a change of the
+    number of replicas.
 
-    A step's ``refused`` is the reason why its partition cannot be reassigned. Raises `ControllerRequestRefused` without
-    a controller and while another reassignment is running, and `UsageError` if ``wanted`` is empty.
+    A step's ``rejected`` is the reason why its partition cannot be reassigned, or None. Raises
+    `ControllerRequestRefused` if there is no controller or another reassignment is running, and `UsageError` if
+    ``assignment`` is empty.
     """
     what = "reassignment"
     state.require_controller(what)
@@ -121,9 +127,9 @@ def plan_reassignment(
             f"wait until it is done, or cancel it: {cancel_command()}, "
             "where FILE is the request's file or its before-image",
         )
-    if not wanted:
+    if not assignment:
         raise UsageError(what, "no partition is named")
-    return [_step(state, tp, replicas, allow_replication_change) for tp, replicas in sorted(wanted.items())]
+    return [_step(state, tp, replicas, allow_replication_change) for tp, replicas in sorted(assignment.items())]
 
 
 def _step(
@@ -147,7 +153,7 @@ def _obstacle(
     what = f"partition {tp}"
     if found.moving:
         return ControllerRequestRefused(
-            what, "it is already being reassigned", f"wait until that is done, or: {cancel_command()}"
+            what, "it is already being reassigned", f"wait until it is done, or cancel it: {cancel_command()}"
         )
     if tp.topic in state.deletions:
         return ControllerRequestRefused(what, f"topic {tp.topic} is being deleted")
@@ -169,9 +175,9 @@ def _obstacle(
     return None
 
 
-def progress_of(state: AdminState, requested: Assignment) -> RequestProgress:
-    """Returns the progress of a reassignment. When the controller has finished, partitions that still differ have
-    failed."""
+def progress_of(state: AdminState, requested: ReplicaAssignment) -> RequestProgress:
+    """Returns the progress of a reassignment. When the controller has finished, the reassignment of the partitions that
+    are still open has failed."""
     unfinished = state.reassignment or frozenset()
     waiting: dict[str, str] = {}
     under_way = False

@@ -11,15 +11,15 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.nodes import paths
 
 MAX_REQUEST_BYTES: Final = 900 * 1024
-"""Maximum size of a request's node, because the server's default ``jute.maxbuffer`` is 1 MiB."""
+"""Maximum size of a request's node: less than the server's default ``jute.maxbuffer`` of 1 MiB."""
 
 
 class AssignedPartition(NamedTuple):
     """One partition as stored under ``/brokers/topics``."""
 
     replicas: tuple[int, ...]
-    """The assigned replicas, the preferred leader first; a running reassignment's added and removed ones are
-    included."""
+    """The assigned replicas, the preferred leader first. During a reassignment they include the replicas that it adds
+    and removes."""
     leader: int | None = None
     """None if the partition has no leader, or has no state node yet."""
     isr: tuple[int, ...] = ()
@@ -38,7 +38,8 @@ class AssignedPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AdminTopicState:
-    """One topic. ``version`` and ``czxid`` are those of its node: a recreated topic has another ``czxid``."""
+    """One topic. ``version`` and ``czxid`` are the fields of the topic's node; if the topic is recreated, its ``czxid``
+    changes."""
 
     partitions: Mapping[int, AssignedPartition]
     version: int
@@ -47,12 +48,14 @@ class AdminTopicState:
 
 @dataclass(frozen=True, slots=True)
 class AdminState:
-    """A cluster at about one moment. ``topics`` has each requested topic that exists, or its error."""
+    """The state of a cluster, read within a short time but not as a snapshot. ``topics`` contains each requested topic
+    that exists, or the error from reading it."""
 
     controller: int | None
-    """The broker id of the controller; None if there is none, so that a request would have no effect."""
+    """The broker id of the controller; None if there is no controller, in which case a request has no effect."""
     kraft: bool
-    """Whether the controller is a KRaft controller (a cluster migrating from ZooKeeper), which ignores these nodes."""
+    """Whether the controller is a KRaft controller (in a cluster that migrates from ZooKeeper). A KRaft controller
+    ignores requests in ZooKeeper."""
     brokers: Mapping[int, int]
     """Live brokers -> version of their node."""
     topics: Mapping[str, AdminTopicState | OffsetMgrError]
@@ -64,7 +67,7 @@ class AdminState:
     """Whether ``/admin/preferred_replica_election`` exists."""
 
     def partition(self, tp: TopicPartition) -> AssignedPartition:
-        """Returns a partition. Raises `UnknownTopicOrPartition`, and the topic's error if it could not be read."""
+        """Returns a partition. Raises `UnknownTopicOrPartition`; if the topic could not be read, raises that error."""
         found = self.topic(tp.topic).partitions.get(tp.partition)
         if found is None or not found.replicas:
             raise UnknownTopicOrPartition(f"partition {tp}", f"topic {tp.topic} has no partition {tp.partition}")
@@ -90,15 +93,15 @@ class AdminState:
         if self.kraft:
             raise ControllerRequestRefused(
                 what,
-                "the controller is a KRaft controller, which ignores these nodes",
-                "use the tools for brokers: kafka-leader-election, kafka-reassign-partitions, kafka-topics",
+                "the controller is a KRaft controller, which ignores requests in ZooKeeper",
+                "use the broker tools: kafka-leader-election, kafka-reassign-partitions, kafka-topics",
             )
 
 
 class RequestProgress(NamedTuple):
     """The controller's progress with a request, in items (topics or partitions).
 
-    ``open`` maps the name of each unfinished item to what it waits for, or to the reason why it has failed.
+    ``open`` maps the name of each unfinished item to a text: the reason why it is unfinished or has failed.
     """
 
     done: int
@@ -109,10 +112,11 @@ class RequestProgress(NamedTuple):
 
 
 def checked_size(what: str, data: bytes) -> bytes:
-    """Returns ``data``, the content of a request's node. Raises `UsageError` if a node cannot hold it."""
+    """Returns ``data``, the content of a request's node. Raises `UsageError` if ``data`` exceeds
+    `MAX_REQUEST_BYTES`."""
     if len(data) > MAX_REQUEST_BYTES:
         raise UsageError(
-            what, f"it takes {len(data):,} bytes, and a node holds {MAX_REQUEST_BYTES:,}", "name fewer partitions"
+            what, f"has {len(data):,} bytes, but the maximum is {MAX_REQUEST_BYTES:,}", "name fewer partitions"
         )
     return data
 

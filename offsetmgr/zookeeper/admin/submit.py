@@ -1,7 +1,8 @@
-"""Writes a request for the controller, conditionally, and waits until the controller has carried it out.
+"""Writes a request for the controller if the cluster has not changed, and polls the controller's progress.
 
 Ordering contract: one transaction checks that brokers and topics have not changed since they were read, and creates the
-request's node, which must not exist. Therefore two requests never mix, and no request is based on outdated facts.
+request's node, which must not exist. Therefore a request never replaces another request, and is never based on outdated
+facts.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from offsetmgr.core.errors import Conflict, OffsetMgrError
 from offsetmgr.zookeeper.admin.state import AdminState, RequestProgress
 from offsetmgr.zookeeper.client.jute import ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import CheckVersion, Create, Operation, OperationState
+from offsetmgr.zookeeper.client.transactions import CheckVersion, Create, OperationState, TransactionOperation
 from offsetmgr.zookeeper.nodes import paths
 
 
@@ -27,10 +28,11 @@ def submit(
 ) -> None:
     """Creates ``nodes`` in one transaction, if ``topics`` and ``brokers`` are still as in ``state``.
 
-    Raises `Conflict` if they have changed or another request is running; nothing was written then. Also raises the
-    error of the transaction; after a lost connection the error states that its outcome is unknown.
+    Raises `Conflict` if a topic or broker has changed or another request is running; nothing has been written in this
+    case. Also raises the transaction's own error. If the connection was lost, this error states that the outcome is
+    unknown.
     """
-    operations: list[Operation] = [
+    operations: list[TransactionOperation] = [
         CheckVersion(paths.topic(name), state.topic(name).version) for name in sorted(set(topics))
     ]
     operations += [CheckVersion(paths.broker(broker), state.brokers[broker]) for broker in sorted(set(brokers))]
@@ -56,7 +58,7 @@ def submit(
         raise type(error)(
             error.what,
             f"{error.why}; whether the request was written is unknown",
-            "check its state before you repeat it",
+            "check whether the request was written before you repeat the command",
         )
     raise outcome.error
 

@@ -1,4 +1,4 @@
-"""The facts from which the rules derive findings: those of one group, and those of the cluster. Values only."""
+"""The facts from which the rules derive findings: facts about one group, and facts about the cluster. Values only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class StoredOffset(NamedTuple):
 
 
 class OtherGroup(NamedTuple):
-    """A different group to which the consumer id in an owner node belongs; ``live`` if the id is registered there."""
+    """The group to which the consumer id in another group's owner node belongs. ``live`` is True if the id is
+    registered in ``group``."""
 
     group: str
     live: bool
@@ -31,7 +32,8 @@ class OtherGroup(NamedTuple):
 class GroupFacts:
     """The facts of one group.
 
-    ``errors`` maps the path of an unreadable node to the reason. The node and its descendants are then unknown.
+    ``errors`` maps the path of each unreadable node to its error. The content of such a node and its descendants are
+    unknown.
     """
 
     group: str
@@ -42,7 +44,7 @@ class GroupFacts:
     topics."""
     owners: Mapping[TopicPartition, Owner] = field(default_factory=dict)
     foreign_owners: Mapping[str, OtherGroup] = field(default_factory=dict)
-    """Consumer id in an owner node -> the other group to which it belongs. Only for ids of other groups."""
+    """Consumer id in an owner node -> the other group to which the id belongs. Ids of this group are omitted."""
     offsets: Mapping[TopicPartition, StoredOffset] = field(default_factory=dict)
     created_ms: int | None = None
     """Creation time of the group's node; None if unknown."""
@@ -50,12 +52,12 @@ class GroupFacts:
 
     @property
     def live(self) -> tuple[RegistryMember, ...]:
-        """The members with an ephemeral node. Consumers never create a persistent node, so it proves no live
-        process."""
+        """The members with an ephemeral node. Consumers never create persistent registrations, so a persistent one does
+        not belong to a live process."""
         return tuple(member for member in self.members if member.session_id)
 
     def owner_path(self, tp: TopicPartition) -> str:
-        """The path of a partition's owner node, in the 0.7 layout for a partition of 0.7."""
+        """The path of a partition's owner node. For a partition of Kafka 0.7, the path is in the 0.7 layout."""
         return f"{paths.owners_of_topic(self.group, tp.topic)}/{tp.partition}"
 
 
@@ -63,8 +65,8 @@ class GroupFacts:
 class ClusterFacts:
     """The facts of the cluster, which are the same for all groups.
 
-    ``topics`` maps each topic to its partitions or its error. It is None if ``/brokers/topics`` does not exist: no
-    broker has ever used this ZooKeeper, so the topics are unknown.
+    ``topics`` maps each topic to its partitions, or to the error from reading it. It is None if ``/brokers/topics``
+    does not exist: the topics are then unknown, because no broker has ever used this ZooKeeper.
     """
 
     topics: Mapping[str, frozenset[int] | OffsetMgrError] | None
@@ -73,4 +75,4 @@ class ClusterFacts:
 
 
 Ranges = Mapping[TopicPartition, LogRange | OffsetMgrError]
-"""Partition -> the range of its log, or the error."""
+"""Partition -> the range of its log, or the error from reading the range."""

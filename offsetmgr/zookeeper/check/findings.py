@@ -1,4 +1,4 @@
-"""`Finding`: one fault that a check reports, with a code that does not change between versions. Values only."""
+"""`Finding`: one fault that a check reports, with a code that is stable across offsetmgr versions. Values only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from offsetmgr.core.model import BrokerPartition
 
 
 class FindingCode(StrEnum):
-    """The kinds of findings. Their values do not change between versions, so programs can rely on them."""
+    """The kinds of findings. The values are stable across offsetmgr versions, so programs can rely on them."""
 
     NO_OWNER = "no-owner"
     MEMBER_PERSISTENT = "member-persistent"
@@ -31,8 +31,8 @@ class FindingCode(StrEnum):
 class Severity(StrEnum):
     """The severity of a finding.
 
-    * ERROR: messages are not consumed, or will be lost or reprocessed.
-    * WARNING: a node is left over or has no use.
+    * ERROR: messages are not consumed, or messages will be lost or reprocessed.
+    * WARNING: a node is left over or has no effect.
     * UNKNOWN: the check could not read something.
     """
 
@@ -69,19 +69,21 @@ TRANSIENT: Final = frozenset(
         FindingCode.OFFSET_OUT_OF_RANGE,
     }
 )
-"""Codes that a rebalance, an expiring session or the creation of a topic can also cause for a short time."""
+"""Codes of findings that may disappear by themselves, because a rebalance, an expiring session or the creation of a
+topic can cause them temporarily."""
 
 
 PARTITIONS: Final = "{partitions}"
-"""The placeholder in a finding's text for its partitions, because the second check may remove some of them."""
+"""The placeholder for a finding's partitions in its text. It is replaced last, because the second check may remove some
+of the partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One fault. ``todo`` is the remedy. ``group`` is None for a finding that concerns all groups.
 
-    ``text`` is a sentence without its subject, which is the node at ``path``; or a whole sentence that begins with
-    `PARTITIONS`.
+    ``text`` is either a sentence without its subject (the subject is the node at ``path``), or a whole sentence that
+    begins with `PARTITIONS`.
     """
 
     code: FindingCode
@@ -104,8 +106,7 @@ class Finding:
 
 
 def confirmed(first: Iterable[Finding], second: Iterable[Finding]) -> list[Finding]:
-    """Returns the findings of the second check, without those that are transient and that the first check did not
-    report.
+    """Returns the findings of the second check, except transient findings that the first check did not report.
 
     A transient finding keeps only the partitions that both checks reported.
     """

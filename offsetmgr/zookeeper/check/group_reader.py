@@ -1,4 +1,4 @@
-"""Reads the facts of many groups in bulk. An unreadable node becomes a fact as well."""
+"""Reads the facts of many groups in bulk. If a node cannot be read, its error becomes part of the facts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LAYOUTS: Final = (layout_named("0.8"), layout_named("0.7"))
 
 
 def read_cluster(session: ZookeeperSession) -> ClusterFacts:
-    """Reads the topics of the cluster. Raises if ``/brokers/topics`` or ``/brokers/ids`` cannot be read."""
+    """Reads the facts of the cluster. Raises if ``/brokers/topics`` or ``/brokers/ids`` cannot be read."""
     names = session.children(paths.BROKER_TOPICS)
     if names is None:
         return ClusterFacts(None)
@@ -31,7 +31,7 @@ def read_cluster(session: ZookeeperSession) -> ClusterFacts:
     for topic in topics(session, sorted(names)):
         error = topic.assignment.error or topic.error
         found[topic.name] = frozenset(topic.partitions) if error is None else error
-        # omits missing and unreadable states: they do not show whether the leader is alive
+        # omits missing and unreadable states, because they do not show whether the leader is alive
         states = {number: state.value for number, state in topic.states.items() if state.value is not None}
         if leaderless := tuple(number for number, state in sorted(states.items()) if str(state.leader) not in alive):
             unserved[topic.name] = leaderless
@@ -41,7 +41,8 @@ def read_cluster(session: ZookeeperSession) -> ClusterFacts:
 class GroupReader:
     """Reads the current state of groups.
 
-    ``known`` are all groups in ZooKeeper: the reader searches them for an owner that is not a member of its own group.
+    ``known`` are all groups in ZooKeeper. If the owner of a partition is not a member of its own group, the reader
+    looks for it in these groups.
     """
 
     def __init__(self, session: ZookeeperSession, cluster: ClusterFacts, known: Collection[str]) -> None:
@@ -51,8 +52,9 @@ class GroupReader:
 
     def read(self, groups: Sequence[str]) -> Iterator[GroupFacts]:
         """Yields the facts of each group, in the order of ``groups``. Raises if the session fails."""
-        # Reads members before owners: a member that joins in between then looks like an unknown owner, which the second
-        # check corrects. In the other order, a member that leaves would look like partitions without an owner.
+        # Reads members before owners. If a member joins between the two reads, its partitions seem to have an unknown
+        # owner; the second check removes this finding. In the other order, the partitions of a member that leaves would
+        # seem to have no owner.
         members = {found.group: found for found in members_many(self._session, groups)}
         owners = {found.group: found for found in owners_many(self._session, groups)}
         errors: dict[str, dict[str, OffsetMgrError]] = {group: {} for group in groups}
@@ -153,7 +155,7 @@ class GroupReader:
     def _foreign_owners(
         self, groups: Sequence[str], members: Mapping[str, GroupMembers], owners: Mapping[str, GroupOwners]
     ) -> dict[str, dict[str, OtherGroup]]:
-        """Finds, by group, the consumer ids in owner nodes that belong to another group."""
+        """Returns for each group the consumer ids in its owner nodes that belong to another group."""
         found: dict[str, dict[str, OtherGroup]] = {group: {} for group in groups}
         registrations_to_read: list[tuple[str, str, str]] = []
         for group in groups:

@@ -18,8 +18,8 @@ _INSPECT_NODE = "inspect the node (offsetmgr zk tree) and its ACL"
 def check_group(
     facts: GroupFacts, cluster: ClusterFacts, ranges: Ranges | None, unused_since_ms: int | None
 ) -> list[Finding]:
-    """Applies all rules to one group. If ``ranges`` or ``unused_since_ms`` is None, it skips the rules that need
-    them."""
+    """Applies all rules to one group. If ``ranges`` or ``unused_since_ms`` is None, the rules that need it are
+    skipped."""
     return [
         *unreadable(facts),
         *left_over_members(facts),
@@ -67,7 +67,7 @@ def unreadable(facts: GroupFacts) -> Iterator[Finding]:
 
 
 def left_over_members(facts: GroupFacts) -> Iterator[Finding]:
-    """Yields a finding for each persistent registration, which no live consumer can have created."""
+    """Yields a finding for each persistent registration. Live consumers never create persistent registrations."""
     for member in facts.members:
         if not member.session_id:
             path = paths.member(facts.group, member.member_id)
@@ -77,8 +77,8 @@ def left_over_members(facts: GroupFacts) -> Iterator[Finding]:
 
 
 def unserved(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
-    """Yields findings for live members whose topics do not exist or have no leader, or whose pattern matches no
-    topic."""
+    """Yields findings for live members if a subscribed topic does not exist or has partitions without a leader, or if
+    their pattern matches no topic."""
     if cluster.topics is None:
         return
     for member in facts.live:
@@ -90,7 +90,7 @@ def unserved(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
         if missing := sorted(topic for topic in topics if topic not in cluster.topics):
             names = ", ".join(missing)
             what = f"topic {names}, which does" if len(missing) == 1 else f"topics {names}, which do"
-            text = f"subscribes to {what} not exist: it has no leader"
+            text = f"subscribes to {what} not exist"
             one = missing[0] if len(missing) == 1 else None
             yield Finding(FindingCode.SUBSCRIPTION_UNSERVED, facts.group, path, text, todo, one)
         for topic in sorted(topics & cluster.unserved.keys()):
@@ -108,7 +108,7 @@ def unserved(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
 def unused(facts: GroupFacts, since_ms: int) -> Iterator[Finding]:
     """Yields a finding if the group has no live member and no offset was written since ``since_ms``.
 
-    If a part of the group is unknown, it yields nothing; the unknown part is another finding.
+    If a part of the group cannot be read, it yields nothing: `unreadable` yields a finding for that part.
     """
     if facts.live or facts.errors or facts.created_ms is None:
         return

@@ -17,8 +17,8 @@ FetchLogRanges: TypeAlias = Callable[[Collection[TopicPartition]], Mapping[Topic
 class LogRanges:
     """The cached log ranges of a run.
 
-    Logs grow, so an offset beyond a cached range may be valid. The cache therefore fetches such a range again, after
-    the offset was read.
+    Logs grow, so an offset outside of a cached range may be valid. In this case the range is fetched again; because the
+    offset was read before, the new range decides.
     """
 
     def __init__(self, fetch: FetchLogRanges) -> None:
@@ -26,9 +26,10 @@ class LogRanges:
         self._cached: dict[TopicPartition, LogRange | OffsetMgrError] = {}
 
     def ranges_for(self, groups: Iterable[GroupFacts], cluster: ClusterFacts) -> Ranges:
-        """Returns the ranges, or errors, of the partitions in which these groups have offsets.
+        """Returns the log range, or the error, of each partition in which these groups have offsets.
 
-        The result may also contain other partitions. If the cluster fails, its error is the result.
+        The result may also contain other partitions. If the whole request fails, its error is the result for every
+        requested partition.
         """
         missing: set[TopicPartition] = set()
         outdated: set[TopicPartition] = set()

@@ -27,7 +27,7 @@ def offsets_without_partition(facts: GroupFacts, cluster: ClusterFacts) -> Itera
                 facts.group,
                 path,
                 f"holds offsets of {{partitions}} of topic {topic}, which does not exist",
-                "delete them (offsetmgr offsets delete), because consumers of a recreated topic would start there",
+                "delete the offsets (offsetmgr offsets delete): consumers of a recreated topic would start at them",
                 topic,
                 tuple(sorted(numbers)),
             )
@@ -37,15 +37,15 @@ def offsets_without_partition(facts: GroupFacts, cluster: ClusterFacts) -> Itera
                 facts.group,
                 path,
                 f"holds offsets of {{partitions}} of topic {topic}, which has {len(partitions)} partitions",
-                "delete them (offsetmgr offsets delete)",
+                "delete the offsets (offsetmgr offsets delete)",
                 topic,
                 tuple(gone),
             )
 
 
 def partitions_with_log(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[TopicPartition]:
-    """Yields the partitions with offsets that exist and are not of Kafka 0.7, so that brokers report their log
-    ranges."""
+    """Yields those partitions with committed offsets whose log ranges brokers can report: they exist, and are not of
+    Kafka 0.7."""
     for tp in facts.offsets:
         partitions = (cluster.topics or {}).get(tp.topic)
         if (
@@ -81,7 +81,7 @@ def _outside(facts: GroupFacts, tp: TopicPartition, offset: int, log: LogRange) 
     below = offset < log.start
     where = f"below the log's start, {log.start}" if below else f"beyond the log's end, {log.end}"
     lost = (
-        "the messages in between are deleted"
+        "the messages from this offset to the log's start are deleted"
         if below
         else "the topic was recreated, its log was truncated, or the offset is wrong"
     )
@@ -90,7 +90,7 @@ def _outside(facts: GroupFacts, tp: TopicPartition, offset: int, log: LogRange) 
         facts.group,
         paths.offset(facts.group, tp.topic, tp.partition),
         f"holds offset {offset} of {tp}, {where}: {lost}, and consumers continue according to auto.offset.reset",
-        "set the right offset (offsetmgr offsets reset)",
+        "set a valid offset (offsetmgr offsets reset)",
         tp.topic,
         (tp.partition,),
     )

@@ -18,22 +18,20 @@ from offsetmgr.zookeeper.nodes import paths
 
 
 def without_owner(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
-    """Yields one finding per subscribed topic for its partitions without an owner."""
+    """Yields one finding for each subscribed topic that has partitions without an owner."""
     members_by_topic: dict[str, int] = {}
     for topics in facts.subscriptions.values():
         for topic in topics:
             members_by_topic[topic] = members_by_topic.get(topic, 0) + 1
     for topic, members in sorted(members_by_topic.items()):
         partitions = (cluster.topics or {}).get(topic)
-        if not isinstance(
-            partitions, frozenset
-        ):  # the topic does not exist; a subscription can contain an invalid name
+        if not isinstance(partitions, frozenset):  # the topic does not exist, or cannot be read
             continue
         root = paths.owners_of_topic(facts.group, topic)
         if _owners_unknown(facts, root):
             continue
         missing = tuple(sorted(n for n in partitions if TopicPartition(topic, n) not in facts.owners))
-        # an unreadable owner node still owns its partition
+        # a partition with an unreadable owner node has an owner
         missing = tuple(n for n in missing if f"{root}/{n}" not in facts.errors)
         if missing:
             left_over = len(facts.live) < len(facts.members)
@@ -58,8 +56,8 @@ def _owners_unknown(facts: GroupFacts, root: str) -> bool:
 
 
 def wrong_owners(facts: GroupFacts) -> Iterator[Finding]:
-    """Yields findings for owner nodes that are persistent or belong to another session, and for owners that are not
-    members of the group."""
+    """Yields findings for owner nodes that are persistent or were not created by their member's session, and for owners
+    that are not members of the group."""
     members = {member.member_id: member for member in facts.live}
     known = paths.ids(facts.group) not in facts.errors
     for tp, owner in sorted(facts.owners.items()):
@@ -86,7 +84,7 @@ def wrong_owners(facts: GroupFacts) -> Iterator[Finding]:
                 FindingCode.OWNER_NOT_MEMBER,
                 facts.group,
                 path,
-                f"names {owner.member_id} as the owner of {tp}, which is not a live member",
+                f"names {owner.member_id}, which is not a live member, as the owner of {tp}",
                 "stop the process whose session created the node; that session still exists"
                 if owner.session_id
                 else "delete the node",
@@ -101,8 +99,8 @@ def _of_other_group(facts: GroupFacts, tp: TopicPartition, path: str, member_id:
         FindingCode.OWNER_OF_OTHER_GROUP,
         facts.group,
         path,
-        f"names {member_id} as the owner of {tp}, which is {what} group {other.group}",
-        f"find out why a consumer of {other.group} writes here; then delete the node",
+        f"names {member_id}, which is {what} group {other.group}, as the owner of {tp}",
+        f"find out why a consumer of group {other.group} owns a partition in this group; then delete the node",
         tp.topic,
         (tp.partition,),
     )
@@ -115,9 +113,9 @@ def _of_other_session(
         FindingCode.OWNER_SESSION,
         facts.group,
         path,
-        f"is of session {owner.session_id:#x}, while {member.member_id} is registered by {member.session_id:#x}: "
-        f"an earlier session of it still owns {tp}, or another client created the node",
-        "wait for that session to end; if it does not, restart the member",
+        f"belongs to session {owner.session_id:#x}, but {member.member_id} is registered by {member.session_id:#x}: "
+        f"an earlier session of this member still owns {tp}, or another client created the node",
+        "wait until the owner node's session ends; if it does not end, restart the member",
         tp.topic,
         (tp.partition,),
     )

@@ -16,7 +16,8 @@ from offsetmgr.zookeeper.nodes import paths
 
 GROUPS_AT_ONCE: Final = 250
 MAX_WAITING_FINDINGS: Final = 10_000
-"""Maximum number of findings that wait for the second check. At this number the second check runs at once."""
+"""Maximum number of findings that wait for the second check. When this number is reached, the second check runs
+immediately."""
 
 
 class CheckReport(NamedTuple):
@@ -27,12 +28,13 @@ class CheckReport(NamedTuple):
 
 
 class ZookeeperCheck:
-    """One check of many groups. The constructor reads the cluster's topics and raises as `read_cluster`.
+    """One check of many groups. The constructor reads the cluster's topics, and raises the same errors as
+    `read_cluster`.
 
-    If ``fetch_log_ranges`` or ``unused_since_ms`` is None, the check skips the rules that need them. The second check
-    runs ``recheck_after_s`` seconds after the first; 0 disables it. ``on_recheck`` receives the number of groups to
-    check again, before the wait. Memory use depends on the batch size and the waiting findings, not on the number of
-    groups.
+    If ``fetch_log_ranges`` or ``unused_since_ms`` is None, the check skips the rules that need it. The second check
+    runs ``recheck_after_s`` seconds after the first; with 0 there is no second check. Before each second check and its
+    wait, ``on_recheck`` is called with the number of groups. Memory use depends on the batch size and on the number of
+    waiting findings, not on the number of groups.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class ZookeeperCheck:
         return check_cluster(self._cluster)
 
     def skipped_rules(self) -> list[str]:
-        """The rules that this check skips, each with the reason, for the report."""
+        """The rules that this check skips, each with the reason."""
         reasons: list[str] = []
         if self._cluster.topics is None:
             why = f"there is no {paths.BROKER_TOPICS} here"
@@ -75,9 +77,9 @@ class ZookeeperCheck:
         return reasons
 
     def run(self, groups: Iterable[str]) -> Iterator[CheckReport]:
-        """Yields the findings of each group; groups that are checked twice come later.
+        """Yields the findings of each group. Groups that are checked twice follow after their second check.
 
-        Raises if the session fails. An unreadable node is a finding.
+        Raises if the session fails. A node that cannot be read is reported as a finding.
         """
         remaining = iter(groups)
         waiting: list[CheckReport] = []
@@ -103,7 +105,7 @@ class ZookeeperCheck:
     def _recheck(self, waiting: Sequence[CheckReport]) -> Iterator[CheckReport]:
         """Waits, checks the groups again, and yields the findings that both checks confirm.
 
-        Reads the topics again, because one may have been created or deleted.
+        Reads the topics again, because a topic may have been created or deleted in between.
         """
         if self._on_recheck is not None:
             self._on_recheck(len(waiting))

@@ -1,7 +1,7 @@
 """Computes the ACL of each node that offsetmgr creates, from ``zookeeper.acl`` and the ACL of the node's parent.
 
-In ZooKeeper a node does not inherit its parent's ACL, so the client sends one with each new node. No I/O here. Source:
-ZooDefs.Perms and Ids, and kafka.utils.ZkUtils.defaultAcls for the ACLs that a secured broker sets.
+In ZooKeeper a node does not inherit its parent's ACL. Therefore the client sends an ACL with each new node. No I/O
+here. Source: ZooDefs.Perms and Ids, and kafka.utils.ZkUtils.defaultAcls for the ACLs that a secured broker sets.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class AclEntry(NamedTuple):
 Acl = tuple[AclEntry, ...]
 
 OPEN: Final[Acl] = (AclEntry(_ALL, "world", "anyone"),)
-"""All permissions for every client, which is the ACL that Kafka sets under ``/consumers``."""
+"""All permissions for every client. Kafka sets this ACL on the nodes under ``/consumers``."""
 
 
 @dataclass(frozen=True, slots=True)
 class AclPolicy:
     """Decides the ACL of each node that offsetmgr creates.
 
-    ``configured`` is the ACL from ``zookeeper.acl``. An ephemeral node gets it, and every client may also read the
-    node, because the other members must. A persistent node is in a directory to which old consumers write without
-    offsetmgr's credentials; see `persistent`.
+    ``configured`` is the ACL from ``zookeeper.acl``. An ephemeral node gets this ACL, and in addition every client may
+    read the node, because other members need to read it. The ACL of a persistent node also depends on the ACL of its
+    parent (see `persistent`), because old consumers without offsetmgr's credentials may have to write the node.
     """
 
     configured: Acl
@@ -55,8 +55,8 @@ class AclPolicy:
         """Returns the ACL of a persistent node below a node with the ACL ``parent``.
 
         If only some clients may write the parent, the new node gets the parent's ACL, so that the same clients may
-        write both. If every client may write the parent, the new node gets the configured ACL, and every client also
-        gets all permissions except admin. An old consumer can then write the node but cannot change its ACL.
+        write both nodes. If every client may write the parent, the new node gets the configured ACL, and every client
+        also gets all permissions except admin. An old consumer can then write the node but cannot change its ACL.
         """
         if not any(entry.scheme == "world" and entry.permissions & _WRITE for entry in parent):
             return parent
@@ -110,10 +110,10 @@ def acls_for(
     persistent: Iterable[str],
     read: Callable[[Sequence[str]], Sequence[Acl | OffsetMgrError]],
 ) -> dict[str, Acl | OffsetMgrError]:
-    """Returns the ACL of each new node, by path; ``ephemeral`` and ``persistent`` are the paths of the new nodes.
+    """Returns the ACL of each new node, keyed by path. ``ephemeral`` and ``persistent`` are the paths of the new nodes.
 
-    ``read`` returns the ACLs of existing nodes. If it returns an error for a parent, that error is the result for the
-    nodes below that parent.
+    ``read`` returns the ACLs of existing nodes. If it returns an error for a parent, the nodes below this parent get
+    the error as their result.
     """
     acls: dict[str, Acl | OffsetMgrError] = {path: policy.ephemeral() for path in ephemeral}
     parents_first = sorted(persistent, key=lambda path: path.count("/"))
@@ -123,7 +123,7 @@ def acls_for(
     for path in parents_first:
         parent_path = _parent(path)
         parent = parent_acls.get(parent_path)
-        if parent is None:  # the same transaction creates the parent, so both get the same ACL
+        if parent is None:  # the same transaction creates the parent; both get the same ACL
             acls[path] = acls[parent_path]
         else:
             acls[path] = parent if isinstance(parent, OffsetMgrError) else policy.persistent(parent)
@@ -137,13 +137,13 @@ def _parent(path: str) -> str:
 def is_masked(acl: Acl) -> bool:
     """Whether the server has masked the hashes of digest entries, so that the ACL cannot be copied to another node.
 
-    Since 3.5 servers mask them for clients without the permission admin.
+    Servers since 3.5 mask the hashes for clients without the admin permission.
     """
     return any(entry.scheme == "digest" and entry.id.endswith(":x") for entry in acl)
 
 
 def _grant_to_everybody(configured: Acl, permissions: int) -> Acl:
-    """Returns the ACL with at least these permissions for every client."""
+    """Returns ``configured``, extended so that every client has at least these permissions."""
     others = tuple(entry for entry in configured if (entry.scheme, entry.id) != ("world", "anyone"))
     already = sum(entry.permissions for entry in configured if entry not in others)
     return (*others, AclEntry(already | permissions, "world", "anyone"))

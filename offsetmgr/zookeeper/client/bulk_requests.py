@@ -1,9 +1,9 @@
 """Read requests in the form that kazoo's connection accepts.
 
-kazoo sends any object that has a ``type`` and ``serialize()``, and passes the response's bytes to its ``deserialize``.
-It has no class for multi-read (opcode 22, ZooKeeper 3.6 and later), so this module adds it. These classes decode
-nothing: ``deserialize`` runs in kazoo's connection thread, which also sends pings and must not be kept busy. The
-calling thread decodes the bytes.
+kazoo accepts any object with a ``type`` and ``serialize()`` as a request, and passes the bytes of the response to the
+object's ``deserialize``. kazoo has no class for multi-reads (opcode 22, ZooKeeper 3.6 and later), so this module
+defines one. In these classes ``deserialize`` only returns the bytes, and the calling thread decodes them:
+``deserialize`` runs in kazoo's connection thread, which also sends pings and must not be blocked.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from offsetmgr.zookeeper.client import jute
-from offsetmgr.zookeeper.client.jute import Expected, NodeData, Op
+from offsetmgr.zookeeper.client.jute import ExpectedContent, NodeData, Op
 
 RawResponse: TypeAlias = tuple[bytes, int]
 """A response's buffer, and the offset where its body begins."""
 
 MAX_PATHS_PER_REQUEST: Final = 500
-"""Benchmarks show that larger requests are no faster and delay other clients of the server."""
+"""In benchmarks, larger requests are not faster, and they delay other clients of the server."""
 
 MAX_BYTES_PER_REQUEST: Final = 512 * 1024
 """Half of the server's default ``jute.maxbuffer`` (1 MiB); the server drops the connection if a request is larger."""
@@ -39,7 +39,7 @@ class SingleRead:
 
 
 class MultiRead:
-    """getData or getChildren of many nodes in one request, with a result or an error for each."""
+    """getData or getChildren of many nodes in one request. The response has a result or an error for each node."""
 
     type = int(Op.MULTI_READ)
 
@@ -90,20 +90,20 @@ class BulkGet(BulkRead[list[NodeData | int]]):
 
 
 class BulkList(BulkRead[list[bytes | int]]):
-    """getChildren of many nodes; `jute.multi_name_vectors` decodes the names."""
+    """getChildren of many nodes. Each result is a vector of names, which `jute.names_in` decodes, or an error code."""
 
     def decode(self, buffer: bytes, offset: int) -> list[bytes | int]:
         return jute.multi_name_vectors(buffer, offset, self.count)
 
 
 class BulkVerify(BulkRead[tuple[RawResponse, list[NodeData | int] | None]]):
-    """getData of many nodes, compared with their ``expected`` content, as in `jute.matches_expected`.
+    """getData of many nodes, compared with their ``expected`` content by `jute.matches_expected`.
 
-    If every node matches, the result contains no decoded nodes. If ``expected`` is None, the response is always
-    decoded.
+    If every node matches, the result contains only the raw response. Otherwise, and if ``expected`` is None, it also
+    contains the decoded nodes.
     """
 
-    def __init__(self, operations: list[bytes], count: int, expected: Expected | None) -> None:
+    def __init__(self, operations: list[bytes], count: int, expected: ExpectedContent | None) -> None:
         super().__init__(operations, count)
         self._expected = expected
 
@@ -115,20 +115,21 @@ class BulkVerify(BulkRead[tuple[RawResponse, list[NodeData | int] | None]]):
 
 
 class BulkChildren(BulkRead[list[int | None]]):
-    """getData of many nodes, reduced to the zxid of the last change of their children: `jute.multi_children_zxids`."""
+    """getData of many nodes. For each node the result is the zxid of the last change of its children (see
+    `jute.multi_children_zxids`)."""
 
     def decode(self, buffer: bytes, offset: int) -> list[int | None]:
         return jute.multi_children_zxids(buffer, offset, self.count)
 
 
 def split_into_requests(paths: list[bytes]) -> list[list[bytes]]:
-    """Splits the paths, in order, into lists that each fit one request."""
+    """Splits the paths into lists, each of which fits in one request; keeps their order."""
     requests: list[list[bytes]] = []
     for begin in range(0, len(paths), MAX_PATHS_PER_REQUEST):
         chunk = paths[begin : begin + MAX_PATHS_PER_REQUEST]
         if sum(map(len, chunk)) <= MAX_BYTES_PER_REQUEST:
             requests.append(chunk)
-        else:  # very long paths: a quarter fits, because no path of Kafka is over 4 KiB
+        else:  # a quarter of the paths always fits: no path of Kafka exceeds 4 KiB
             quarter = MAX_PATHS_PER_REQUEST // 4
             requests += [chunk[at : at + quarter] for at in range(0, len(chunk), quarter)]
     return requests

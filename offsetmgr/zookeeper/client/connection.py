@@ -1,8 +1,9 @@
-"""`KazooConnection`: one kazoo client with its request queue. It connects on first use, within a timeout.
+"""`KazooConnection`: one kazoo client with its request queue, which connects on first use.
 
 This module manages only the life cycle of the connection; `session` defines the requests. It works around three
 properties of kazoo: kazoo logs credentials at DEBUG and warnings to stderr, its ``start`` and ``stop`` can take far
-longer than their timeout, and its results (one condition variable each) are slow in bulk.
+longer than their timeout, and it allocates a condition variable for each result, which is slow for thousands of
+requests.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ _POLL_S: Final = 0.005
 _PROBE_TIMEOUT_S: Final = 0.3
 _DEFAULT_PORT: Final = "2181"
 _SASL: Final = "sasl"
-"""The scheme of credentials that belong to the connection itself; all others are added after the session is open."""
+"""The scheme of credentials that kazoo uses while it connects. Credentials of all other schemes are sent after the
+session is open."""
 
-# Only the application decides where kazoo logs. Without a handler Python would print kazoo's warnings to stderr. The
-# level is never DEBUG, because kazoo would then log every request, including the credentials.
+# The NullHandler leaves it to the application where kazoo's log goes; without a handler Python would print kazoo's
+# warnings to stderr. The level is never DEBUG, because kazoo would then log every request, including the credentials.
 _LOG: Final = logging.getLogger("offsetmgr.zookeeper.kazoo")
 _LOG.addHandler(logging.NullHandler())
 _LOG.setLevel(logging.INFO)
@@ -70,10 +72,10 @@ def parse_connect(connect: str) -> tuple[str, str]:
 
 
 class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
-    """A kazoo client that also signals when it has ended, so that no caller waits for it in vain.
+    """A kazoo client that also signals when it has ended, so that callers stop waiting for a connection.
 
-    With ``one_session`` the client ends together with its first session. Without it, kazoo opens another session and
-    sends the queued requests in that one.
+    With ``one_session`` the client ends when its first session expires. Without ``one_session``, kazoo then opens
+    another session and sends the queued requests in the new session.
     """
 
     def __init__(self, one_session: bool, **settings: Any) -> None:
@@ -82,7 +84,7 @@ class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
         self.authentication_failed = False
         self.finished = False
         self.expired = False
-        """Whether its only session has expired."""
+        """Whether the client's only session has expired."""
         self.connections = 0
         """The number of connections that servers have accepted so far."""
         self.granted_timeout_s: float | None = None
@@ -104,15 +106,15 @@ class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
 
     def _session_callback(self, state: str) -> None:
         if state == KeeperState.EXPIRED_SESSION and self._one_session:
-            # Set before kazoo fails the open requests: their callers then see that the client has ended and send
-            # nothing more. kazoo's connection loop checks _stopped before it reconnects.
+            # These flags are set before kazoo fails the open requests, so that the callers see that the client has
+            # ended and send nothing more. kazoo's connection loop checks _stopped before it reconnects.
             self.expired = True
             self._stopped.set()
         super()._session_callback(state)
         if state == KeeperState.CONNECTED:
             self.connections += 1
         if state == KeeperState.AUTH_FAILED:
-            # kazoo ends its connection thread after this, while `start` would go on waiting.
+            # kazoo ends its connection thread after this, but its `start` would continue to wait.
             self.authentication_failed = True
         if state == KeeperState.CLOSED:
             self.finished = True
@@ -123,26 +125,26 @@ class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
 
 
 def _report_sasl_failure(authenticate: Callable[..., None]) -> Callable[..., None]:
-    """Wraps kazoo's SASL authentication: a server's rejection becomes `AuthFailedError`.
+    """Wraps kazoo's SASL authentication, and translates a server's rejection to `AuthFailedError`.
 
-    A server that requires SASL returns SessionClosedRequireSasl for a wrong password. kazoo handles that error only for
-    later requests; here it would end kazoo's connection thread.
+    A server that requires SASL returns SessionClosedRequireSasl for a wrong password. kazoo does not handle this error
+    during authentication; its connection thread would end.
     """
 
     def authenticate_or_fail(*arguments: Any) -> None:
         try:
             authenticate(*arguments)
-        except SessionClosedRequireSaslError as refused:
-            raise AuthFailedError("SASL") from refused
+        except SessionClosedRequireSaslError as rejected:
+            raise AuthFailedError("SASL") from rejected
 
     return authenticate_or_fail
 
 
 class Completion:
-    """Callback for a request's result: passes it, with its tag, to the queue of the waiting thread.
+    """Receives the result of a request, and puts it with the request's tag into the queue of the waiting thread.
 
-    It replaces kazoo's AsyncResult: one queue for a bulk call is much cheaper than one condition variable for each
-    request, and the caller can wait for the next response to any of the requests.
+    It replaces kazoo's AsyncResult, which needs one condition variable for each request. One queue for all requests of
+    a call is much cheaper, and the caller can wait for the next response to any of these requests.
     """
 
     __slots__ = ("_inbox", "_tag")
@@ -161,8 +163,9 @@ class Completion:
 class KazooConnection:
     """A ZooKeeper session that connects on first use and reconnects by itself. Thread-safe.
 
-    If the session expires, another one is opened. With ``session_timeout_ms`` there is only one session: after it has
-    expired every call raises `SessionExpired`, and nothing is ever sent in a later session.
+    By default, the connection opens another session when its session expires. With ``session_timeout_ms`` it has only
+    one session: after this session has expired, every call raises `SessionExpired`, and nothing is sent in a later
+    session.
     """
 
     def __init__(self, hosts: str, config: ConnectionConfig, session_timeout_ms: int | None = None) -> None:
@@ -171,9 +174,9 @@ class KazooConnection:
         self._auth = tuple(pair for pair in config.zookeeper_auth if pair[0] != _SASL)
         self._sasl = _sasl_options(next((secret for scheme, secret in config.zookeeper_auth if scheme == _SASL), None))
         self.acl_policy = parse_acl(config.zookeeper_acl, bool(config.zookeeper_auth))
-        """The ACL policy for created nodes; None if they are open to every client."""
+        """The ACL policy for created nodes; None if created nodes are open to every client."""
         self.identity = _identity(config.zookeeper_auth)
-        """The identity that the client authenticates as, for messages."""
+        """The identity as which the client authenticates, formatted for messages."""
         self._timeout_s = config.timeout_ms / 1000
         self._lock = threading.Lock()
         self._client: _Client | None = None
@@ -199,13 +202,13 @@ class KazooConnection:
 
     @property
     def granted_timeout_s(self) -> float | None:
-        """The session timeout that the server granted, in seconds; None before the first connection, and without
-        ``session_timeout_ms``."""
+        """The session timeout in seconds that the server granted; None before the first connection, and always None
+        without ``session_timeout_ms``."""
         client = self._client
         return None if client is None else client.granted_timeout_s
 
     def ready(self, deadline: float) -> None:
-        """Connects if necessary, and waits for the connection until ``deadline`` (of ``time.monotonic``).
+        """Connects if necessary, and waits for the connection until ``deadline`` (a value of ``time.monotonic``).
 
         Raises `Unreachable`, `AuthenticationFailed`, `SessionExpired`.
         """
@@ -224,7 +227,7 @@ class KazooConnection:
     def await_replacement(self) -> None:
         """Waits until a new connection has replaced the present one, which the server is about to close.
 
-        Returns after a second even if no new connection exists.
+        Returns after one second at the latest, even if there is no new connection.
         """
         client = self._open()
         connections = client.connections
@@ -235,8 +238,8 @@ class KazooConnection:
     def send(self, request: Any, completion: Completion) -> None:
         """Queues a request. ``completion`` receives its result or error; in rare races kazoo reports it more than
         once."""
-        # Every request method of KazooClient calls _call. It also accepts requests for which kazoo has no method, and
-        # it keeps the order of the requests.
+        # Every request method of KazooClient calls _call. _call also accepts requests for which kazoo has no method,
+        # and keeps the order of the requests.
         self._open()._call(request, completion)
 
     def session_expired_error(self) -> SessionExpired:
@@ -246,12 +249,12 @@ class KazooConnection:
         )
 
     def connection_lost_error(self) -> OffsetMgrError:
-        """The error for a request that was lost together with the connection."""
+        """The error for a request that got no response because the connection was lost."""
         client = self._client
         return self.session_expired_error() if client is not None and client.expired else self.unreachable_error()
 
     def no_response_error(self) -> OffsetMgrError:
-        """The error for a response that has not arrived within the timeout."""
+        """The error for a request that got no response within the timeout."""
         client = self._client
         if client is not None and client.expired:
             return self.session_expired_error()
@@ -260,7 +263,7 @@ class KazooConnection:
         return TimedOut(f"ZooKeeper at {self._hosts}", f"no answer within {self._timeout_s * 1000:.0f} ms")
 
     def unreachable_error(self, found: str = "") -> Unreachable:
-        """The error for unreachable servers; ``found`` is the result of a connection attempt to each address."""
+        """The error if no server can be reached; ``found`` describes a connection attempt to each address."""
         why = f"no server could be reached within {self._timeout_s * 1000:.0f} ms"
         return Unreachable(
             f"ZooKeeper at {self._hosts}",
@@ -269,7 +272,7 @@ class KazooConnection:
         )
 
     def authentication_error(self) -> AuthenticationFailed:
-        """The error for a server that rejects our credentials, or rejects clients without any."""
+        """The error if the server rejects the credentials of this client, or rejects clients without credentials."""
         if self._auth or self._sasl:
             return AuthenticationFailed(
                 f"ZooKeeper at {self._hosts}",
@@ -301,7 +304,7 @@ class KazooConnection:
                 client = _Client(
                     self._session_timeout_s is not None,
                     hosts=self._hosts,
-                    # kazoo also limits each connection attempt to it; the caller does not wait longer than that.
+                    # kazoo uses this session timeout also as the limit of each connection attempt.
                     timeout=self._session_timeout_s or min(self._timeout_s, _MAX_SESSION_TIMEOUT_S),
                     auth_data=list(self._auth),
                     sasl_options=None if self._sasl is None else dict(self._sasl),
@@ -324,10 +327,11 @@ class KazooConnection:
             try:
                 client.stop()
                 client.close()
-            except Exception as error:  # kazoo raises bare Exceptions here, and the client is discarded anyway
+            except Exception as error:  # kazoo raises bare Exceptions here; the client is discarded in any case
                 _LOG.info("the ZooKeeper client did not stop cleanly: %s", error)
 
-        # In a separate thread, because kazoo can wait ten seconds or longer for a connection thread that is connecting.
+        # Runs in a separate thread: while kazoo's connection thread is connecting, `stop` can take ten seconds or
+        # longer.
         thread = threading.Thread(target=stop, name="offsetmgr-zookeeper-close", daemon=True)
         thread.start()
         return thread
@@ -351,8 +355,8 @@ def _identity(auth: tuple[tuple[str, str], ...]) -> str:
 
 
 def _describe_servers(hosts: str) -> str:
-    """Connects to each address and describes the result: kazoo itself does not distinguish a closed port from one where
-    another service listens."""
+    """Connects to each address and describes the result. kazoo itself does not distinguish a closed port from a port on
+    which another service listens."""
     return "; ".join(_describe_server(address.strip()) for address in hosts.split(",") if address.strip())
 
 

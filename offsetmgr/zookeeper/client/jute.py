@@ -16,11 +16,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 
 class ZookeeperError(IntEnum):
-    """The result codes of org.apache.zookeeper.KeeperException that callers distinguish."""
+    """Those result codes of org.apache.zookeeper.KeeperException that offsetmgr handles separately."""
 
     OK = 0
     RUNTIME_INCONSISTENCY = -2
-    """The result of the operations after the failed one, in a rejected transaction."""
+    """In the response to a rejected transaction: the result of the operations after the failed operation."""
     NO_NODE = -101
     NO_AUTH = -102
     BAD_VERSION = -103
@@ -55,8 +55,8 @@ class NodeData(NamedTuple):
     """The id of the session that owns an ephemeral node; 0 for a persistent node."""
 
 
-Expected: TypeAlias = tuple[Sequence[bytes], Sequence[int], Sequence[int]]
-"""Expected content of some nodes: their data, modification times (ms since 1970) and data versions."""
+ExpectedContent: TypeAlias = tuple[Sequence[bytes], Sequence[int], Sequence[int]]
+"""Expected content of several nodes: their data, modification times (ms since 1970) and data versions."""
 
 
 class ZookeeperProtocolError(ValueError):
@@ -75,8 +75,8 @@ _HEADERS: Final = {op: _MULTI_HEADER.pack(op, False, -1) for op in Op}
 
 @lru_cache(maxsize=1024)
 def _node_struct(length: int) -> struct.Struct:
-    # Data and the needed Stat fields in a single unpack: czxid, (mzxid), ctime, mtime, version, (cversion, aversion),
-    # ephemeralOwner, (dataLength, numChildren, pzxid).
+    # Unpacks the data and the needed Stat fields at once: czxid, (mzxid), ctime, mtime, version, (cversion, aversion),
+    # ephemeralOwner, (dataLength, numChildren, pzxid). The fields in parentheses are skipped.
     return struct.Struct(f"!{length}sq8xqqi8xq16x")
 
 
@@ -146,14 +146,16 @@ def child_names(buffer: bytes, offset: int) -> list[str]:
 
 
 def multi_node_data(buffer: bytes, offset: int, count: int) -> list[NodeData | int]:
-    """Decodes the response to a multi-read of ``count`` getData: for each node its data, or its error code."""
+    """Decodes the response to a multi-read of ``count`` getData operations. Returns the data or the error code of each
+    node."""
     results: list[NodeData | int] = []
-    # NodeData._make calls tuple.__new__. Calling it directly avoids a Python frame for every node.
+    # NodeData._make calls tuple.__new__. Calling tuple.__new__ directly avoids a Python frame for every node.
     append, peek, new = results.append, _TYPE_AND_FIRST_INT.unpack_from, tuple.__new__
     get: int = Op.GET
     try:
         for _ in range(count):
-            # Type, then (after the header's nine bytes) the length of the data, or the error code.
+            # The header's nine bytes begin with the type. After the header comes the length of the data, or the error
+            # code.
             kind, number = peek(buffer, offset)
             offset += 13
             if kind == get:
@@ -170,7 +172,8 @@ def multi_node_data(buffer: bytes, offset: int, count: int) -> list[NodeData | i
 
 
 def multi_child_names(buffer: bytes, offset: int, count: int) -> list[list[str] | int]:
-    """Decodes the response to a multi-read of ``count`` getChildren: for each node the names, or its error code."""
+    """Decodes the response to a multi-read of ``count`` getChildren operations. Returns the children's names or the
+    error code of each node."""
     results: list[list[str] | int] = []
     try:
         for _ in range(count):
@@ -189,7 +192,8 @@ def multi_child_names(buffer: bytes, offset: int, count: int) -> list[list[str] 
 
 
 def multi_codes(buffer: bytes, offset: int, count: int) -> list[int]:
-    """Decodes the result codes of a transaction's ``count`` operations; all are `ZookeeperError.OK` if it committed."""
+    """Decodes the result codes of a transaction's ``count`` operations; all are `ZookeeperError.OK` if the transaction
+    was committed."""
     codes: list[int] = []
     unpack = _MULTI_HEADER.unpack_from
     try:
@@ -238,15 +242,17 @@ def decode_ustring(encoded: bytes) -> str:
 
 
 def read_operations(op: Op, paths: list[bytes]) -> bytes:
-    """Encodes the operations of a multi-read that apply ``op`` to each path; needs at least one, each a `ustring`."""
+    """Encodes the operations of a multi-read that apply ``op`` to each of ``paths``, which must not be empty; each path
+    is a `ustring`."""
     header = _HEADERS[op]
     return b"".join((header, (b"\0" + header).join(paths), b"\0"))
 
 
 def read_operations_below(op: Op, parent: int, names: list[bytes]) -> list[bytes]:
-    """A template of `read_operations` for the children ``names`` of any node whose path is ``parent`` bytes long.
+    """Returns a template that encodes ``op`` for the children ``names`` of any node whose path is ``parent`` bytes
+    long.
 
-    ``path.join(template)`` returns the operations for the children of the node at ``path``.
+    ``path.join(template)`` returns the operations (as `read_operations`) for the children of the node at ``path``.
     """
     header, pack = _HEADERS[op], _INT.pack
     heads = [header + pack(parent + 1 + len(name)) for name in names]
@@ -260,7 +266,7 @@ def multi_read_of_operations(operations: list[bytes]) -> bytes:
 
 
 def encode_set_data(path: bytes, data: bytes, version: int) -> bytes:
-    """Encodes a setData without its header, which `multi_set` adds; ``path`` is a `ustring`."""
+    """Encodes a setData operation without its header, which `multi_set` adds. ``path`` is a `ustring`."""
     length = len(data)
     return path + _value_struct(length).pack(length, data, version)
 
@@ -275,25 +281,27 @@ def encode_set_data_many(paths: Sequence[bytes], data: Sequence[bytes], versions
 
 
 def multi_set(operations: list[bytes]) -> bytes:
-    """Body of a transaction with setData operations that `encode_set_data` encoded; needs at least one."""
+    """Body of a transaction with setData operations that `encode_set_data` encoded. ``operations`` must not be
+    empty."""
     header = _HEADERS[Op.SET]
     return b"".join((header, header.join(operations), _END))
 
 
 def is_committed(buffer: bytes, offset: int, count: int) -> bool:
-    """Whether the response to a transaction of ``count`` setData reports that it committed."""
+    """Whether the response to a transaction of ``count`` setData operations reports that the transaction was
+    committed."""
     size = _MULTI_HEADER.size + 68  # size of one result: a header and the node's Stat
     end = offset + count * size
-    # All results of a rejected transaction are errors, which are shorter.
+    # In the response to a rejected transaction, all results are error results, which are shorter.
     return len(buffer) == end + len(_END) and buffer[offset + 3 : end : size] == bytes((Op.SET,)) * count
 
 
 def multi_name_vectors(buffer: bytes, offset: int, count: int) -> list[bytes | int]:
-    """Splits the response to a multi-read of ``count`` getChildren; each result is a vector for `names_in`, or an error
-    code.
+    """Splits the response to a multi-read of ``count`` getChildren operations. Each result is an encoded vector of
+    names, which `names_in` decodes, or an error code.
 
-    Equal lists of names are equal bytes, so callers can cache the decoded names. Consecutive equal vectors are the same
-    object.
+    Equal lists of names have equal encoded vectors, so callers can cache the decoded names. If consecutive vectors are
+    equal, they are the same object.
     """
     results: list[bytes | int] = []
     peek, unpack = _TYPE_AND_FIRST_INT.unpack_from, _INT.unpack_from
@@ -327,9 +335,11 @@ def names_in(vector: bytes) -> list[str]:
 
 
 def multi_children_zxids(buffer: bytes, offset: int, count: int) -> list[int | None]:
-    """Decodes from a multi-read of ``count`` getData the pzxid of each node; None if the node cannot be read.
+    """Decodes the pzxid of each node from the response to a multi-read of ``count`` getData operations. The pzxid is
+    None if the node cannot be read.
 
-    The pzxid is the zxid of the last creation or deletion of a child, or else of the node's own creation.
+    A node's pzxid is the zxid of the last creation or deletion of a child; if there was none, it is the zxid of the
+    node's own creation.
     """
     found: list[int | None] = []
     peek, zxid = _TYPE_AND_FIRST_INT.unpack_from, _LONG.unpack_from
@@ -350,8 +360,8 @@ def multi_children_zxids(buffer: bytes, offset: int, count: int) -> list[int | N
     return found
 
 
-def matches_expected(buffer: bytes, offset: int, expected: Expected) -> bool:
-    """Whether the response to a multi-read of getData contains exactly the expected content of all nodes."""
+def matches_expected(buffer: bytes, offset: int, expected: ExpectedContent) -> bool:
+    """Whether the response to a multi-read of getData operations contains exactly the expected content of all nodes."""
     data, times, versions = expected
     lengths = list(map(len, data))
     layout = struct.Struct("!" + "".join(map(_expected_layout, lengths)))
@@ -365,7 +375,7 @@ def matches_expected(buffer: bytes, offset: int, expected: Expected) -> bool:
 @lru_cache(maxsize=1024)
 def _expected_layout(length: int) -> str:
     # The result's type, (done, error), the data's length, the data, (czxid, mzxid, ctime), mtime, version, (other
-    # fields).
+    # fields). The fields in parentheses are skipped.
     return f"i5xi{length}s24xqi32x"
 
 

@@ -2,9 +2,9 @@
 
 All paths are relative to the chroot. The modules in `offsetmgr.zookeeper.nodes` define the content of the nodes.
 
-Ordering contract: the server carries out the requests of one session in the order in which the client sent them. A read
-that is sent after a transaction therefore shows the transaction's effect, or proves that it had none. If the connection
-was lost in between, the caller must send a `sync` before the read.
+Ordering contract: the server processes the requests of one session in the order in which the client sent them. A read
+that is sent after a transaction therefore shows whether the transaction took effect. If the connection was lost between
+the two requests, the caller must send a `sync` before the read.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from offsetmgr.zookeeper.client.transactions import (
     CheckVersion,
     Create,
     Delete,
-    Operation,
     OperationState,
     SetData,
+    TransactionOperation,
     TransactionRequest,
     TransactionResult,
     encode_operation,
@@ -47,7 +47,7 @@ from offsetmgr.zookeeper.client.transactions import (
 )
 
 WatchCallback: TypeAlias = Callable[[str], None]
-"""Receives the watched path once. kazoo's watch thread calls it, so it must not block."""
+"""Called once with the watched path. kazoo's watch thread runs the callback, so the callback must not block."""
 
 _MAX_TRANSACTIONS_IN_FLIGHT: Final = 4
 
@@ -64,9 +64,9 @@ _NEEDED_PERMISSIONS: Final[dict[type, str]] = {
 class ZookeeperSession(SessionReads):
     """A session with a ZooKeeper ensemble, under a chroot. Construction does no I/O; the first call connects.
 
-    A call fails if no response arrives for ``config.timeout_ms``. If the connection is lost, the session sends the open
-    reads again until then. A failed read is an error, never an empty result.
-    All methods raise `Unreachable`, `TimedOut` and `AuthenticationFailed`; those that read or write also raise
+    A call fails if no response arrives for ``config.timeout_ms``. If the connection is lost, the session repeats
+    unanswered reads on a new connection until this timeout. A failed read is an error, never an empty result. All
+    methods raise `Unreachable`, `TimedOut` and `AuthenticationFailed`; those that read or write also raise
     `ServerError` if the chroot does not exist.
     """
 
@@ -80,24 +80,27 @@ class ZookeeperSession(SessionReads):
 
     # --- writes -----------------------------------------------------------------------------------
 
-    def transaction(self, operations: Sequence[Operation]) -> TransactionResult:
+    def transaction(self, operations: Sequence[TransactionOperation]) -> TransactionResult:
         """Sends the operations as one transaction, which the server carries out entirely or not at all."""
         return self.transactions([operations])[0]
 
-    def transactions(self, batches: Sequence[Sequence[Operation]]) -> list[TransactionResult]:
+    def transactions(self, batches: Sequence[Sequence[TransactionOperation]]) -> list[TransactionResult]:
         """Sends several transactions in order, with several in flight, and returns the result of each.
 
-        Raises only if nothing was sent. If the connection is lost later, the results report it. The session never sends
-        a transaction again: if one got no response, only a new read can show whether the server carried it out.
+        Raises only if nothing was sent. If the connection is lost later, the affected results contain the error. The
+        session never repeats a transaction. If a transaction got no response, only a new read can show whether the
+        server carried it out.
         """
         self._connection.ready(time.monotonic() + self._timeout_s)
         acls = self._acls(batches)
-        acl_failures = {n: refused for n, ops in enumerate(batches) if (refused := _acl_failure(ops, acls)) is not None}
+        acl_failures = {
+            n: rejected for n, ops in enumerate(batches) if (rejected := _acl_failure(ops, acls)) is not None
+        }
         rest = iter(self._send_transactions([ops for n, ops in enumerate(batches) if n not in acl_failures], acls))
         return [acl_failures[n] if n in acl_failures else next(rest) for n in range(len(batches))]
 
     def _send_transactions(
-        self, batches: Sequence[Sequence[Operation]], acls: Mapping[str, bytes | OffsetMgrError]
+        self, batches: Sequence[Sequence[TransactionOperation]], acls: Mapping[str, bytes | OffsetMgrError]
     ) -> list[TransactionResult]:
         sent = [
             TransactionRequest([encode_operation(op, self.chroot, _acl_of(op, acls)) for op in operations])
@@ -122,10 +125,10 @@ class ZookeeperSession(SessionReads):
             for outcome, request in zip(outcomes, sent, strict=True)
         ]
 
-    def _acls(self, batches: Sequence[Sequence[Operation]]) -> Mapping[str, bytes | OffsetMgrError]:
-        """The ACL of every node to be created, or the error that prevents its computation, by path.
+    def _acls(self, batches: Sequence[Sequence[TransactionOperation]]) -> Mapping[str, bytes | OffsetMgrError]:
+        """Returns for each path to be created its encoded ACL, or the error that prevents computing it.
 
-        Empty if the configured ACL is ``open``.
+        Returns an empty mapping if the configured ACL is ``open``.
         """
         policy = self._connection.acl_policy
         created = [op for operations in batches for op in operations if isinstance(op, Create)]
@@ -137,8 +140,8 @@ class ZookeeperSession(SessionReads):
         return {path: acl if isinstance(acl, OffsetMgrError) else encode(acl) for path, acl in acls_by_path.items()}
 
     def _read_acls(self, paths: Sequence[str]) -> list[Acl | OffsetMgrError]:
-        """Reads the ACLs of nodes. The result for a missing node is the open ACL: no node can be created below it
-        anyway."""
+        """Reads the ACLs of nodes. For a missing node, the result is the open ACL, which has no effect: the server
+        rejects the creation of a node below a missing node."""
         full = [self.chroot + path if path != "/" else self.chroot or "/" for path in paths]
         found: list[Acl | OffsetMgrError] = [OPEN] * len(full)
         for index, answer in self._send_reads([requests.GetACL(path) for path in full], MAX_SINGLE_READS_IN_FLIGHT):
@@ -156,7 +159,7 @@ class ZookeeperSession(SessionReads):
     def _next_response(
         self, inbox: SimpleQueue[tuple[int, Any, Exception | None]], outcomes: list[TransactionResult | None]
     ) -> tuple[int | None, Any, Exception | None]:
-        """The next response and the index of its request; the index is None if no response arrived within the
+        """Returns the next response and the index of its request. The index is None if no response arrives within the
         timeout."""
         deadline = time.monotonic() + self._timeout_s
         while True:
@@ -168,7 +171,11 @@ class ZookeeperSession(SessionReads):
                 return index, value, exception
 
     def _result(
-        self, operations: Sequence[Operation], request: TransactionRequest, value: Any, exception: Exception | None
+        self,
+        operations: Sequence[TransactionOperation],
+        request: TransactionRequest,
+        value: Any,
+        exception: Exception | None,
     ) -> TransactionResult:
         if isinstance(exception, CONNECTION_LOST):
             return _no_response_result(request, self._connection.connection_lost_error())
@@ -189,13 +196,14 @@ class ZookeeperSession(SessionReads):
     # --- requests that are sent now and whose responses are collected later ------------------------------
 
     def supports_bulk_reads(self) -> bool:
-        """Whether the server supports `begin_reads`: servers since 3.6 do."""
+        """Whether the server supports `begin_reads`, as servers since 3.6 do."""
         return self._supports_multi_read()
 
     def begin_reads(self, reads: Sequence[BulkRead[T]]) -> Callable[[], list[T]]:
-        """Sends reads and returns a function that waits for their responses and returns the result of each read.
+        """Sends reads. Returns a function that waits for their responses and returns the result of each read.
 
-        Both raise as `get_many`, but neither checks that the chroot exists.
+        This method and the returned function raise the same errors as `get_many`, but do not check that the chroot
+        exists.
         """
         inbox = self._send_all(reads)
 
@@ -222,10 +230,10 @@ class ZookeeperSession(SessionReads):
         return found
 
     def begin_transactions(self, writes: Sequence[BulkWrite]) -> Callable[[], list[TransactionResult]]:
-        """Sends transactions and returns a function that waits for their responses and returns the result of each.
+        """Sends transactions. Returns a function that waits for their responses and returns the result of each
+        transaction.
 
-        Raises if nothing could be sent. The returned function raises nothing; its results are as those of
-        `transactions`.
+        Raises if nothing could be sent. The returned function raises no error; it returns results like `transactions`.
         """
         inbox = self._send_all(writes)
 
@@ -275,16 +283,18 @@ class ZookeeperSession(SessionReads):
     # --- watches ----------------------------------------------------------------------------------
 
     def watch_children(self, path: str, callback: WatchCallback) -> list[str] | None:
-        """Returns the children of a node and watches it; returns None if the node does not exist.
+        """Returns the children of a node, and sets a watch. If the node does not exist, returns None, and the watch
+        waits for its creation.
 
         The session calls ``callback`` once: when a child or the node itself is created or deleted, or when the watch
-        was lost with the connection. The callback does not describe the change; the caller must read and watch again.
+        was lost together with the connection. The call does not tell which change happened; the caller must read the
+        node and set the watch again.
         """
         answer = self._watch(requests.GetChildren, path, callback)
         return None if answer is None else list(answer)
 
     def watch_data(self, path: str, callback: WatchCallback) -> NodeData | None:
-        """Returns the data of a node and watches it, as `watch_children`."""
+        """Returns the data of a node, and sets a watch on it. Otherwise works as `watch_children`."""
         answer = self._watch(requests.GetData, path, callback)
         if answer is None:
             return None
@@ -294,8 +304,9 @@ class ZookeeperSession(SessionReads):
     def watch_many(self, nodes: Sequence[str], parents: Sequence[str], callback: WatchCallback) -> list[str]:
         """Watches the data of ``nodes`` and the children of ``parents``, with many requests in flight.
 
-        Returns the nodes that do not exist; they are not watched. ``callback`` is as in `watch_children`. To watch a
-        changing tree, watch first and read afterwards: then every change in between calls the callback.
+        Returns the nodes that do not exist; these are not watched. ``callback`` is the same as in `watch_children`. A
+        caller that needs all changes sets the watches first and reads afterwards: a change after the watch is set calls
+        the callback.
         """
 
         def watcher(path: str) -> Callable[[object], None]:
@@ -315,7 +326,7 @@ class ZookeeperSession(SessionReads):
         return missing
 
     def _watch(self, request: Any, path: str, callback: WatchCallback) -> Any:
-        # kazoo keeps watchers only for its own request classes.
+        # Uses kazoo's own request classes, because kazoo registers watchers only for these.
         full = self.chroot + path if path != "/" else self.chroot or "/"
 
         def watcher(_: object) -> None:
@@ -341,15 +352,16 @@ def _no_response_result(request: TransactionRequest, error: OffsetMgrError) -> T
     return TransactionResult(OperationState.NOT_SENT if request.cancel() else OperationState.UNKNOWN, error=error)
 
 
-def _acl_of(operation: Operation, acls: Mapping[str, bytes | OffsetMgrError]) -> bytes:
+def _acl_of(operation: TransactionOperation, acls: Mapping[str, bytes | OffsetMgrError]) -> bytes:
     acl = acls.get(operation.path, _OPEN)
     return acl if isinstance(acl, bytes) else _OPEN  # if the ACL is an error, the transaction is never sent
 
 
 def _acl_failure(
-    operations: Sequence[Operation], acls: Mapping[str, bytes | OffsetMgrError]
+    operations: Sequence[TransactionOperation], acls: Mapping[str, bytes | OffsetMgrError]
 ) -> TransactionResult | None:
-    """The result of a transaction that creates a node whose ACL is unknown; None for other transactions."""
+    """Returns the failure of a transaction that creates a node whose ACL could not be computed; returns None for other
+    transactions."""
     for index, operation in enumerate(operations):
         error = acls.get(operation.path)
         if isinstance(operation, Create) and isinstance(error, OffsetMgrError):

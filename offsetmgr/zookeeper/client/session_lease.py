@@ -1,14 +1,14 @@
-"""`SessionLease`: the time for which a member may assume that its ZooKeeper session still exists.
+"""`SessionLease`: the period in which a member may rely on its ZooKeeper session.
 
-The client library reports an expired session only after it has reached a server again, possibly long after other
-members have taken over the partitions. Therefore the lease sends a heartbeat to the server at short intervals. It is
-valid for a fraction of the session timeout after the *sending* of the last heartbeat that got a response.
+The client library reports an expired session only after it has reached a server again; this can be long after other
+members have taken over the partitions. Therefore the lease sends a heartbeat to the server at short intervals. The
+lease ends `LEASE_FRACTION` of the session timeout after the *sending* of the last heartbeat that got a response.
 
-The heartbeat is a ``sync``, because the ensemble's leader responds to it, and the leader expires sessions. A ping is
-not enough: a server that has lost the leader without noticing still responds to pings. Each server reports its sessions
-to the leader at least once a tick (half a tick since ZooKeeper 3.4). At the time of the sync, the leader's last report
-of the session is therefore at most one heartbeat interval and one tick old. `LEASE_FRACTION` leaves time for both, and
-for clocks that run at different rates.
+The heartbeat is a ``sync``, because the ensemble's leader, which also expires sessions, takes part in the response. A
+ping is not sufficient: a server that has lost its connection to the leader, but has not detected this yet, still
+responds to pings. Each server reports its sessions to the leader at least once a tick (half a tick since ZooKeeper
+3.4). Therefore, at the time of the sync, the leader's last report about the session is at most one heartbeat interval
+and one tick old. `LEASE_FRACTION` is small enough to allow for both, and for clocks that run at different rates.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from offsetmgr.core.errors import OffsetMgrError, SessionExpired
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 LEASE_FRACTION: Final = 0.6
-"""The duration of a lease as a fraction of the session timeout."""
+"""The duration of the lease after a heartbeat, as a fraction of the session timeout."""
 HEARTBEATS_PER_TIMEOUT: Final = 8
-"""The number of heartbeats in one session timeout."""
+"""The number of heartbeats that are sent during one session timeout."""
 
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
 
 
 class SessionLease:
-    """The lease of one session. A thread renews it from `begin` until `end`; `valid` is thread-safe."""
+    """The lease of one session. A thread renews the lease from `begin` until `end`. `valid` is thread-safe."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class SessionLease:
                 _LOG.info("the heartbeat of the ZooKeeper session failed, retrying: %s", error)
                 self._ended.wait(interval_s)
                 continue
-            except Exception:  # otherwise the lease's users would wait forever for the next heartbeat
+            except Exception:  # otherwise the lease's users would wait forever
                 _LOG.exception(
                     "the heartbeat thread of the ZooKeeper session crashed (a bug in offsetmgr); the lease has ended"
                 )

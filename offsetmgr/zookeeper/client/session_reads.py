@@ -1,4 +1,5 @@
-"""`SessionReads`: reads nodes in a ZooKeeper session, one or many at a time, and translates the errors of requests."""
+"""`SessionReads`: reads one or many nodes in a ZooKeeper session, and translates errors from kazoo and from the
+server."""
 
 from __future__ import annotations
 
@@ -21,12 +22,13 @@ from offsetmgr.zookeeper.client.jute import NodeData, Op, ZookeeperError
 T = TypeVar("T")
 
 Node: TypeAlias = NodeData | OffsetMgrError | None
-"""The result of reading one node: its data, None if it does not exist, or its error."""
+"""The result of reading one node: its data, None if the node does not exist, or the error."""
 
 Children: TypeAlias = list[str] | OffsetMgrError | None
-"""The result of listing one node: its children's names, None if it does not exist, or its error."""
+"""The result of listing the children of one node: their names, None if the node does not exist, or the error."""
 
-# Enough requests in flight to keep the server busy while the client decodes responses, and few enough to limit memory.
+# The number of requests in flight is high enough to keep the server busy while the client decodes responses, and low
+# enough to limit memory.
 MAX_MULTI_READS_IN_FLIGHT: Final = 6
 
 MAX_SINGLE_READS_IN_FLIGHT: Final = 1000
@@ -44,11 +46,12 @@ CONNECTION_LOST: Final = (
 )
 
 ResponseQueue: TypeAlias = SimpleQueue[tuple[int, Any, Exception | None]]
-"""Queue for responses. Each item is the number of a request, its result, and its exception or None."""
+"""Queue for responses. Each item is a request's number, its result (None if it failed), and its exception (None if it
+succeeded)."""
 
 
 class _ConnectionLost(Exception):
-    """The connection was lost more often than the caller of `_send_reads` allows."""
+    """More connections were lost in a row than the caller of `_send_reads` allows."""
 
 
 class SessionReads:
@@ -59,8 +62,9 @@ class SessionReads:
     ) -> None:
         """``connect`` is ``h1:2181,h2:2181/chroot``. Raises `InvalidUri`.
 
-        With ``session_timeout_ms`` the object has exactly one session, for ephemeral nodes and for writes that must not
-        outlive the session. After the session has expired, every method raises `SessionExpired`.
+        With ``session_timeout_ms`` the object has exactly one session, and every method raises `SessionExpired` after
+        this session has expired. This is for ephemeral nodes, and for writes that the server must reject after the
+        session has expired.
         """
         self.hosts, self.chroot = parse_connect(connect)
         self._connection = KazooConnection(self.hosts, config or ConnectionConfig(), session_timeout_ms)
@@ -82,14 +86,14 @@ class SessionReads:
     def zxid(self) -> int | None:
         """The zxid of the last response; None before the first response.
 
-        Every later read in this session shows that change and all changes before it.
+        Every later read in this session shows the change with this zxid and all earlier changes.
         """
         return self._connection.zxid
 
     @property
     def granted_timeout_s(self) -> float | None:
-        """The session timeout that the server granted, in seconds; None before the first response, and without
-        ``session_timeout_ms``."""
+        """The session timeout in seconds that the server granted; None before the first connection, and always None
+        without ``session_timeout_ms``."""
         return self._connection.granted_timeout_s
 
     def close(self) -> None:
@@ -103,8 +107,8 @@ class SessionReads:
         return self._read_many(Op.GET, paths)
 
     def children_many(self, paths: Sequence[str]) -> list[Children]:
-        """Lists the children of many nodes; the results are in the order of ``paths``, the names of a node in no
-        order."""
+        """Lists the children of many nodes; the results are in the order of ``paths``, but the names of a node's
+        children are not sorted."""
         return self._read_many(Op.CHILDREN, paths)
 
     def get(self, path: str) -> NodeData | None:
@@ -122,7 +126,8 @@ class SessionReads:
         return found
 
     def tree(self, path: str) -> dict[str, NodeData]:
-        """Reads a node and all its descendants, by path; returns an empty dict if the node does not exist.
+        """Reads a node and all its descendants. Returns their data by path; the result is empty if the node does not
+        exist.
 
         The result is not a snapshot: it may or may not include nodes that are created or deleted during the read. Also
         raises `NotAuthorized`.
@@ -142,17 +147,19 @@ class SessionReads:
         return found
 
     def sync(self) -> None:
-        """Waits until the server has caught up with the ensemble's leader: later reads show every earlier write."""
+        """Waits until the server has caught up with the ensemble's leader. Later reads show every write that was
+        completed before this call."""
         for _, answer in self._send_reads([requests.Sync(self.chroot or "/")], 1):
             if isinstance(answer, Exception):
                 raise self._request_error(answer)
 
     def _read_many(self, op: Op, paths: Sequence[str]) -> list[Any]:
-        """Reads the paths with multi-reads if the server supports them, else one by one."""
+        """Reads the paths with multi-reads if the server supports multi-reads, otherwise with one request for each
+        path."""
         if not paths:
             return []
-        # Reads the chroot together with the paths. If it does not exist, every path looks absent, and a mistyped chroot
-        # would look like a cluster without groups.
+        # Reads the chroot together with the paths. If the chroot does not exist, no path exists either; without this
+        # check, a mistyped chroot would look like a cluster without groups.
         chroot = self.chroot
         raw = [
             (chroot + path if path != "/" else chroot or "/").encode() for path in (*(("/",) if chroot else ()), *paths)
@@ -203,9 +210,10 @@ class SessionReads:
         """Whether the server supports multi-reads; the first call sends a multi-read to find out.
 
         A server before 3.6 returns UnimplementedError and then closes the connection. The client may notice the closed
-        connection before it has read the response, so two lost connections in a row count as the same result. A wrong
-        conclusion does no harm, because single reads work on every server. This method waits for the next connection,
-        because a transaction that was sent on the old one would have an unknown outcome.
+        connection before it has read the response. Therefore two lost connections in a row also count as a sign that
+        the server does not support multi-reads. If this conclusion is wrong, it does no harm, because single reads work
+        on every server. After UnimplementedError this method waits for the next connection, because a transaction sent
+        on the old connection would have an unknown outcome.
         """
         with self._multi_read_lock:
             if self._multi_read is None:
@@ -231,10 +239,10 @@ class SessionReads:
     ) -> Iterator[tuple[int, Any]]:
         """Sends requests that change nothing, and yields their responses in the order of arrival.
 
-        At most ``max_in_flight`` requests are open at a time. Each result is the index of the request with its
-        response, or with the exception that the server returned. Requests that were lost with the connection are sent
-        again on the next one, until no response has arrived for the whole timeout. With ``max_losses``, more lost
-        connections in a row raise `_ConnectionLost`.
+        At most ``max_in_flight`` requests are open at a time. Each result is the index of a request with its response,
+        or with the exception that the server returned. If the connection is lost, requests without a response are sent
+        again on the next connection. Raises an error if no response arrives for the whole timeout, and
+        `_ConnectionLost` if more than ``max_losses`` connections in a row are lost.
         """
         deadline = time.monotonic() + self._timeout_s
         self._connection.ready(deadline)
@@ -256,7 +264,7 @@ class SessionReads:
                 continue
             if isinstance(exception, CONNECTION_LOST):
                 waiting.append(index)
-                if not in_flight:  # one lost connection can lose many requests
+                if not in_flight:  # counts a lost connection once, even if many requests were in flight
                     lost += 1
                     if max_losses is not None and lost > max_losses:
                         raise _ConnectionLost
@@ -275,9 +283,9 @@ class SessionReads:
             ) from broken
 
     def _node_error(self, code: int, path: str, needed: str = "read this node") -> OffsetMgrError | None:
-        """The error for one node's result code; None for a node that does not exist.
+        """Returns the error for one node's result code. Returns None if the code means that the node does not exist.
 
-        ``needed`` is the operation that the ACL must allow, as part of the error's text.
+        ``needed`` names the operation that the ACL does not allow; it becomes part of the error's text.
         """
         if code == ZookeeperError.NO_NODE:
             return None
@@ -298,7 +306,7 @@ class SessionReads:
         )
 
     def _request_error(self, exception: Exception) -> OffsetMgrError:
-        """Translates the exception of a whole request."""
+        """Translates an exception that concerns a whole request, not a single node."""
         if isinstance(exception, kazoo.AuthFailedError | kazoo.SessionClosedRequireSaslError):
             return self._connection.authentication_error()
         if isinstance(exception, kazoo.NoAuthError):

@@ -1,8 +1,8 @@
 """Transactions: their operations, their results, and the requests in the form that kazoo's connection accepts.
 
-Ordering contract: the server carries out a transaction entirely or not at all. A transaction that was never sent has no
-effect. If a transaction was sent and got no response (`OperationState.UNKNOWN`), the server may have carried it out, so
-the caller must read again and decide.
+Ordering contract: the server carries out a transaction entirely or not at all. If the client has not sent a
+transaction, the transaction has no effect. If the client has sent it but got no response (`OperationState.UNKNOWN`),
+the server may have carried it out; the caller must then read the nodes to find out.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from offsetmgr.zookeeper.client.acl import OPEN, encode
 from offsetmgr.zookeeper.client.jute import Op, ZookeeperError
 
 MAX_OPERATIONS_PER_TRANSACTION: Final = 450
-"""Benchmarks show 54,000 to 77,000 written nodes a second with 400 to 500 operations; more operations are no faster."""
+"""In benchmarks, transactions of 400 to 500 operations write 54,000 to 77,000 nodes per second; larger transactions are
+not faster."""
 
 MAX_BYTES_PER_TRANSACTION: Final = 700 * 1024
-"""Less than the server's default ``jute.maxbuffer`` (1 MiB), which also limits a record of the server's log."""
+"""Less than the server's default ``jute.maxbuffer`` (1 MiB), which limits both requests and the records of the server's
+transaction log."""
 
 _OVERHEAD: Final = 128
-"""Bytes of a header, three lengths, an open ACL, a version, and a chroot of usual length."""
+"""An upper limit for the encoded size of an operation without its path and data: header, three lengths, open ACL,
+version, and a chroot of usual length."""
 
 _OPEN: Final = encode(OPEN)
 
@@ -33,7 +36,7 @@ _OPEN: Final = encode(OPEN)
 class Create(NamedTuple):
     """Creates a node with the ACL from the session's policy. The server deletes an ``ephemeral`` node with its session.
 
-    The server rejects it with NODE_EXISTS, or with NO_NODE if the parent is missing.
+    The server rejects the operation with NODE_EXISTS, or with NO_NODE if the parent is missing.
     """
 
     path: str
@@ -42,7 +45,8 @@ class Create(NamedTuple):
 
 
 class SetData(NamedTuple):
-    """Sets the data of a node that is at ``version``. The server rejects it with BAD_VERSION or NO_NODE."""
+    """Sets the data of a node if its data version is ``version``. Otherwise the server rejects the operation with
+    BAD_VERSION or NO_NODE."""
 
     path: str
     data: bytes
@@ -50,21 +54,22 @@ class SetData(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Deletes a node that is at ``version``. The server rejects it with BAD_VERSION, NO_NODE, or NOT_EMPTY
-    (children)."""
+    """Deletes a node if its data version is ``version`` and it has no children. Otherwise the server rejects the
+    operation with BAD_VERSION, NO_NODE or NOT_EMPTY."""
 
     path: str
     version: int
 
 
 class CheckVersion(NamedTuple):
-    """Checks that a node is at ``version`` and changes nothing. The server rejects it with BAD_VERSION or NO_NODE."""
+    """Changes nothing, but fails the transaction with BAD_VERSION or NO_NODE if the node's data version is not
+    ``version``."""
 
     path: str
     version: int
 
 
-Operation: TypeAlias = Create | SetData | Delete | CheckVersion
+TransactionOperation: TypeAlias = Create | SetData | Delete | CheckVersion
 
 
 class OperationState(Enum):
@@ -72,7 +77,7 @@ class OperationState(Enum):
 
     COMMITTED = "committed"
     REJECTED = "rejected"
-    """The server rejected the transaction because of the operation `TransactionResult.failed_index`."""
+    """The server rejected the transaction because the operation at index `TransactionResult.failed_index` failed."""
     NOT_SENT = "not sent"
     """The client has not sent the transaction and will never send it."""
     UNKNOWN = "unknown"
@@ -83,7 +88,7 @@ class OperationState(Enum):
 class TransactionResult:
     """The outcome of one transaction.
 
-    ``failed_index`` is the index of the rejected operation and ``code`` its error code. ``error`` is set in every state
+    ``failed_index`` is the index of the failed operation, and ``code`` its error code. ``error`` is set in every state
     except COMMITTED.
     """
 
@@ -93,14 +98,14 @@ class TransactionResult:
     error: OffsetMgrError | None = None
 
 
-def max_encoded_size(operation: Operation) -> int:
+def max_encoded_size(operation: TransactionOperation) -> int:
     """An upper limit for the encoded size of an operation, in bytes."""
     data = operation.data if isinstance(operation, Create | SetData) else b""
     return len(operation.path.encode()) + len(data) + _OVERHEAD
 
 
-def encode_operation(operation: Operation, chroot: str, acl: bytes = _OPEN) -> bytes:
-    """Encodes one operation for a transaction's body; ``acl`` is the encoded ACL of a node that it creates."""
+def encode_operation(operation: TransactionOperation, chroot: str, acl: bytes = _OPEN) -> bytes:
+    """Encodes one operation for a transaction's body; ``acl`` is the encoded ACL for a `Create`."""
     path = chroot + operation.path
     match operation:
         case Create(_, data, ephemeral):
@@ -114,9 +119,10 @@ def encode_operation(operation: Operation, chroot: str, acl: bytes = _OPEN) -> b
 
 
 def failed_operation(codes: Sequence[int]) -> int | None:
-    """The index of the operation at which a transaction failed; None if it committed.
+    """Returns the index of the operation at which a transaction failed, or None if the transaction was committed.
 
-    The server returns OK for the operations before it and RUNTIME_INCONSISTENCY for those after it.
+    For a failed transaction, the server returns OK for the operations before the failed one, and RUNTIME_INCONSISTENCY
+    for the operations after it.
     """
     for index, code in enumerate(codes):
         if code not in (ZookeeperError.OK, ZookeeperError.RUNTIME_INCONSISTENCY):
@@ -125,11 +131,12 @@ def failed_operation(codes: Sequence[int]) -> int | None:
 
 
 class TransactionRequest:
-    """A transaction that the caller can cancel until kazoo sends it.
+    """A transaction that the caller can cancel as long as kazoo has not sent it.
 
-    kazoo queues requests while the connection is down and sends them after it is restored, even if the caller stopped
-    waiting long ago and has reported a failure. The write must not happen then. kazoo serializes a request when it
-    sends it: if the caller has cancelled the request before, kazoo sends a transaction without operations instead.
+    While the connection is down, kazoo queues requests; it sends them when the connection is restored, even if the
+    caller has stopped waiting and has reported a failure. Such a late write must not happen. kazoo serializes a request
+    just before it sends the request; if the caller has cancelled the request by then, `serialize` returns a transaction
+    without operations.
     """
 
     type = int(Op.MULTI)
@@ -151,7 +158,7 @@ class TransactionRequest:
 
     @staticmethod
     def deserialize(buffer: bytes, offset: int) -> list[object]:
-        # A list, because kazoo passes each item of a transaction's result to its own unchroot.
+        # Returns a list, because kazoo calls its own unchroot for each item of a transaction's result.
         return [buffer, offset]
 
     def cancel(self) -> bool:

@@ -1,7 +1,8 @@
 """`ConsumerMember`: one member of an old consumer group, with a thread that runs from joining to leaving.
 
-The member registers, and rebalances after changes; several changes at once cause one rebalance. After its session has
-expired, it registers again under the same id. `rebalance` defines the steps of a rebalance and their order.
+The member registers, and rebalances after changes; changes that follow each other closely cause only one rebalance.
+After its session has expired, it registers again under the same id. `rebalance` defines the steps of a rebalance and
+their order.
 
 Source: the registration algorithm of the 0.10.1 implementation page, in its five steps: register, watch the ids, watch
 the brokers, watch the topics, rebalance.
@@ -43,12 +44,13 @@ _CLOCK: Final = SystemClock()
 class MemberSettings:
     """The settings of a member. Durations are in milliseconds.
 
-    * ``backoff_ms`` (``rebalance.backoff.ms``) is the wait before a retry. A change in ZooKeeper ends it early.
-    * ``max_retries`` (``rebalance.max.retries``) is the number of retries of a permanent error before the member
-      leaves. For a joining member an unreadable registration or topic is a permanent error. A member that has completed
-      a rebalance keeps its partitions instead, and retries without a limit.
-    * ``debounce_ms`` is the time for which the member collects further changes into the same rebalance.
-    * ``exclude_internal`` is ``exclude.internal.topics``.
+    * ``backoff_ms`` (``rebalance.backoff.ms``) is the wait before a retry. A change in ZooKeeper ends the wait early.
+    * ``max_retries`` (``rebalance.max.retries``) is the number of retries after a permanent error; then the member
+      leaves. For a member that joins, a registration or topic that cannot be read is a permanent error. A member that
+      has completed a rebalance does not leave because of this error: it keeps its partitions and retries without a
+      limit.
+    * ``debounce_ms`` is the time for which the member waits for further changes before it rebalances.
+    * ``exclude_internal`` is the setting ``exclude.internal.topics``.
     """
 
     session_timeout_ms: int = 6000
@@ -59,7 +61,8 @@ class MemberSettings:
 
 
 class ConsumerMember:
-    """One member of ``group``. It does no I/O before `start`, and runs in its own thread until `leave`."""
+    """One member of ``group``. The constructor does no I/O. `start` starts the member's thread, which runs until
+    `leave`."""
 
     def __init__(
         self,
@@ -93,8 +96,8 @@ class ConsumerMember:
         self._error: OffsetMgrError | None = None
         self._joined = False
         self.unreadable_group_error: OffsetMgrError | None = None
-        """The error of a registration or topic that this member cannot read, so that it cannot rebalance and keeps its
-        partitions; None if the member can read the whole group."""
+        """The error if the member cannot read or decode a registration or topic. The member then cannot rebalance, and
+        keeps its partitions. None if the member could read the whole group."""
 
     @property
     def owned(self) -> dict[TopicPartition, ThreadId]:
@@ -104,13 +107,14 @@ class ConsumerMember:
 
     @property
     def held_by_others(self) -> dict[TopicPartition, str]:
-        """Partitions that are assigned to this member but still owned by others, with the content of their owner
-        nodes."""
+        """Partitions that are assigned to this member but still owned by other members, each with the content of its
+        owner node."""
         ownership = self._ownership
         return {} if ownership is None else dict(ownership.held_by_others)
 
     def start(self, timeout_s: float) -> None:
-        """Joins the group and waits for the first rebalance. Partitions that others still own may follow later.
+        """Joins the group and waits for the first rebalance. If other members still own some of its partitions, the
+        member claims these later.
 
         If the rebalance fails, or does not end within the timeout, the member leaves and this method raises the error.
         """
@@ -125,7 +129,7 @@ class ConsumerMember:
             raise error
 
     def leave(self) -> None:
-        """Stops consumption, commits, releases the partitions and unregisters. Returns when this has succeeded or
+        """Stops consumption, commits, releases the partitions and unregisters. Returns when all of this is done or has
         failed."""
         self._leaving.set()
         self._wake.set()
@@ -162,8 +166,8 @@ class ConsumerMember:
                 failures += 1
                 self._error = error
                 _LOG.warning("consumer %s: %s", self.member_id, error)
-                # A configured consumer id stays registered until the session of its last owner ends, so the conflict
-                # may be temporary.
+                # A configured consumer id of a dead process stays registered until the process's session ends, so the
+                # conflict may be temporary.
                 temporary = isinstance(error, Conflict) and failures <= self._max_conflicts()
                 if not temporary and (not error.retriable or not self._joined):
                     self._leaving.set()
@@ -176,13 +180,13 @@ class ConsumerMember:
             self._leaving.wait(self._settings.backoff_ms / 1000 if self._error else 0.0)
 
     def _max_conflicts(self) -> float:
-        """The number of attempts after which the session of a dead process with the same id must have expired."""
+        """The number of attempts during which the session of a dead process with the same id may still exist."""
         return self._settings.max_retries + 2 * self._settings.session_timeout_ms / self._settings.backoff_ms
 
     def _run_session(self, session: ZookeeperSession, lease: SessionLease) -> None:
         """Runs one session from the registration until the member leaves.
 
-        Raises `SessionExpired`, and errors that end the session.
+        Raises `SessionExpired`, and any other error that ends the session.
         """
         lease.begin()
         session_id = register(session, self.group, self.member_id, self.subscription, _CLOCK.now_ms())
@@ -206,11 +210,12 @@ class ConsumerMember:
                     raise
                 except OffsetMgrError as error:
                     failures += 1
-                    # Warns at the first, second, fourth, eighth failure and so on, because an error may last for days.
+                    # Logs a warning only for the first, second, fourth, eighth failure and so on, because an error may
+                    # last for days.
                     level = logging.WARNING if failures & (failures - 1) == 0 else logging.DEBUG
                     _LOG.log(level, "consumer %s: rebalance (try %d): %s", self.member_id, failures, error)
                     temporary = error.retriable or isinstance(error, Conflict)
-                    # Leaving would not help, because the same error stops all other members.
+                    # Leaving would not help, because the other members cannot read the group either.
                     temporary = temporary or (
                         error is self.unreadable_group_error and self._rebalanced_or_failed.is_set()
                     )
@@ -227,7 +232,7 @@ class ConsumerMember:
                 self._leave_group(ownership)
 
     def _leave_group(self, ownership: MemberOwnership) -> None:
-        """Stops consumption and commits. The nodes disappear with the session, which the caller closes."""
+        """Stops consumption and commits. The member's nodes disappear when the caller closes the session."""
         try:
             self._listener.on_revoked(ownership.owned)
         except OffsetMgrError as error:
@@ -244,7 +249,7 @@ class ConsumerMember:
         return self._listener
 
     def read_group(self, session: ZookeeperSession) -> GroupRegistration:
-        """Reads the group, and registers again if another client has deleted the registration."""
+        """Reads the group. Registers this member again if another client has deleted its registration."""
         try:
             snapshot = read_registration(session, self.group, exclude_internal=self._settings.exclude_internal)
             if self.member_id not in snapshot.members:

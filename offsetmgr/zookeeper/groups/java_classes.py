@@ -1,7 +1,8 @@
 """Java's predefined character classes, restricted to the characters of topic names. Pure.
 
 Patterns are matched only against topic names, which consist of the 65 characters ``[a-zA-Z0-9._-]``. A class is
-therefore a subset of these. Source: java.util.regex.Pattern's documentation.
+therefore represented by the subset of these characters that it matches. Source: java.util.regex.Pattern's
+documentation.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ESCAPES: Final = {
     **{"d": _DIGITS, "D": ALPHABET - _DIGITS, "w": _WORD, "W": ALPHABET - _WORD},
     **{"s": _NOTHING, "S": ALPHABET, "h": _NOTHING, "H": ALPHABET, "v": _NOTHING, "V": ALPHABET},
 }
-"""Letter -> the characters that a backslash with this letter matches, inside and outside of a class."""
+"""Letter -> the characters that a backslash followed by this letter matches, inside and outside of a class."""
 
 _NAMED: Final = {
     **{"Lower": _LOWER, "Upper": _UPPER, "Alpha": _LETTERS, "Digit": _DIGITS, "Alnum": _LETTERS | _DIGITS},
@@ -46,8 +47,8 @@ _CATEGORY: Final = re.compile(
 
 
 def property_class(name: str) -> frozenset[str] | None:
-    """The characters in ``\\p{name}``; None for a name that offsetmgr does not know. Java knows all of Unicode's
-    names."""
+    """Returns the characters in ``\\p{name}``, or None for a name that offsetmgr does not support. Java supports all
+    names of Unicode."""
     if name in _NAMED:
         return _NAMED[name]
     if found := _CATEGORY.fullmatch(name):
@@ -56,5 +57,5 @@ def property_class(name: str) -> frozenset[str] | None:
 
 
 def both_cases(characters: frozenset[str]) -> frozenset[str]:
-    """Adds the other case of each letter."""
+    """Returns the characters, and each letter also in its other case."""
     return frozenset(other for one in characters for other in (one, one.lower(), one.upper()))

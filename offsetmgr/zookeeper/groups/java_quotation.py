@@ -1,4 +1,4 @@
-"""Removes ``\\Q...\\E`` quotation from Java's regular expressions, and writes character classes for Python's."""
+"""Removes ``\\Q...\\E`` quotation from Java's regular expressions, and writes character classes in Python's syntax."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_CHARACTER: Final = r"[^\s\S]"
 
 
 def strip_quotation(pattern: str) -> tuple[str, list[bool]]:
-    """Returns the pattern without ``\\Q`` and ``\\E``, and for each character whether it was between them."""
+    """Returns the pattern without ``\\Q`` and ``\\E``, and for each remaining character whether it was quoted."""
     text, quoted = "", []
     at, inside = 0, False
     while at < len(pattern):
@@ -22,10 +22,10 @@ def strip_quotation(pattern: str) -> tuple[str, list[bool]]:
         elif inside and pair == "\\E":
             inside, at = False, at + 2
         else:
-            taken = pair if pair[0] == "\\" and not inside else pair[0]
-            text += taken
-            quoted += [inside] * len(taken)
-            at += len(taken)
+            literal = pair if pair[0] == "\\" and not inside else pair[0]
+            text += literal
+            quoted += [inside] * len(literal)
+            at += len(literal)
     return text, quoted
 
 

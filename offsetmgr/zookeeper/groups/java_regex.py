@@ -1,12 +1,12 @@
 """`compile_java`: translates a Java regular expression for topics to Python's syntax, or rejects it. Pure.
 
-The two languages look alike but differ in subtle ways. Python gives ``[a-z&&[^b]]``, ``\\p{Alpha}`` or ``a{,3}``
-another meaning without an error, and does not support ``\\Q``, or ``(?i)`` in the middle of a pattern. Therefore this
-module parses a pattern as Java does and writes it in the small subset that both languages share. It writes character
-classes as lists of characters, because topic names contain only 65 different characters. It rejects constructs whose
-meaning may differ.
+The regular expressions of Java and Python look alike but differ in details. Python gives ``[a-z&&[^b]]``,
+``\\p{Alpha}`` or ``a{,3}`` another meaning without an error, and does not support ``\\Q``, or ``(?i)`` in the middle of
+a pattern. Therefore this module parses a pattern as Java does, and writes it in the subset of the syntax that has the
+same meaning in both languages. It writes character classes as lists of characters, which is possible because topic
+names contain only 65 different characters. It rejects constructs whose meaning may differ.
 
-Source: java.util.regex.Pattern (Java 8 to 21; a pattern on which these differ is rejected).
+Source: java.util.regex.Pattern of Java 8 to 21. A pattern whose meaning differs between these versions is rejected.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def compile_java(pattern: str) -> re.Pattern[str]:
     """Returns a Python pattern whose ``fullmatch`` accepts exactly the topic names that Java's
     ``name.matches(pattern)`` accepts.
 
-    Raises `InvalidPattern` for patterns that Java rejects, too, and `UnsupportedOperation` for constructs that this
+    Raises `InvalidPattern` for a pattern that Java also rejects, and `UnsupportedOperation` for a construct that this
     module cannot translate.
     """
     translated = _Translator(pattern).translate()
@@ -44,8 +44,8 @@ def compile_java(pattern: str) -> re.Pattern[str]:
 
 
 class _Translator:
-    """A recursive-descent parser of one pattern, at position ``_at``. Characters that were quoted are always
-    literals."""
+    """A recursive-descent parser of one pattern. ``_at`` is the position of the next character. Quoted characters are
+    always literals."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
@@ -66,12 +66,12 @@ class _Translator:
     # --- reading
 
     def _peek(self, ahead: int = 0) -> str:
-        """The character at this position if it can be an operator; empty at the end, and for a quoted character."""
+        """Returns the next character if it can be an operator; "" at the end and for a quoted character."""
         at = self._at + ahead
         return "" if at >= len(self._text) or self._quoted[at] else self._text[at]
 
     def _next(self) -> str:
-        """Reads the next character. Raises `InvalidPattern` at the end, because the pattern is then incomplete."""
+        """Reads the next character. Raises `InvalidPattern` if the pattern ends here, because it is then incomplete."""
         if self._at >= len(self._text):
             self._invalid("it is incomplete")
         self._at += 1
@@ -83,18 +83,18 @@ class _Translator:
         return found
 
     def _read_until(self, end: str, what: str) -> str:
-        taken = ""
+        text = ""
         while not self._accept(end):
             if self._at >= len(self._text):
                 self._invalid(f"{what} is not closed")
-            taken += self._next()
-        return taken
+            text += self._next()
+        return text
 
     def _read_while(self, allowed: str, max_length: int) -> str:
-        taken = ""
-        while len(taken) < max_length and self._peek() and self._peek() in allowed:
-            taken += self._next()
-        return taken
+        text = ""
+        while len(text) < max_length and self._peek() and self._peek() in allowed:
+            text += self._next()
+        return text
 
     # --- the grammar
 
@@ -108,12 +108,12 @@ class _Translator:
         parts: list[str] = []
         while self._at < len(self._text) and self._peek() not in ("|", ")"):
             atom, is_character = self._item()
-            if atom:  # a group that only sets flags is empty
+            if atom:  # a group that only sets flags translates to nothing
                 parts.append(atom + self._quantifier(is_character))
         return "".join(parts)
 
     def _item(self) -> tuple[str, bool]:
-        """Translates an item that a quantifier can follow; also returns whether it matches exactly one character."""
+        """Translates an item that a quantifier can follow. Also returns whether it always matches one character."""
         match self._peek():
             case "(":
                 return self._group(), False
@@ -147,7 +147,7 @@ class _Translator:
         if self._accept("?"):
             return f"{written}?"
         if self._accept("+"):
-            if minimum > 1 and not is_character:  # Java then does not backtrack into the first repetition, Python does
+            if minimum > 1 and not is_character:  # unlike Python, Java does not backtrack here
                 self._unsupported("a possessive quantifier of a group with a minimum of 2 or more")
             return f"{written}+"
         return written
@@ -184,7 +184,8 @@ class _Translator:
         return f"({opening}{inner})"
 
     def _opening(self) -> tuple[str | None, int]:
-        """Translates a group's opening (None: only flags); also returns the group's number, 0 without capture."""
+        """Translates the opening of a group; returns None for it if the group only sets flags. Also returns the group's
+        number, or 0 if the group does not capture."""
         for opening in _OPENINGS:
             if self._accept(opening):
                 return opening, 0
@@ -220,7 +221,7 @@ class _Translator:
     # --- escapes
 
     def _escape(self) -> tuple[str, bool]:
-        """Translates the item after a backslash, outside of a character class; the result is as that of `_item`."""
+        """Translates the item after a backslash, outside of a character class. Returns the same values as `_item`."""
         letter = self._peek()
         if letter and letter in _ANCHORS:
             self._at += 1
@@ -256,7 +257,8 @@ class _Translator:
         return f"(?:\\{number})"
 
     def _escaped_class(self) -> tuple[frozenset[str], str]:
-        """The characters that an escape matches. Also returns this character if there is only one."""
+        """Returns the characters that an escape matches. If the escape stands for a single character, also returns this
+        character."""
         letter = self._next()
         if letter in ESCAPES:
             return ESCAPES[letter], ""
@@ -309,14 +311,15 @@ class _Translator:
         return chr(int(written, base))
 
     def _with_case(self, character: str) -> frozenset[str]:
-        """The character, in both cases after ``(?i)``; empty if topic names cannot contain it."""
+        """Returns the character, and after ``(?i)`` also its other case. Returns an empty set if topic names cannot
+        contain the character."""
         found = frozenset(character) & ALPHABET
         return both_cases(found) if self._ignore_case else found
 
     # --- character classes
 
     def _character_class(self) -> frozenset[str]:
-        """Parses a class from after its ``[`` to after its ``]``."""
+        """Parses the rest of a class after its ``[``, including its ``]``."""
         self._enter_nested("classes")
         negated = self._accept("^")
         found, is_flat = self._operand()
@@ -342,7 +345,7 @@ class _Translator:
             self._unsupported("an intersection with plain characters and classes mixed")
 
     def _operand(self, check: Callable[[], None] | None = None) -> tuple[frozenset[str], bool]:
-        """Parses the items until ``&&`` or ``]``, at least one; also returns whether none is a nested class."""
+        """Parses at least one item, up to ``&&`` or ``]``. Also returns whether no item is a nested class."""
         found: frozenset[str] = frozenset()
         is_flat, empty = True, True
         while self._at < len(self._text) and (empty or self._peek() != "]"):

@@ -25,11 +25,11 @@ _PARTITION: Final = re.compile("0|[1-9][0-9]{0,9}")
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The consumer thread that owns a partition, from a node that contains ``<consumerId>-<thread>``.
+    """The consumer thread that owns a partition, decoded from the owner node's content ``<consumerId>-<thread>``.
 
-    If the node cannot be decoded, ``error`` is the reason, and ``member_id`` and ``thread`` are None: the partition has
-    an owner, but the owner is unknown. ``session_id`` is the owner's ZooKeeper session, which also owns the member's
-    registration. It is 0 for a persistent node, which consumers never create.
+    If the node cannot be decoded, ``error`` is the reason, and ``member_id`` and ``thread`` are None: the partition is
+    owned, but its owner is unknown. ``session_id`` is the owner's ZooKeeper session, which also owns the member's
+    registration. ``session_id`` is 0 for a persistent node; consumers never create persistent owner nodes.
     """
 
     member_id: str | None
@@ -45,8 +45,8 @@ class Owner:
 class GroupOwners:
     """The owners of one group's partitions.
 
-    ``errors`` maps the path of an ignored node to the reason: its name is not a partition, or it is unreadable. If
-    ``error`` is set, the group's owners are unknown.
+    ``errors`` maps the path of each ignored node to the reason: its name is not a partition, or the node cannot be
+    read. If ``error`` is set, the group's owners are unknown.
     """
 
     group: str
@@ -58,7 +58,7 @@ class GroupOwners:
 def owners(session: ZookeeperSession, group: str) -> dict[TopicPartition, Owner]:
     """Returns the owners of one group's partitions. A partition that is not in the result has no owner.
 
-    Raises `UsageError` for an impossible group id, the errors of the session, and the first error in
+    Raises `UsageError` if ZooKeeper cannot contain the group id, any error of the session, and the first error in
     `GroupOwners.errors`.
     """
     (found,) = owners_many(session, [group])
@@ -98,7 +98,7 @@ def _owners_of(session: ZookeeperSession, groups: list[str]) -> Iterator[GroupOw
     for (group, partition, path), node in zip(partitions, nodes, strict=True):
         if isinstance(node, OffsetMgrError):
             errors[group][path] = node
-        elif node is not None:  # else released since the children were listed
+        elif node is not None:  # None if it was released after the children were listed
             found[group][partition] = _owner(path, node)
     for group, names in zip(possible, listed, strict=True):
         if isinstance(names, OffsetMgrError):
@@ -110,7 +110,8 @@ def _owners_of(session: ZookeeperSession, groups: list[str]) -> Iterator[GroupOw
 def _partitions(
     session: ZookeeperSession, topics: list[tuple[str, str, str]], errors: dict[str, dict[str, OffsetMgrError]]
 ) -> Iterator[tuple[str, TopicPartition, str]]:
-    """Yields the owner nodes below the topics' nodes: group, partition and path. Adds invalid names to ``errors``."""
+    """Yields the group, partition and path of each owner node below the topics' nodes. Adds invalid names to
+    ``errors``."""
     for (group, topic, path), names in zip(topics, session.children_many([p for *_, p in topics]), strict=True):
         if isinstance(names, OffsetMgrError):
             errors[group][path] = names

@@ -2,11 +2,12 @@
 
 A claim creates the owner node only if none exists. Only the session that owns the node deletes it.
 
-Ordering contract: all requests here use the member's one session, so the server rejects them after that session has
-ended. Therefore a member never mistakes its own owner node for a free partition, and never deletes a node that another
-member has created since. Source: reflectPartitionOwnershipDecision of kafka.consumer.ZookeeperConsumerConnector, which
-claims all of its partitions or none. This code claims each partition separately, so that one late owner does not delay
-the others.
+Ordering contract: all requests of this module use the member's only session, so the server rejects them after this
+session has ended. Therefore a late request of a member can neither create nor delete an owner node when other members
+have already taken over its partitions. Source: reflectPartitionOwnershipDecision of
+kafka.consumer.ZookeeperConsumerConnector, which claims either all of a member's partitions or none. This module claims
+each partition separately, so that an owner that releases one partition late does not delay the claims of other
+partitions.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from offsetmgr.zookeeper.client.transactions import (
     MAX_OPERATIONS_PER_TRANSACTION,
     Create,
     Delete,
-    Operation,
     OperationState,
+    TransactionOperation,
     TransactionResult,
 )
 from offsetmgr.zookeeper.groups.assignors import ThreadId
@@ -37,7 +38,7 @@ _RACES: Final = (ZookeeperError.NODE_EXISTS, ZookeeperError.NO_NODE, ZookeeperEr
 
 @dataclass(frozen=True, slots=True)
 class ClaimResult:
-    """The result of a claim: the partitions that this session owns, and those that others own.
+    """The result of a claim: the partitions that this session owns, and the partitions that other sessions own.
 
     ``held_by_others`` maps a partition to the content of its owner node.
     """
@@ -47,22 +48,23 @@ class ClaimResult:
 
 
 class PartitionClaims:
-    """The owner nodes of one group, in the session with this id."""
+    """Claims and releases partitions of one group for the session with this id."""
 
     def __init__(self, session: ZookeeperSession, session_id: int, group: str) -> None:
         self._session = session
         self._session_id = session_id
         self._group = group
         self.in_doubt: set[TopicPartition] = set()
-        """Partitions whose claim has an unknown outcome: this session may own them."""
+        """Partitions that this session may own, because the outcome of their claim is unknown."""
 
     def path(self, partition: TopicPartition) -> str:
         return paths.owner(self._group, partition.topic, partition.partition)
 
     def claim(self, partitions: Mapping[TopicPartition, ThreadId]) -> ClaimResult:
-        """Claims those partitions that have no owner; ``partitions`` maps each one to the thread that consumes it.
+        """Claims those of ``partitions`` that have no owner. ``partitions`` maps each partition to the thread that will
+        consume it.
 
-        Raises what the session raises; `in_doubt` then includes the partitions of the failed request.
+        Raises any error of the session; `in_doubt` then includes the partitions whose claim may have been sent.
         """
         for _ in range(_MAX_TRIES):
             found = self._read(partitions)
@@ -77,10 +79,10 @@ class PartitionClaims:
                 self.in_doubt -= partitions.keys()
                 return ClaimResult(claimed, held_by_others)
             self._ensure_parents(free)
-            operations: list[Operation] = []
+            operations: list[TransactionOperation] = []
             for tp in free:
-                if (ours := found[tp]) is not None:  # it names another thread, or was overwritten by hand
-                    operations.append(Delete(self.path(tp), ours.version))
+                if (own_node := found[tp]) is not None:  # it names another thread, or was overwritten by hand
+                    operations.append(Delete(self.path(tp), own_node.version))
                 operations.append(Create(self.path(tp), str(partitions[tp]).encode(), ephemeral=True))
             self.in_doubt |= set(free)
             self._send(operations)
@@ -91,16 +93,18 @@ class PartitionClaims:
         )
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
-        """Releases the partitions that this session owns. Raises what the session raises."""
+        """Releases those of ``partitions`` that this session owns. Raises any error of the session."""
         left = set(partitions)
         if left & self.in_doubt:
-            self._session.sync()  # afterwards no earlier request, sent on a lost connection, can still take effect
+            self._session.sync()  # after the sync, no request from a lost connection can take effect
         for _ in range(_MAX_TRIES):
-            ours = {tp: node for tp, node in self._read(left).items() if node is not None and self._is_ours(node)}
-            self.in_doubt -= left - ours.keys()
-            if not ours:
+            owned_nodes = {
+                tp: node for tp, node in self._read(left).items() if node is not None and self._is_ours(node)
+            }
+            self.in_doubt -= left - owned_nodes.keys()
+            if not owned_nodes:
                 return
-            self._send([Delete(self.path(tp), node.version) for tp, node in ours.items()])
+            self._send([Delete(self.path(tp), node.version) for tp, node in owned_nodes.items()])
         raise Conflict(
             f"partitions of group {self._group}",
             "their owner nodes keep changing",
@@ -108,10 +112,10 @@ class PartitionClaims:
         )
 
     def lost(self, owned: Mapping[TopicPartition, ThreadId]) -> set[TopicPartition]:
-        """Returns the partitions that this session has lost because another client deleted or overwrote their owner
-        node.
+        """Returns those of ``owned`` that this session has lost because another client has deleted or overwritten their
+        owner node.
 
-        Raises what the session raises.
+        Raises any error of the session.
         """
         return {tp for tp, node in self._read(owned).items() if not self._is_owned_by(node, owned[tp])}
 
@@ -135,8 +139,9 @@ class PartitionClaims:
         root = paths.owners(self._group)
         ensure_nodes(self._session, [root, *(paths.owners_of_topic(self._group, topic) for topic in topics)])
 
-    def _send(self, operations: list[Operation]) -> None:
-        """Sends transactions. Some may be rejected or in doubt, so the caller reads the nodes again afterwards."""
+    def _send(self, operations: list[TransactionOperation]) -> None:
+        """Sends transactions. Some of them may be rejected or have an unknown outcome, so the caller must read the
+        nodes again afterwards."""
         batches = [
             operations[at : at + MAX_OPERATIONS_PER_TRANSACTION]
             for at in range(0, len(operations), MAX_OPERATIONS_PER_TRANSACTION)

@@ -1,14 +1,15 @@
-"""`MemberOwnership`: the partitions that one session of a member owns, adjusted to the group after each change.
+"""`MemberOwnership`: the partitions that one session of a member owns. It adjusts them to the assignment after each
+change of the group.
 
 It watches the nodes that determine the assignment, releases the partitions that are no longer assigned to the member,
-and claims the new ones. It notifies the consuming code through `PartitionListener`. Consumption of partitions that stay
-with their thread continues. The old consumer releases all partitions at every change; the other members need not see
-the difference.
+and claims the new ones. It notifies the consuming code through `PartitionListener`. Partitions that stay assigned to
+the same thread are consumed without interruption. The old consumer instead releases all its partitions at every change,
+but both kinds of members can be in the same group.
 
 Ordering contract, for each partition: `PartitionListener.on_revoked` (which stops delivery and commits) runs before the
 owner node is deleted; the owner node is created before `PartitionListener.on_assigned` (which then reads the committed
-offset). After the session is over, `PartitionListener.on_lost` runs and nothing is committed. Before that call the
-session's lease has already run out; code that delivers messages must check the lease for each of them.
+offset). When the session has ended, `PartitionListener.on_lost` runs, and nothing is committed. The session's lease
+ends before this call, so code that delivers messages must check the lease before each message.
 
 Source: the rebalancing algorithm of the 0.10.1 implementation page; ZKRebalancerListener of
 kafka.consumer.ZookeeperConsumerConnector.
@@ -34,34 +35,36 @@ _LOG: Final = logging.getLogger("offsetmgr.consumer")
 
 
 class PartitionListener(Protocol):
-    """Consumes the partitions that a member owns. The member's thread calls the methods, one at a time."""
+    """Consumes the partitions that a member owns. The member's thread calls the methods."""
 
     def on_joined(self, session: ZookeeperSession, lease: SessionLease) -> None:
-        """The member has registered in this session, which owns all its partitions until `on_lost`."""
+        """Called when the member has registered in this session. The session owns all of the member's partitions until
+        `on_lost`."""
         ...
 
     def on_assigned(self, claimed: Mapping[TopicPartition, ThreadId]) -> Collection[TopicPartition]:
         """Starts to consume these partitions from their committed offsets.
 
-        They may include partitions that were revoked and assigned again before their release. Returns the partitions
-        that could not be started; the member soon passes them again. Raises if a retry cannot help.
+        ``claimed`` may include partitions that were revoked, and assigned to this member again before they were
+        released. Returns the partitions whose consumption could not be started; the member soon calls this method for
+        them again. Raises an error if a retry cannot help.
         """
         ...
 
     def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
         """Stops delivery of these partitions, commits their offsets, and forgets them.
 
-        The member calls it again if it could not release the partitions.
+        If the member cannot release the partitions, it calls this method for them again.
         """
         ...
 
     def on_lost(self, partitions: Collection[TopicPartition] | None) -> None:
-        """Stops delivery of these partitions, or of all if None, without a commit: other members may own them
-        already."""
+        """Stops delivery of these partitions (of all if None). Does not commit, because other members may own the
+        partitions already."""
         ...
 
     def on_failed(self, error: OffsetMgrError) -> None:
-        """The member has left the group because of this error."""
+        """Called when the member leaves the group because of this error."""
         ...
 
 
@@ -86,7 +89,7 @@ class MemberContext(Protocol):
         ...
 
     def on_rebalanced(self) -> None:
-        """A rebalance has been completed after a change of members, topics or partitions."""
+        """Called when a rebalance after a change of members, topics or partitions is complete."""
         ...
 
     def wake(self) -> None:
@@ -109,20 +112,20 @@ class MemberOwnership:
         self.owned: dict[TopicPartition, ThreadId] = {}
         """The owned partitions, each with its thread. Each change replaces the mapping."""
         self.held_by_others: dict[TopicPartition, str] = {}
-        """Partitions that are assigned to this member but still owned by others, with the content of their owner nodes.
-        Each change replaces the mapping."""
+        """Partitions that are assigned to this member but still owned by other members, each with the content of its
+        owner node. Each change replaces the mapping."""
         self._not_consumed: set[TopicPartition] = set()
         """The partitions in ``owned`` whose consumption has not started yet, or has stopped before their release."""
         self._last_assignment_input: object = None
 
     def rebalance(self) -> bool:
-        """Adjusts the owned partitions to the present assignment. Returns False if the caller must call it again
-        soon."""
+        """Adjusts the owned partitions to the present assignment. Returns False if the assignment is not complete, so
+        that the caller must call this method again soon."""
         member, listener = self._member, self._member.listener
         parents = [paths.ids(member.group), paths.BROKER_IDS, paths.BROKER_TOPICS]
         self._watch([self._claims.path(tp) for tp in self.owned], parents)
-        # Before the group is read: that fails as long as a registration is unreadable, and the listener must learn of
-        # lost partitions even then.
+        # This precedes the read of the group: the read fails while a registration is unreadable, and the listener must
+        # be notified of lost partitions even then.
         if lost := self._claims.lost(self.owned):
             _LOG.warning(
                 "consumer %s: other clients deleted or overwrote its owner nodes, consumption stops: %s",
@@ -133,9 +136,9 @@ class MemberOwnership:
             self._forget(lost)
         snapshot = member.read_group(self._session)
         if self._watch([paths.topic(topic) for topic in snapshot.streams.get(member.member_id, {})], []):
-            snapshot = member.read_group(self._session)  # includes changes from before the watches were set
+            snapshot = member.read_group(self._session)  # also reads changes that preceded the new watches
         if not snapshot.brokers:
-            # As in the old consumer: without brokers nothing can be consumed, and a release would not help.
+            # As in the old consumer, the member keeps its partitions: without brokers no member could consume them.
             return not self._not_consumed
         assigned = member.own_assignment(snapshot)
         if leaving := [tp for tp, thread in self.owned.items() if assigned.get(tp) != thread]:
@@ -169,7 +172,7 @@ class MemberOwnership:
     def _stop(self, leaving: Collection[TopicPartition]) -> None:
         """Stops consumption of these partitions before their release.
 
-        If they are assigned to this member again before their release, their consumption starts again.
+        If these partitions are assigned to this member again before they are released, consumption starts again.
         """
         self._not_consumed |= set(leaving)
         try:
@@ -183,9 +186,10 @@ class MemberOwnership:
         self._not_consumed -= set(partitions)
 
     def _watch(self, nodes: list[str], parents: list[str]) -> bool:
-        """Sets watches so that a change of these nodes wakes the member once. Returns whether any watch is new.
+        """Sets watches on these nodes, so that the next change of a node wakes the member. Returns whether any watch is
+        new.
 
-        Also watches for the creation of a missing parent. If an owner node is missing, the member wakes at once.
+        For a missing parent, watches for its creation. If an owner node is missing, wakes the member immediately.
         """
         with self._lock:
             nodes = [path for path in nodes if path not in self._watched]

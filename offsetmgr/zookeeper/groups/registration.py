@@ -25,9 +25,9 @@ _MAX_TRIES: Final = 8
 
 
 def member_id(group: str, configured: str | None = None, *, now_ms: int, host: str | None = None) -> str:
-    """Returns a consumer id for the registration: ``GROUP_HOST-MILLIS-8HEX``, or ``GROUP_CONFIGURED``.
+    """Returns the consumer id for a registration: ``GROUP_HOST-MILLIS-8HEX``, or ``GROUP_CONFIGURED``.
 
-    ``configured`` is ``consumer.id``. Raises `UsageError` if the id cannot be the name of a node.
+    ``configured`` is the setting ``consumer.id``. Raises `UsageError` if the id cannot be the name of a node.
     """
     own = configured if configured is not None else f"{host or socket.gethostname()}-{now_ms}-{secrets.token_hex(4)}"
     found = f"{group}_{own}"
@@ -37,7 +37,7 @@ def member_id(group: str, configured: str | None = None, *, now_ms: int, host: s
 
 @dataclass(frozen=True, slots=True)
 class GroupRegistration:
-    """The input of an assignment, as one member read it."""
+    """The data from which one member computes the assignment."""
 
     members: Mapping[str, Subscription]
     """Live members by id."""
@@ -48,14 +48,14 @@ class GroupRegistration:
     streams: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Member -> topic -> number of streams. Patterns are resolved to topics."""
     partitions: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Consumed topic -> its partitions; no partitions if the topic does not exist."""
+    """Consumed topic -> its partitions. The list is empty if the topic does not exist."""
 
 
 def register(session: ZookeeperSession, group: str, member: str, subscription: Subscription, now_ms: int) -> int:
-    """Registers the member in this session, if it is not registered already, and returns the session's id.
+    """Registers the member in this session, unless it is already registered there. Returns the session's id.
 
-    Raises `Conflict` if another session has registered the id: the session of a process that has just died, or of a
-    second consumer with the same configured id. Also raises what the session raises.
+    Raises `Conflict` if the id is registered by another session: the session of a process that has just died, or of a
+    second consumer with the same configured id. Also raises any error of the session.
     """
     path, parent = paths.member(group, member), paths.ids(group)
     for _ in range(_MAX_TRIES):
@@ -83,10 +83,12 @@ def register(session: ZookeeperSession, group: str, member: str, subscription: S
 
 
 def read_registration(session: ZookeeperSession, group: str, *, exclude_internal: bool = True) -> GroupRegistration:
-    """Reads the input of the group's assignment. It is not a snapshot: the caller sets watches and reads after changes.
+    """Reads the input of the group's assignment. The result is not a snapshot: the caller sets watches before the read,
+    and reads again after each change.
 
-    Raises what the session raises, and `CorruptData`, `UnknownVersion` or `UnsupportedOperation` for a registration or
-    topic that cannot be decoded, because an assignment without it would differ from that of the other members.
+    Raises any error of the session. Also raises `CorruptData`, `UnknownVersion` or `UnsupportedOperation` if a
+    registration or topic cannot be decoded: an assignment that ignores it would differ from the assignment of the other
+    members.
     """
     ids = sorted(session.children(paths.ids(group)) or ())
     registrations = session.get_many([paths.member(group, name) for name in ids])
@@ -94,7 +96,7 @@ def read_registration(session: ZookeeperSession, group: str, *, exclude_internal
     for name, node in zip(ids, registrations, strict=True):
         if isinstance(node, OffsetMgrError):
             raise node
-        if node is not None:  # else the member left after the ids were listed, and a watch reports that
+        if node is not None:  # None if the member left after the ids were listed; a watch reports this
             members[name] = Subscription.of(parse_registration(paths.member(group, name), node.data))
     brokers = sorted(session.children(paths.BROKER_IDS) or ())
     topics = sorted(session.children(paths.BROKER_TOPICS) or ())
@@ -109,9 +111,8 @@ def read_registration(session: ZookeeperSession, group: str, *, exclude_internal
 
 
 def ensure_nodes(session: ZookeeperSession, nodes: Sequence[str]) -> None:
-    """Creates those of these nodes that are missing, persistent and empty. Parents must precede their children.
-
-    Raises what the session raises.
+    """Creates the missing nodes as persistent nodes without data. In ``nodes``, parents must precede their children.
+    Raises any error of the session.
     """
     for _ in range(_MAX_TRIES):
         missing = [path for path, node in zip(nodes, session.get_many(nodes), strict=True) if node is None]

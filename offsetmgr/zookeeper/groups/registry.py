@@ -1,8 +1,8 @@
 """Reads the live members of groups: old consumers of all releases, registered in ``/consumers/GROUP/ids``. Writes
 nothing.
 
-A registration that cannot be decoded still belongs to a live member. The results include it with its error, because
-code that counts members before a write must not miss one.
+A registration that cannot be decoded still belongs to a live member. The results include this member with the error,
+because code that checks for live members before a write must not miss a member.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ GROUPS_AT_ONCE: Final = 2000
 class RegistryMember:
     """One live consumer of a group, from its own registration.
 
-    ``host`` and ``started_at_ms`` come from a generated id, ``group_host-millis-8hex`` or ``host:uuid``; the second
-    form has no start time. They are None for a configured ``consumer.id``. ``registered_at_ms`` and ``czxid`` describe
-    the node. A consumer registers again after its session has expired, so they are not those of its start.
-    ``session_id`` is 0 for a persistent node, which consumers never create. If the registration cannot be decoded,
-    ``error`` is the reason, and ``subscription`` is empty; for an unknown version (`UnknownVersion`) it contains the
-    readable part. ``version`` is the version of the format, None in 0.7. ``notes`` are about unknown fields and values.
+    ``host`` and ``started_at_ms`` are parsed from a generated id, ``group_host-millis-8hex`` or ``host:uuid``; the
+    second form has no start time. Both are None for a configured ``consumer.id``. ``registered_at_ms`` and ``czxid``
+    are those of the registration's node; a consumer registers again after its session has expired, so they may be later
+    than the consumer's start. ``session_id`` is 0 for a persistent node; consumers never create persistent
+    registrations. If the registration cannot be decoded, ``error`` is the reason, and ``subscription`` is empty; if its
+    version is unknown (`UnknownVersion`), ``subscription`` contains the part that could be read. ``version`` is the
+    version of the format, or None for the format of 0.7. ``notes`` describe unknown fields and values.
     """
 
     member_id: str
@@ -58,9 +59,9 @@ class GroupMembers:
 
 
 def members(session: ZookeeperSession, group: str) -> list[RegistryMember]:
-    """Returns the live members of one group, sorted by id; none if ZooKeeper does not have the group.
+    """Returns the live members of one group, sorted by id. The list is empty if the group does not exist in ZooKeeper.
 
-    Raises `UsageError` for an impossible group id, and the errors of the session.
+    Raises `UsageError` if ZooKeeper cannot contain the group id, and any error of the session.
     """
     (found,) = members_many(session, [group])
     if found.error is not None:
@@ -96,7 +97,7 @@ def _members_of(session: ZookeeperSession, groups: list[str]) -> Iterator[GroupM
     for (group, name), registration in zip(named, registrations, strict=True):
         if isinstance(registration, OffsetMgrError):
             failed[group] = registration
-        elif registration is not None:  # else left since the children were listed
+        elif registration is not None:  # None if it left after the children were listed
             found[group].append(_member(group, name, registration))
     for group, names in zip(possible, listed, strict=True):
         unknown = names if isinstance(names, OffsetMgrError) else failed.get(group)
@@ -123,7 +124,7 @@ def _member(group: str, name: str, node: NodeData) -> RegistryMember:
 
 
 def _registration(path: str, data: bytes, notes: Notes) -> tuple[ConsumerRegistration | None, OffsetMgrError | None]:
-    """Decodes the readable part of a registration; also returns the error if a part is unreadable."""
+    """Decodes as much of a registration as possible. Also returns the error if a part cannot be decoded."""
     error: OffsetMgrError | None = None
     try:
         parse_registration(path, data)

@@ -1,4 +1,4 @@
-"""`Subscription`: the topics that a consumer names, or that its white list or black list selects. Pure.
+"""`Subscription`: the topics to which a consumer subscribes, by name or with a white list or black list. Pure.
 
 Source: kafka.consumer.TopicFilter and TopicCount of 0.10.2.
 """
@@ -20,8 +20,8 @@ from offsetmgr.zookeeper.nodes.consumers import BLACK_LIST, STATIC, WHITE_LIST, 
 class Subscription:
     """A consumer's subscription. ``kind`` is ``static``, ``white_list`` or ``black_list``.
 
-    For ``static``, ``streams`` maps each topic to its number of streams. For a list it maps the regular expression
-    (Java's syntax, normalised) to the number of streams, which all selected topics share.
+    For ``static``, ``streams`` maps each topic to its number of streams. For a list, ``streams`` maps the regular
+    expression (Java's syntax, normalised) to a number of streams; all selected topics share these streams.
     """
 
     kind: str
@@ -38,12 +38,14 @@ class Subscription:
 
     @classmethod
     def white_list(cls, pattern: str, count: int = 1) -> Self:
-        """Subscribes to the topics that match. Raises `UsageError`, `InvalidPattern`, `UnsupportedOperation`."""
+        """Subscribes to the topics that match ``pattern``. Raises `UsageError`, `InvalidPattern`,
+        `UnsupportedOperation`."""
         return cls._pattern(WHITE_LIST, pattern, count)
 
     @classmethod
     def black_list(cls, pattern: str, count: int = 1) -> Self:
-        """Subscribes to the topics that do not match. Raises `UsageError`, `InvalidPattern`, `UnsupportedOperation`."""
+        """Subscribes to the topics that do not match ``pattern``. Raises `UsageError`, `InvalidPattern`,
+        `UnsupportedOperation`."""
         return cls._pattern(BLACK_LIST, pattern, count)
 
     @classmethod
@@ -64,11 +66,11 @@ class Subscription:
         return self.kind != STATIC
 
     def topics(self, existing: Iterable[str], *, exclude_internal: bool = True) -> dict[str, int]:
-        """Returns the number of streams of each subscribed topic, sorted by topic; ``existing`` are all topics of the
+        """Returns the number of streams of each subscribed topic, sorted by topic. ``existing`` are all topics of the
         cluster.
 
-        A static subscription includes topics that do not exist. Raises `InvalidPattern` or `UnsupportedOperation` for a
-        pattern from another consumer that cannot be translated.
+        A static subscription includes topics that do not exist. Raises `InvalidPattern` or `UnsupportedOperation` if
+        another consumer's pattern cannot be translated.
         """
         return dict(sorted(topics_of(dict(self.streams), self.kind, existing, internal=not exclude_internal).items()))
 

@@ -27,10 +27,10 @@ _TRAILING_QUOTES: Final = re.compile("""["']+(?=(?:\\r\\n|[\\n\\r\\x85\\u2028\\u
 
 
 def normalized(pattern: str) -> str:
-    """Converts a pattern as users write it to the regular expression that members register.
+    """Converts a pattern from the form that users write to the regular expression that members register.
 
-    A comma becomes ``|``; spaces and enclosing quotes are removed. Members apply this function again to a registration
-    that they read.
+    A comma becomes ``|``; spaces and enclosing quotes are removed. Members also apply this conversion to the patterns
+    in the registrations that they read.
     """
     expression = pattern.strip(_BLANK).replace(",", "|").replace(" ", "")
     return _TRAILING_QUOTES.sub("", _LEADING_QUOTES.sub("", expression))
@@ -45,13 +45,14 @@ class TopicFilter:
 
     pattern: str
     excludes: bool = False
-    """Whether it is a black list."""
+    """Whether this is a black list."""
 
     def __post_init__(self) -> None:
         _compiled(self.pattern)
 
     def allows(self, topic: str, *, internal: bool = False) -> bool:
-        """Whether the filter selects a topic; ``internal`` is True if ``exclude.internal.topics`` is false.
+        """Whether the filter selects a topic. If ``internal`` is True (``exclude.internal.topics=false``), it may
+        select internal topics.
 
         The filter never selects a name that brokers reject.
         """
@@ -65,9 +66,9 @@ def topics_of(
 ) -> dict[str, int]:
     """Returns the number of streams of each topic that a registration selects.
 
-    ``kind`` is the registration's ``pattern``, ``existing`` are the cluster's topics. As in Kafka, every kind except
-    the two lists is static, and only the first entry of a list counts. The topics of a static subscription are returned
-    even if they do not exist. Raises `InvalidPattern`, `UnsupportedOperation`.
+    ``kind`` is the registration's ``pattern``, ``existing`` are the cluster's topics. As in Kafka, every kind other
+    than ``white_list`` and ``black_list`` is static, and only the first entry of a list is used. The topics of a static
+    subscription are returned even if they do not exist. Raises `InvalidPattern`, `UnsupportedOperation`.
     """
     if kind not in (WHITE_LIST, BLACK_LIST) or not subscription:
         return dict(subscription)

@@ -33,20 +33,21 @@ class Topic:
     """One topic: its replica assignment and partition states (0.8 and later), or the partition counts of its brokers
     (0.7).
 
-    ``assignment`` has neither value nor error if the topic's node is empty, as in 0.7. ``states`` omits partitions
-    whose state the controller has not written yet. ``error`` is set if the node's children cannot be listed.
+    If the topic's node has no data, as in 0.7, ``assignment`` has neither a value nor an error. ``states`` omits
+    partitions whose state the controller has not written yet. ``error`` is set if the children of the topic's node
+    cannot be listed.
     """
 
     name: str
     assignment: NodeEntry[TopicAssignment]
     states: Mapping[int, NodeEntry[PartitionState]] = field(default_factory=dict)
     counts: Mapping[int, NodeEntry[int]] = field(default_factory=dict)
-    """Broker -> number of the topic's partitions on it (0.7)."""
+    """Broker -> number of the topic's partitions on this broker (0.7)."""
     error: OffsetMgrError | None = None
 
     @property
     def partitions(self) -> list[int]:
-        """The topic's partitions according to its nodes; those of 0.7 are `BrokerPartition`."""
+        """The topic's partitions according to its nodes; partitions of 0.7 are of type `BrokerPartition`."""
         if self.assignment.value is not None:
             return sorted(self.assignment.value.replicas)
         return [
@@ -57,7 +58,7 @@ class Topic:
 
 
 def topic_names(session: ZookeeperSession) -> list[str]:
-    """The names of all topics, sorted; empty if no broker has ever run."""
+    """The names of all topics, sorted. The list is empty if no broker has ever used this ZooKeeper."""
     return sorted(session.children(paths.BROKER_TOPICS) or [])
 
 
@@ -90,16 +91,16 @@ def _topics(session: ZookeeperSession, names: list[str]) -> Iterator[Topic]:
 def _states(
     session: ZookeeperSession, names: list[str], assignments: list[NodeEntry[TopicAssignment]]
 ) -> dict[str, dict[int, NodeEntry[PartitionState]]]:
-    wanted = [
+    paths_to_read = [
         (name, partition)
         for name, assignment in zip(names, assignments, strict=True)
         if assignment.value is not None
         for partition in assignment.value.replicas
     ]
-    places = [paths.partition_state(name, partition) for name, partition in wanted]
+    places = [paths.partition_state(name, partition) for name, partition in paths_to_read]
     found = read_entries(session, [(path, partial(parse_partition_state, path)) for path in places])
     states: dict[str, dict[int, NodeEntry[PartitionState]]] = {}
-    for (name, partition), state in zip(wanted, found, strict=True):
+    for (name, partition), state in zip(paths_to_read, found, strict=True):
         if state.node is not None or state.error is not None:
             states.setdefault(name, {})[partition] = state
     return states
@@ -108,17 +109,17 @@ def _states(
 def _counts(
     session: ZookeeperSession, names: list[str], below: list[list[str] | OffsetMgrError | None]
 ) -> dict[str, dict[int, NodeEntry[int]]]:
-    wanted = [
+    topics_to_read = [
         (name, int(child))
         for name, children in zip(names, below, strict=True)
         if isinstance(children, list)
         for child in sorted(children)
         if _NUMBER.fullmatch(child)
     ]
-    places = [f"{paths.topic(name)}/{broker}" for name, broker in wanted]
+    places = [f"{paths.topic(name)}/{broker}" for name, broker in topics_to_read]
     found = read_entries(session, [(path, partial(_count, path)) for path in places])
     counts: dict[str, dict[int, NodeEntry[int]]] = {}
-    for (name, broker), count in zip(wanted, found, strict=True):
+    for (name, broker), count in zip(topics_to_read, found, strict=True):
         if count.node is not None or count.error is not None:
             counts.setdefault(name, {})[broker] = _bounded(count, broker)
     return counts
@@ -129,7 +130,7 @@ def _count(path: str, data: bytes, notes: Notes) -> int:  # noqa: ARG001 - a `Pa
 
 
 def _bounded(count: NodeEntry[int], broker: int) -> NodeEntry[int]:
-    """Returns the count, or an error if it is too large for a list of partitions."""
+    """Returns the count, or an error if the broker id or the count exceeds the limits of 0.7."""
     value = count.value
     if value is None or (broker <= BrokerPartition.LARGEST_BROKER and value <= BrokerPartition.LARGEST_PARTITION + 1):
         return count

@@ -1,6 +1,6 @@
 """Parses the nodes below ``/admin``, through which administrators send requests to the controller.
 
-Sources: kafka.utils.ZkUtils of 0.8 to 1.1, kafka.zk.ZkData since.
+Sources: kafka.utils.ZkUtils of 0.8 to 1.1, and kafka.zk.ZkData of later releases.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt
 
 @dataclass(frozen=True, slots=True)
 class PartitionList:
-    """The partitions that a node lists, in its order."""
+    """The partitions that a node lists, in the node's order."""
 
     partitions: tuple[TopicPartition, ...]
 
@@ -56,14 +56,14 @@ def parse_reassignments(path: str, data: bytes, notes: Notes | None = None) -> R
         if partition in found:
             raise corrupt(path, f"names {str(partition)!a} twice")
         found[partition] = one.ids("replicas")
-        one.get("log_dirs")  # written by the reassignment tool, omitted by brokers (KIP-113)
+        one.get("log_dirs")  # only the reassignment tool writes this field (KIP-113)
         one.close()
     node.close()
     return Reassignments(found)
 
 
 def parse_preferred_election(path: str, data: bytes, notes: Notes | None = None) -> PartitionList:
-    """Parses ``/admin/preferred_replica_election``: the partitions that their preferred replica should lead again.
+    """Parses ``/admin/preferred_replica_election``: the partitions whose preferred replica is to become the leader.
 
     Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """
@@ -80,8 +80,8 @@ def parse_preferred_election(path: str, data: bytes, notes: Notes | None = None)
 def parse_topic_deletions(path: str, data: bytes, notes: Notes | None = None) -> TopicNames:
     """Parses the list of topics in ``/admin/delete_topics``.
 
-    Brokers ignore such a list. Since 0.8.1 this node is empty, and a request is an empty child with the topic's name.
-    Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
+    Brokers ignore such a list. Since 0.8.1 this node has no data; a request is an empty child of the node, with the
+    topic's name. Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """
     node = Fields.of(path, data, notes)
     node.version((1,))

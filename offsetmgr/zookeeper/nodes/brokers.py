@@ -1,6 +1,6 @@
 """Parses ``/brokers/ids/ID``, the registration of a live broker, in the formats of all Kafka releases.
 
-Sources: kafka.cluster.Broker of 0.7.2 and 0.8 to 1.1, kafka.zk.BrokerIdZNode since.
+Sources: kafka.cluster.Broker of 0.7.2 and 0.8 to 1.1, and kafka.zk.BrokerIdZNode of later releases.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt, decoded
 
 VERSIONS: Final = (1, 2, 3, 4, 5)
 
-# kafka.cluster.EndPoint: any listener name, and a host that may be an IPv6 address in brackets.
+# kafka.cluster.EndPoint: the listener may have any name; the host may be an IPv6 address in brackets.
 _ENDPOINT: Final = re.compile(r"(?P<listener>[^:/]+)://(?P<host>\[[^\]]*\]|[^:]*):(?P<port>[0-9]{1,5})")
 _OF_0_7: Final = re.compile(r"(?:(?P<creator>[^:{}\"\s]+):)?(?P<host>[^:{}\"\s]+):(?P<port>[0-9]{1,5})")
 _MAX_PORT: Final = 65_535
@@ -40,17 +40,18 @@ class RegisteredBroker:
 
     broker_id: int
     endpoints: tuple[BrokerEndpoint, ...]
-    """Brokers of Kafka 0.7 and 0.8 have one address and no listeners; it appears here as ``PLAINTEXT``."""
+    """Brokers of Kafka 0.7 and 0.8 have one address and no listeners; here this address has the listener name
+    ``PLAINTEXT``."""
     rack: str | None = None
     security: Mapping[str, str] = field(default_factory=dict)
-    """Listener -> security protocol. Empty before 0.10.2, where the listener's name is the protocol."""
+    """Listener -> security protocol. Empty before 0.10.2, when a listener's name was its security protocol."""
     version: int | None = None
-    """Version of the format; None for the text ``[CREATOR:]HOST:PORT`` of 0.7."""
+    """Version of the format; None for the format of 0.7, the text ``[CREATOR:]HOST:PORT``."""
     timestamp_ms: int | None = None
     """Registration time, by the broker's clock."""
     jmx_port: int | None = None
     features: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Feature -> supported versions by label (``min_version``, ``max_version``; KIP-584)."""
+    """Feature -> label (``min_version``, ``max_version``) -> supported version (KIP-584)."""
 
     def __str__(self) -> str:
         text = " ".join(map(str, self.endpoints))

@@ -1,6 +1,6 @@
 """Parses the nodes that describe the cluster: its id, controller, features and producer id blocks.
 
-Sources: kafka.controller.KafkaController of 0.8 to 1.1, kafka.zk.ZkData since.
+Sources: kafka.controller.KafkaController of 0.8 to 1.1, and kafka.zk.ZkData of later releases.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Controller:
     timestamp_ms: int | None = None
     """Election time, by the broker's clock; None before 0.8.1."""
     kraft_epoch: int | None = None
-    """The epoch of the KRaft controller that has taken over (version 2); None if there is none."""
+    """The epoch of the KRaft controller that has taken over (version 2); None if no KRaft controller has taken over."""
 
     def __str__(self) -> str:
         kraft = "" if self.kraft_epoch is None else f" (KRaft epoch {self.kraft_epoch})"
@@ -49,7 +49,8 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIds:
-    """``/latest_producer_id_block``: the last allocated block of producer ids, and the broker that got it."""
+    """``/latest_producer_id_block``: the last allocated block of producer ids, and the broker to which it was
+    allocated."""
 
     broker: int
     first: int
@@ -60,7 +61,7 @@ class ProducerIds:
 
 
 def parse_controller(path: str, data: bytes, notes: Notes | None = None) -> Controller:
-    """Parses ``/controller``: JSON, or only the broker id, as the first 0.8 brokers wrote it.
+    """Parses ``/controller``: a JSON object, or only the broker id, which the first 0.8 brokers wrote.
 
     Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """

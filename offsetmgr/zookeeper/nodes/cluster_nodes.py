@@ -1,8 +1,9 @@
 """Reads a cluster's nodes in bulk: brokers, controller, configurations and controller requests.
 
-Each result is a value or an error, so a corrupt node never hides the others. `offsetmgr.zookeeper.groups.topics` reads
-topics, `registry` and `ownership` in the same package read a group's members and owners, and `tree` reads raw nodes.
-The results are not snapshots: they may or may not include nodes that are created or deleted during the read.
+Each result is a value or an error, so a corrupt node does not prevent the results for other nodes. Other modules read
+the remaining nodes: `offsetmgr.zookeeper.groups.topics` reads topics, `registry` and `ownership` in that package read a
+group's members and owners, and `tree` reads any node. The results are not snapshots: they may or may not include nodes
+that are created or deleted during the read.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ CONFIG_KINDS: Final = ("topics", "clients", "users", "brokers", "ips")
 class NodeEntry(Generic[T]):
     """The result of reading and parsing one node: its value or its error, with notes about unknown versions and fields.
 
-    ``node`` holds the raw bytes and the stat; it is None if the node could not be read. If ``value`` and ``error`` are
-    both None, the node does not exist, or it is empty and may be.
+    ``node`` is the node as it was read, with its raw bytes; it is None if the node could not be read. If ``value`` and
+    ``error`` are both None, the node does not exist, or it has no data and its format allows this.
     """
 
     path: str
@@ -68,11 +69,11 @@ class ControllerRequests:
     deletions: tuple[str, ...] = field(default=())
     """Topics with a node below ``/admin/delete_topics``."""
     deletion_list: NodeEntry[TopicNames] = field(default=NodeEntry(paths.DELETE_TOPICS))
-    """The content of ``/admin/delete_topics`` itself; empty since 0.8.1."""
+    """The data of ``/admin/delete_topics`` itself; since 0.8.1 this node has no data."""
 
 
 Parse = Callable[[bytes, Notes], T]
-"""A parser of this package that is bound to a path."""
+"""A parser of this package with its path argument already bound."""
 
 
 def read_entries(session: ZookeeperSession, parsers: Sequence[tuple[str, Parse[T]]]) -> list[NodeEntry[T]]:
@@ -112,7 +113,7 @@ def cluster_nodes(session: ZookeeperSession) -> ClusterNodes:
 def brokers(session: ZookeeperSession) -> list[NodeEntry[RegisteredBroker]]:
     """Reads the live brokers of all Kafka releases, sorted by id.
 
-    Nodes whose name is not a broker id come last, as errors. Raises as `ZookeeperSession.get_many`.
+    Nodes whose name is not a broker id follow at the end, as errors. Raises as `ZookeeperSession.get_many`.
     """
     names = session.children(paths.BROKER_IDS) or []
     numbered = sorted((name for name in names if _is_id(name)), key=int)
@@ -125,7 +126,7 @@ def brokers(session: ZookeeperSession) -> list[NodeEntry[RegisteredBroker]]:
     )
     listed = [
         one for one in found if one.node is not None or one.error is not None
-    ]  # else deleted since the names were listed
+    ]  # both None if it was deleted after the names were listed
     for name in sorted(set(names) - set(numbered)):
         path = f"{paths.BROKER_IDS}/{name}"
         listed.append(NodeEntry(path, error=CorruptData(f"ZooKeeper node {path}", "its name is not a broker's id")))
@@ -133,10 +134,10 @@ def brokers(session: ZookeeperSession) -> list[NodeEntry[RegisteredBroker]]:
 
 
 def configs(session: ZookeeperSession, kind: str) -> Iterator[tuple[str, NodeEntry[EntityConfig]]]:
-    """Yields the configuration overrides of one of `CONFIG_KINDS` with their entities: ``NAME`` or ``NAME/clients/ID``.
-
-    Names are as in Kafka's paths: URL-encoded, or ``<default>``. Raises as `ZookeeperSession.get_many`, and
-    `NotAuthorized` if the session may not list the entities.
+    """Yields the name and the configuration overrides of each entity of ``kind``, which is one of `CONFIG_KINDS`. A
+    name is ``NAME`` or ``NAME/clients/ID``; its parts are written as in Kafka's paths: URL-encoded, or ``<default>``.
+    Raises the errors of `ZookeeperSession.get_many`, and `NotAuthorized` if the session has no permission to list the
+    entities.
     """
     root = f"/config/{kind}"
     names = sorted(session.children(root) or [])
@@ -152,7 +153,7 @@ def configs(session: ZookeeperSession, kind: str) -> Iterator[tuple[str, NodeEnt
     names.sort()
     parsers = [(f"{root}/{name}", partial(parse_config, f"{root}/{name}")) for name in names]
     for name, one in zip(names, read_entries(session, parsers), strict=True):
-        if one.node is not None and not one.node.data:  # Kafka creates the node before the first override
+        if one.node is not None and not one.node.data:  # the node has no data before the first override
             yield name, NodeEntry(one.path, node=one.node)
         elif one.node is not None or one.error is not None:
             yield name, one

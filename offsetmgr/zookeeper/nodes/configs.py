@@ -1,6 +1,6 @@
 """Parses dynamic configuration: ``/config/topics|clients|users|brokers|ips`` and the change notifications.
 
-Sources: kafka.admin.AdminUtils of 0.8.1 to 1.1, kafka.zk.ZkData and AdminZkClient since.
+Sources: kafka.admin.AdminUtils of 0.8.1 to 1.1, and kafka.zk.ZkData and AdminZkClient of later releases.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt, parsed
 REDACTED: Final = "(hidden)"
 
 # A user's configuration holds quotas and SCRAM credentials. A broker's configuration may hold passwords, keys and JAAS
-# lines, also under listener prefixes. Only settings that cannot be secret are shown.
+# lines, also in settings with a listener prefix. Settings that may be secret are not shown.
 _QUOTAS: Final = re.compile("(producer|consumer)_byte_rate|request_percentage|controller_mutation_rate")
 _SECRET: Final = re.compile("password|secret|credential|jaas|key|certificate|token", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class EntityConfig:
-    """The overrides of one topic, client, user, broker or IP address. They may be secret; `redacted` hides those."""
+    """The overrides of one topic, client, user, broker or IP address. The values may include secrets; `redacted` hides
+    these values."""
 
     values: Mapping[str, str]
 
     def redacted(self, kind: str) -> str:
-        """Formats the overrides as ``name=value ...``, without the values that may be secret.
+        """Formats the overrides as ``name=value ...``, and replaces values that may be secret with `REDACTED`.
 
-        ``kind`` is the kind of the entity, one of ``CONFIG_KINDS`` in `cluster_nodes`.
+        ``kind`` is the kind of the entity (see ``CONFIG_KINDS`` in `cluster_nodes`).
         """
         pairs = (f"{name}={REDACTED if _is_secret(kind, name) else value}" for name, value in self.values.items())
         return " ".join(pairs) or "no overrides"
@@ -69,8 +70,8 @@ def parse_config(path: str, data: bytes, notes: Notes | None = None) -> EntityCo
 def parse_config_change(path: str, data: bytes, notes: Notes | None = None) -> ConfigChange:
     """Parses a change notification.
 
-    Kafka 0.8.1 and 0.8.2 write the topic's name. Version 1 (Kafka 0.9) names the entity's kind and name, version 2 its
-    path below ``/config``.
+    The notification of Kafka 0.8.1 and 0.8.2 is only the topic's name. Version 1 (Kafka 0.9) contains the entity's kind
+    and name, version 2 the entity's path below ``/config``.
 
     Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """

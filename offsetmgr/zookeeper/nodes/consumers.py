@@ -1,4 +1,5 @@
-"""Parses the nodes that old consumers create in ``/consumers/GROUP/ids`` and ``/owners``, of all Kafka releases.
+"""Parses the nodes that old consumers of all Kafka releases create below ``/consumers/GROUP/ids`` and
+``/consumers/GROUP/owners``.
 
 Sources: kafka.consumer.TopicCount and ZookeeperConsumerConnector of 0.7.2 and 0.8 to 1.1.
 """
@@ -26,7 +27,7 @@ class ConsumerRegistration:
     """``/consumers/GROUP/ids/ID``: the subscription of one old high-level consumer."""
 
     subscription: Mapping[str, int]
-    """Topic (or, with a pattern, the regular expression) -> number of streams."""
+    """Topic -> number of streams. If the subscription is a pattern, the key is its regular expression."""
     pattern: str
     """``static``, ``white_list`` or ``black_list``."""
     timestamp_ms: int | None
@@ -55,8 +56,8 @@ class OwnerThread(NamedTuple):
 def parse_registration(path: str, data: bytes, notes: Notes | None = None) -> ConsumerRegistration:
     """Parses a consumer's registration.
 
-    Kafka 0.8 and later write JSON with a version. Kafka 0.7 writes a map from topics to streams, or a pattern:
-    ``*STREAMS*REGEX`` (white list) or ``!STREAMS!REGEX`` (black list).
+    Kafka 0.8 and later write JSON with a version. Kafka 0.7 writes a map from topics to numbers of streams, or a
+    pattern: ``*STREAMS*REGEX`` (white list) or ``!STREAMS!REGEX`` (black list).
 
     Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """
@@ -96,8 +97,8 @@ def parse_owner(path: str, data: bytes) -> OwnerThread:
 def _object(path: str, data: bytes, notes: Notes | None) -> Fields:
     """Parses the node's JSON object, also if the backslashes of a regular expression are not escaped.
 
-    Kafka 0.8.0 and 0.8.1 did not escape them. Such a node is parsed a second time with all backslashes escaped, as
-    Kafka does since 1.0.1.
+    Consumers of Kafka 0.8.0 and 0.8.1 did not escape these backslashes. As in Kafka since 1.0.1, such a node is parsed
+    a second time after all its backslashes have been escaped.
     """
     try:
         return Fields.of(path, data, notes)

@@ -1,4 +1,5 @@
-"""`Fields`: reads the fields of a node's JSON object, with errors that name the node and notes about unknown fields."""
+"""`Fields`: reads the fields of a node's JSON object. Its errors name the node, and it adds notes about unknown
+fields."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from offsetmgr.core.errors import CorruptData, UnknownVersion
 
 Notes: TypeAlias = list[str]
-"""The notes of a tolerant parser, which appends a line for each unknown version or field."""
+"""A list to which a tolerant parser appends a line for each unknown version or field."""
 
 MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1
@@ -34,7 +35,8 @@ def decoded(path: str, data: bytes) -> str:
 
 
 def parsed(path: str, data: bytes) -> Any:
-    """Parses the node's JSON. Raises `CorruptData`, which does not quote the text because it may be a secret."""
+    """Parses the node's JSON. Raises `CorruptData`, which does not quote the text, because the text may contain
+    secrets."""
     text = decoded(path, data)
     try:
         value = json.loads(text)
@@ -48,13 +50,13 @@ def parsed(path: str, data: bytes) -> Any:
     if "\\u" in text:
         try:
             json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError as broken:  # Java programs do not write it, and offsetmgr could not print it
+        except UnicodeEncodeError as broken:  # Java programs do not write such text, and offsetmgr could not print it
             raise corrupt(path, "is JSON with an incomplete character (a lone surrogate)") from broken
     return value
 
 
 def parse_number(path: str, data: bytes, what: str, maximum: int = MAX_INT) -> int:
-    """Parses a node that contains only a decimal number; ``what`` names it in errors. Raises `CorruptData`."""
+    """Parses a node that contains only a decimal number; ``what`` names the number in errors. Raises `CorruptData`."""
     text = decoded(path, data)
     if not _DIGITS.fullmatch(text) or not 0 <= int(text) <= maximum:
         raise corrupt(path, f"does not contain {what}, a decimal number up to {maximum}")
@@ -66,8 +68,8 @@ class Fields:
     read."""
 
     def __init__(self, path: str, fields: Mapping[str, Any], notes: Notes | None, prefix: str = "") -> None:
-        """``prefix`` is the position of an object inside the node's JSON, such as ``partitions[3].``, for errors and
-        notes."""
+        """``prefix`` is the position of the object inside the node's JSON, such as ``partitions[3].``; errors and notes
+        contain it."""
         self.path = path
         self._fields = fields
         self._notes = notes
@@ -99,15 +101,15 @@ class Fields:
         return corrupt(self.path, f"its {self._prefix + name!a} is not {expected}")
 
     def get(self, name: str) -> Any:
-        """A field's value; None if it is missing."""
+        """Returns a field's value, or None if the field is missing."""
         self._read_names.add(name)
         return self._fields.get(name)
 
     def version(self, known: tuple[int, ...]) -> int:
         """Returns the format's version, which must be one of ``known``.
 
-        Raises `UnknownVersion` for other versions, and `CorruptData` if the version is missing. A tolerant parser adds
-        a note instead and uses the newest known version.
+        For another version, a strict parser raises `UnknownVersion`; if the version is missing, it raises
+        `CorruptData`. In both cases, a tolerant parser adds a note instead, and returns the newest known version.
         """
         version = self.optional_integer("version")
         if version in known:
@@ -121,9 +123,9 @@ class Fields:
         return known[-1]
 
     def optional_integer(self, name: str, minimum: int = -(2**63), maximum: int = MAX_LONG) -> int | None:
-        """Returns a number; None if the field is missing.
+        """Returns a number, or None if the field is missing.
 
-        Depending on the field and the version, Kafka writes it as a JSON number or as a string of digits.
+        Depending on the field and the version, Kafka writes the number as a JSON number or as a string of digits.
         """
         found = self.get(name)
         if found is None:
@@ -155,14 +157,14 @@ class Fields:
         return found
 
     def texts(self, name: str) -> dict[str, str]:
-        """Returns an object whose values are strings; empty if the field is missing."""
+        """Returns an object whose values are strings; the result is empty if the field is missing."""
         found = self._object(name)
         if not all(isinstance(value, str) for value in found.values()):
             raise self.invalid(name, "an object of strings")
         return found
 
     def integers(self, name: str, minimum: int = 0) -> dict[str, int]:
-        """Returns an object whose values are numbers; empty if the field is missing."""
+        """Returns an object whose values are numbers; the result is empty if the field is missing."""
         found = self._object(name)
         if not all(type(value) is int and minimum <= value <= MAX_INT for value in found.values()):
             raise self.invalid(name, f"an object of numbers not below {minimum}")
@@ -173,7 +175,8 @@ class Fields:
         return self._ids(name, self.get(name))
 
     def ids_by_partition(self, name: str) -> dict[int, tuple[int, ...]]:
-        """Returns lists of broker ids by partition, sorted by partition; empty if the field is missing."""
+        """Returns the broker ids of each partition, sorted by partition; the result is empty if the field is
+        missing."""
         found = self._object(name)
         if not all(_PARTITION.fullmatch(key) and int(key) <= MAX_INT for key in found):
             raise self.invalid(name, "an object whose keys are partition numbers")

@@ -1,4 +1,4 @@
-"""Decodes the data of any of Kafka's nodes for display; the node's path selects the parser. No I/O."""
+"""Decodes the data of any Kafka node for display. The node's path determines the parser. No I/O."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from offsetmgr.zookeeper.nodes.fields import Notes
 from offsetmgr.zookeeper.nodes.offset_data import parse_decimal
 
 Decoder: TypeAlias = Callable[[str, re.Match[str], bytes, Notes], str]
-"""Takes a path, its regular expression match, the data and notes; returns the line that users see. Raises
-`CorruptData`."""
+"""Receives a path, the match of the path's regular expression, the data and the notes. Returns the line that users see.
+Raises `CorruptData`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +24,16 @@ class NodeDescription:
     kind: str
     """``broker``, ``topic``, ``owner`` and so on; ``other`` for plain directories and for nodes of other software."""
     value: str | None = None
-    """The line for users; None if the node is empty or cannot be decoded."""
+    """The line that users see; None if the node is empty or cannot be decoded."""
     notes: tuple[str, ...] = ()
     error: OffsetMgrError | None = None
     secret: bool = False
-    """Whether the data may contain credentials; the raw data must then not be shown."""
+    """Whether the data may contain credentials. If True, the raw data must not be shown."""
 
 
 def describe(path: str, data: bytes) -> NodeDescription:
-    """Decodes the data of the node at ``path``, which is relative to the chroot. Raises nothing: the result has the
-    error."""
+    """Decodes the data of the node at ``path``, which is relative to the chroot. If the data cannot be decoded, the
+    result contains the error; the function itself raises none."""
     for pattern, kind, decode in _patterns(path):
         if match := pattern.fullmatch(path):
             return _describe(kind, decode, path, match, data)
@@ -116,8 +116,8 @@ _TABLE: Final[tuple[tuple[str, str, Decoder], ...]] = (
 )
 _SECRET: Final = frozenset({"secret config", "delegation token"})
 
-# Topics of 0.7, and admin/delete_topics since 0.8.1, are plain directories. Brokers create the nodes of producer ids
-# and of users' configurations empty.
+# Topics of 0.7, and admin/delete_topics since 0.8.1, are plain directories. Brokers create the nodes for producer ids
+# and for users' configurations without data.
 _MAY_BE_EMPTY: Final = frozenset({"topic", "topic deletions", "topic deletion", "producer ids", "secret config"})
 
 _BY_ROOT: Final[dict[str, list[tuple[re.Pattern[str], str, Decoder]]]] = {}

@@ -11,7 +11,7 @@ _HOST_AND_UUID: Final = re.compile(r"(?P<host>[^:]+):[0-9a-fA-F]{8}(?:-[0-9a-fA-
 
 
 class MemberOrigin(NamedTuple):
-    """The host in a consumer's id, and its start time (ms) if the id contains it."""
+    """The host in a consumer's id, and the consumer's start time (ms since 1970) if the id contains it."""
 
     host: str
     started_at_ms: int | None
@@ -20,7 +20,7 @@ class MemberOrigin(NamedTuple):
 def parse_member_id(group: str, member_id: str) -> MemberOrigin | None:
     """Parses a generated consumer id; returns None for other ids.
 
-    An id that contains a UUID may omit the group in front of it.
+    If an id contains a UUID, the prefix ``GROUP_`` may be missing.
     """
     prefix = f"{group}_"
     own = member_id.removeprefix(prefix)

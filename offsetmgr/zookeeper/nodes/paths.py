@@ -1,7 +1,7 @@
-"""Paths of Kafka's nodes in ZooKeeper (0.8 and later), and the names that can be part of such a path.
+"""Paths of Kafka's nodes in ZooKeeper (0.8 and later), and checks of the names in these paths.
 
 No I/O here. The other modules of this package and `offsetmgr.zookeeper.offsets.layouts` define the nodes' content.
-Source: kafka.utils.ZkUtils of 0.8 to 1.1, and kafka.zk.ZkData after it.
+Source: kafka.utils.ZkUtils of 0.8 to 1.1, and kafka.zk.ZkData of later releases.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DELETE_TOPICS: Final = "/admin/delete_topics"
 REASSIGN_PARTITIONS: Final = "/admin/reassign_partitions"
 PREFERRED_REPLICA_ELECTION: Final = "/admin/preferred_replica_election"
 
-# Characters that org.apache.zookeeper.common.PathUtils rejects anywhere in a path, and the separator.
+# The path separator, and the characters that org.apache.zookeeper.common.PathUtils rejects anywhere in a path.
 _NOT_IN_A_COMPONENT: Final = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 
 
@@ -35,7 +35,7 @@ def check_group(group: str) -> str:
 
 
 def can_be_group(group: str) -> bool:
-    """Whether a group of this name can exist in ZooKeeper, which allows fewer names than Kafka."""
+    """Whether a group with this name can exist in ZooKeeper. ZooKeeper allows fewer names than Kafka."""
     try:
         check_group(group)
     except UsageError:
@@ -58,7 +58,7 @@ def check_partition(partition: int) -> int:
     if isinstance(partition, BrokerPartition):
         raise UsageError(
             f"partition {partition}",
-            "is one of Kafka 0.7, whose offsets are byte positions: later versions count messages",
+            "is a partition of Kafka 0.7, whose offsets are byte positions; in later versions they count messages",
             "use --partition-map of offsetmgr migrate plan",
         )
     if partition < 0:
@@ -76,7 +76,7 @@ def ids(group: str) -> str:
 
 
 def member(group: str, member_id: str) -> str:
-    """The registration of one live consumer, an ephemeral node."""
+    """The ephemeral node with the registration of one live consumer."""
     return f"{ids(group)}/{_component('consumer id', member_id)}"
 
 
@@ -89,7 +89,7 @@ def owners_of_topic(group: str, topic: str) -> str:
 
 
 def owner(group: str, topic: str, partition: int) -> str:
-    """The owner of a partition, an ephemeral node."""
+    """The ephemeral node that names the owner of a partition."""
     return f"{owners_of_topic(group, topic)}/{check_partition(partition)}"
 
 
@@ -106,7 +106,8 @@ def offset(group: str, topic: str, partition: int) -> str:
 
 
 def offset_of_broker(group: str, topic: str, partition: int) -> str:
-    """As `offset`, in Kafka 0.7. Also raises `UsageError` if the partition is not a `BrokerPartition`."""
+    """The path of a partition's offset in Kafka 0.7. Raises `UsageError` if the partition is not a
+    `BrokerPartition`."""
     if not isinstance(partition, BrokerPartition):
         raise UsageError(
             f"partition {partition}", "is not a partition of Kafka 0.7, which is BROKER-PARTITION, for example 0-3"
@@ -116,8 +117,8 @@ def offset_of_broker(group: str, topic: str, partition: int) -> str:
 
 @lru_cache(maxsize=4096)
 def with_ancestors(directory: str) -> tuple[str, ...]:
-    """The paths of a directory and all its ancestors, outermost first; cached, because every partition of a topic needs
-    it."""
+    """The paths of a directory and all its ancestors, outermost first. The result is cached, because it is the same for
+    all partitions of a topic."""
     parts = directory.split("/")
     return tuple("/".join(parts[:n]) for n in range(2, len(parts) + 1))
 

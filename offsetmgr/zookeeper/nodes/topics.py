@@ -1,7 +1,7 @@
 """Parses the nodes of topics and partitions in ``/brokers/topics``, and the brokers' notifications about them.
 
-The controller writes these nodes; all of them except those of 0.7 are persistent. Sources: kafka.utils.ZkUtils of 0.8
-to 1.1, kafka.zk.ZkData since; kafka.server.KafkaZooKeeper of 0.7.2.
+The nodes of 0.8 and later are persistent. Sources: kafka.utils.ZkUtils of 0.8 to 1.1, kafka.zk.ZkData of later
+releases, and kafka.server.KafkaZooKeeper of 0.7.2.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt, parse_numbe
 
 TOPIC_VERSIONS: Final = (1, 2, 3)
 LEADER_DURING_DELETE: Final = -2
-"""The leader in a partition's state while its topic is being deleted (kafka.api.LeaderAndIsr)."""
+"""The value of ``leader`` in a partition's state while its topic is being deleted (kafka.api.LeaderAndIsr)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicAssignment:
     """``/brokers/topics/TOPIC``: the assigned replicas of each partition, the preferred leader first.
 
-    The partition's state lists the replicas in sync.
+    The in-sync replicas are in the partition's state.
     """
 
     replicas: Mapping[int, tuple[int, ...]]
@@ -44,7 +44,7 @@ class TopicAssignment:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """``/brokers/topics/TOPIC/partitions/N/state``: the leader of a partition, and its replicas in sync."""
+    """``/brokers/topics/TOPIC/partitions/N/state``: the leader of a partition, and its in-sync replicas."""
 
     leader: int | None
     """None if the partition has no leader."""
@@ -55,7 +55,7 @@ class PartitionState:
     """The epoch of the controller that wrote the state."""
     being_deleted: bool = False
     recovering: bool = False
-    """Whether the leader was elected uncleanly and has not recovered yet (KIP-704)."""
+    """Whether the leader was elected uncleanly, and has not completed its recovery (KIP-704)."""
 
     def __str__(self) -> str:
         leader = "no leader" if self.leader is None else f"leader {self.leader}"

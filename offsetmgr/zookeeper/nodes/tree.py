@@ -18,7 +18,7 @@ NODES_AT_ONCE: Final = 500
 class TreeNode:
     """One node, with the number of its children.
 
-    If the node cannot be read, ``node`` is None and ``error`` is the reason. If its children cannot be listed,
+    If the node's data cannot be read, ``node`` is None and ``error`` is the reason. If its children cannot be listed,
     ``children`` is None and ``children_error`` is the reason.
     """
 
@@ -31,11 +31,11 @@ class TreeNode:
 
 
 def walk(session: ZookeeperSession, path: str, depth: int | None = None) -> Iterator[TreeNode]:
-    """Yields the node at ``path`` and its descendants down to ``depth`` levels, each before its children.
+    """Yields the node at ``path`` and its descendants down to ``depth`` levels. A node precedes its children.
 
-    Children are sorted by name, numbers by value. The walk reads hundreds of nodes per request and keeps little more
-    than these in memory. It yields nothing if the node does not exist, and omits nodes that are deleted during the
-    walk. Raises if the session fails.
+    The children of a node are sorted by name; names that are numbers are sorted by value. The walk reads hundreds of
+    nodes per request, and does not keep the whole tree in memory. It yields nothing if the node does not exist, and
+    omits nodes that are deleted during the walk. Raises if the session fails.
     """
     return _TreeReader(session).read([path], depth)
 
@@ -81,6 +81,6 @@ def _child(path: str, name: str) -> str:
 
 
 def _sort_key(name: str) -> tuple[bool, int, str]:
-    """Sorts numbers by value, and in front of other names."""
+    """Sorts names that are numbers by value, before all other names."""
     number = name.isascii() and name.isdigit() and len(name) <= 18
     return (not number, int(name) if number else 0, name)

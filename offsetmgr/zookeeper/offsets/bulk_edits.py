@@ -1,16 +1,16 @@
 """Executes streams of edits, optimized for simple updates.
 
 A simple update replaces the decimal offset of a node that exists and has its expected value. Nearly all changes of a
-migration are simple updates, so their cost is the cost of the migration. This module encodes, compares and writes
-hundreds of them at a time, without an object for each one, and reads the next batch while it writes the present one. It
-passes all other changes to `edits`, which decides each one separately: creations and deletions, nodes with an
-unexpected value, and transactions that were rejected or got no response.
+migration are simple updates, so their cost determines the duration of a migration. This module encodes, compares and
+writes hundreds of simple updates at a time, without an object for each one, and reads the next batch while it writes
+the present one. It passes everything else to `edits`, which handles each change separately: creations, deletions, nodes
+with an unexpected value, and transactions that were rejected or got no response.
 
-Ordering contract: as in `edits`, every write names the version of its node that was read before it. Either this module
-reads the node itself, or the scan of the edit's ``as_of`` has read it. In the second case this module reads only the
-nodes' parents, which show whether a child has been created or deleted since the scan. If none has, a node with the
-expected version is still the node that the scan read. This module reads the nodes of an edit only after all earlier
-edits of the same group are complete.
+Ordering contract: as in `edits`, every write is conditional on the version of its node that was read before the write.
+Either this module reads the node, or an earlier scan, whose zxid is the edit's ``as_of``, has read it. If a scan has
+read the nodes, this module reads only their parents, which show whether any child has been created or deleted since the
+scan. If no child has been created or deleted, a node with the expected version is the same node that the scan read.
+This module reads the nodes of an edit only after all earlier edits of the same group are complete.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult
 from offsetmgr.zookeeper.client import jute
 from offsetmgr.zookeeper.client.bulk_requests import MAX_PATHS_PER_REQUEST, BulkChildren, BulkVerify, RawResponse
-from offsetmgr.zookeeper.client.jute import Expected, NodeData, Op
+from offsetmgr.zookeeper.client.jute import ExpectedContent, NodeData, Op
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import (
     MAX_OPERATIONS_PER_TRANSACTION,
     BulkWrite,
-    Operation,
     OperationState,
     SetData,
+    TransactionOperation,
     TransactionResult,
 )
 from offsetmgr.zookeeper.nodes.offset_data import SAFE_DIGITS
@@ -46,21 +46,23 @@ CHANGES_PER_BATCH: Final = 10 * MAX_OPERATIONS_PER_TRANSACTION
 """The number of changes in one batch, which is read with one set of requests."""
 
 _MIN_BULK_CHANGES: Final = MAX_OPERATIONS_PER_TRANSACTION
-"""A batch with at most this many changes goes to `edits` as a whole, so that it stays in one transaction."""
+"""A batch with at most this many changes is executed by `edits`, so that it can be one transaction."""
 
 _MAX_BATCHES_READING: Final = 1
 _MAX_BATCHES_WRITING: Final = 1
 
 _MAX_SHORT_PATH_BYTES: Final = 1000
-"""If no path is longer, `MAX_OPERATIONS_PER_TRANSACTION` paths with their data fit a request and a transaction."""
+"""If no path is longer than this, a request and a transaction can hold `MAX_OPERATIONS_PER_TRANSACTION` paths with
+their data."""
 
 
 def execute(session: ZookeeperSession, layout: Layout, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
     """Executes a stream of edits and yields their results in the same order.
 
-    A later edit of a group sees the results of earlier edits of that group. Raises if the session fails before anything
-    of a batch was written; later failures are outcomes in the results. If the session or the iterator ``edits`` raises,
-    this function first completes the requests that were sent, and yields their results.
+    An edit of a group sees the results of earlier edits of the same group. If the session fails before anything of a
+    batch was written, the error is raised; later failures become outcomes in the results. If the session or the
+    iterator ``edits`` raises an error, this function first completes the transactions that were sent and yields their
+    results, and then raises the error.
     """
     pipeline = _EditPipeline(session, layout)
     try:
@@ -75,7 +77,7 @@ def execute(session: ZookeeperSession, layout: Layout, edits: Iterable[GroupEdit
 
 
 class _EditPipeline:
-    """The edits in progress: first collected into a batch, then read, then written."""
+    """The edits in progress. They are collected into batches; the nodes of a batch are first read, then written."""
 
     def __init__(self, session: ZookeeperSession, layout: Layout) -> None:
         self._session = session
@@ -92,7 +94,7 @@ class _EditPipeline:
         return group in self._groups
 
     def add(self, edit: GroupEdit) -> Iterator[GroupEditResult]:
-        """Adds an edit to the present batch. Yields results of earlier edits that are complete by then."""
+        """Adds an edit to the present batch. Yields the results of earlier edits that have become complete."""
         self._edits.append(edit)
         self._groups.add(edit.group)
         self._changes += len(edit.changes) + 1
@@ -112,7 +114,8 @@ class _EditPipeline:
             yield from self._finish_oldest()
 
     def _start_batch(self) -> bool:
-        """Starts to read the nodes of the collected edits. Returns False if `EditBatch` must handle all of them."""
+        """Starts reading the nodes of the collected edits. Returns False if `EditBatch` must execute all changes of
+        these edits."""
         in_bulk = self._decimal and self._changes > _MIN_BULK_CHANGES and self._session.supports_bulk_reads()
         edits, self._edits, self._changes = self._edits, [], 0
         batch = EditBatch(self._session, self._layout, edits)
@@ -120,8 +123,8 @@ class _EditPipeline:
         return in_bulk
 
     def _advance(self, max_reading: int, max_writing: int) -> Iterator[GroupEditResult]:
-        """Writes batches until at most ``max_reading`` are left to write, and completes writes until at most
-        ``max_writing`` are open."""
+        """Sends the writes of batches until at most ``max_reading`` batches are still being read, and completes batches
+        until at most ``max_writing`` are still being written."""
         while len(self._reading) > max_reading or len(self._writing) > max_writing:
             if len(self._reading) > max_reading:
                 bulk = self._reading.popleft()
@@ -138,11 +141,13 @@ class _EditPipeline:
 
 @dataclass(slots=True)
 class _Chunk:
-    """Changes that fit one request and one transaction. After the decision only simple updates remain in it."""
+    """Changes that fit in one request and one transaction. Before the write, all changes that are not simple updates
+    are removed."""
 
     rows: list[ChangeRow]
     response: RawResponse | None = None
-    """The response, if it showed that all nodes are as expected; None otherwise, or if the nodes were not read."""
+    """The response if it showed that all nodes have their expected content; None if it did not, or if the nodes were
+    not read."""
     found: list[NodeData] = field(default_factory=list)
     """The content of the nodes; empty if ``response`` is set, or if the nodes were not read."""
     before: list[Committed] = field(default_factory=list)
@@ -157,11 +162,12 @@ class _Chunk:
         return BulkVerify([jute.read_operations(Op.GET, self.paths)], len(self.rows), expected and expected.nodes())
 
     def expectation_complete(self) -> bool:
-        """Whether the changes state the content of every node, so that they are simple updates if it matches."""
+        """Whether the changes state the expected content of every node, and are simple updates if the nodes have this
+        content."""
         return _expected([row[2] for row in self.rows]) is not None
 
     def nodes(self) -> list[NodeData]:
-        """The content of each row's node, as read or, if the nodes were not read, as expected."""
+        """The content of each row's node. If the nodes were not read, it is the expected content."""
         if self.found:
             return self.found
         if self.response is None:
@@ -174,23 +180,24 @@ class _Chunk:
 
     @property
     def assumed(self) -> bool:
-        """Whether the nodes were not read; their creation zxids are then unknown."""
+        """True if the nodes were not read; their creation zxids are then unknown."""
         return not self.found and self.response is None
 
 
 class _Expectation(NamedTuple):
-    """The expected content of the nodes of some changes."""
+    """The expected content of the nodes of several changes."""
 
     offsets: tuple[int, ...]
     times: tuple[int, ...]
     versions: tuple[int, ...]
 
-    def nodes(self) -> Expected:
+    def nodes(self) -> ExpectedContent:
         return list(map(b"%d".__mod__, self.offsets)), self.times, self.versions
 
 
 def _expected(changes: list[Any]) -> _Expectation | None:
-    """Returns the expected content of the nodes if it makes every change a simple update; returns None otherwise."""
+    """Returns the expected content of the nodes if every change is a simple update of this content; returns None
+    otherwise."""
     afters, values_before, rewinds = zip(*changes, strict=True)
     if None in values_before:
         return None
@@ -204,16 +211,17 @@ def _expected(changes: list[Any]) -> _Expectation | None:
 
 
 def _chunks(rows: list[ChangeRow]) -> list[_Chunk]:
-    # All paths are shorter than 4 KiB, so a quarter of the operations always fits.
+    # Because all paths are shorter than 4 KiB, a quarter of the maximum number of operations always fits.
     short = max((len(row[3]) for row in rows), default=0) <= _MAX_SHORT_PATH_BYTES
     size = MAX_OPERATIONS_PER_TRANSACTION if short else MAX_OPERATIONS_PER_TRANSACTION // 4
     return [_Chunk(rows[at : at + size]) for at in range(0, len(rows), size)]
 
 
 class _BulkBatch:
-    """The edits of one batch: simple updates in chunks, and other changes, which `EditBatch` executes.
+    """The edits of one batch. Possible simple updates are in chunks; `EditBatch` executes all other changes.
 
-    The constructor sends the reads: of the nodes, or only of their parents if the edits state enough about the nodes.
+    The constructor starts reading the nodes. It reads only the nodes' parents if the edits contain a scan's zxid and
+    the expected content of all nodes.
     """
 
     def __init__(self, session: ZookeeperSession, batch: EditBatch, nodes: NodePaths | None) -> None:
@@ -225,7 +233,8 @@ class _BulkBatch:
         self._outcomes: Callable[[], list[TransactionResult]] = list
         self._responses: Callable[[], list[tuple[RawResponse, list[NodeData | int] | None]]] | None = None
         self._directories: list[tuple[int, bytes]] = []
-        """The parents of the nodes, each with the zxid since which no child may have been created or deleted."""
+        """The parents of the nodes, each with the zxid of the scan. If a child was created or deleted after this zxid,
+        the nodes must be read."""
         self._zxids: Callable[[], list[list[int | None]]] = list
         rows: list[ChangeRow] = []
         for index, edit in enumerate(batch.edits):
@@ -261,14 +270,15 @@ class _BulkBatch:
         return self._session.begin_reads([chunk.read() for chunk in self._chunks])
 
     def _children_unchanged(self) -> bool:
-        """Whether no child of the parents has been created or deleted since the edits' scan."""
+        """Whether no child of these parents has been created or deleted since the scan."""
         return all(
             zxid is not None and zxid <= as_of
             for zxid, (as_of, _) in zip(chain.from_iterable(self._zxids()), self._directories, strict=True)
         )
 
     def write(self) -> None:
-        """Waits for the reads and sends the transactions. If the session fails, it raises and has written nothing."""
+        """Waits for the reads and sends the transactions. If the session fails, raises the error; nothing of this batch
+        was written in this case."""
         writes: list[BulkWrite] = []
         if self._responses is None and self._chunks and not self._children_unchanged():
             self._responses = self._send_reads()
@@ -298,7 +308,7 @@ class _BulkBatch:
                     map(new, repeat(ChangeOutcome), zip(repeat(EditStatus.WRITTEN), chunk.before, repeat(None)))
                 )
                 at = 0
-                while at < len(indexes):  # the changes of an edit are adjacent
+                while at < len(indexes):  # the changes of one edit are adjacent
                     end = bisect_right(indexes, indexes[at], at)
                     outcomes[indexes[at]].update(zip(partitions[at:end], written[at:end], strict=True))
                     at = end
@@ -307,9 +317,9 @@ class _BulkBatch:
         return self.batch.results([*again, *self.batch.node_writes(self._others)], wrote_any=bool(self._sent))
 
     def _expected_writes(self, chunk: _Chunk, response: RawResponse | None) -> list[bytes]:
-        """The operations for nodes that all have their expected content.
+        """Returns the write operations of a chunk whose nodes all have their expected content.
 
-        ``response`` proves the content; it is None if only the parents were read.
+        ``response`` is the response that showed the content; it is None if only the parents were read.
         """
         chunk.response = response
         chunk.before = [row[2][1] for row in chunk.rows]
@@ -317,9 +327,9 @@ class _BulkBatch:
         return jute.encode_set_data_many(chunk.paths, new_offsets, [row[2][1][4] for row in chunk.rows])
 
     def _simple_writes(self, chunk: _Chunk, nodes: list[NodeData | int]) -> list[bytes]:
-        """The operations for the nodes whose content makes their changes simple updates.
+        """Returns the write operations for those changes of a chunk that are simple updates of their node's content.
 
-        Moves the other changes of the chunk to ``_others``.
+        Moves all other changes of the chunk to ``_others``.
         """
         new, set_data = tuple.__new__, jute.encode_set_data
         operations: list[bytes] = []
@@ -330,8 +340,8 @@ class _BulkBatch:
                 if data.isdigit() and len(data) <= SAFE_DIGITS:
                     after, expected, allow_rewind = change
                     old_offset, new_offset = int(data), after[0]
-                    # The same conditions as in `EditBatch`: the node has its expected content, the offset changes, and
-                    # it is not rewound without permission.
+                    # The same conditions as in `EditBatch`: the node has the expected content, the offset changes, and
+                    # a lower offset is allowed.
                     if (
                         expected is None
                         or (expected[0] == old_offset and (expected[4] is None or expected[4] == version))
@@ -347,9 +357,9 @@ class _BulkBatch:
         return operations
 
     def _as_transaction(self, chunk: _Chunk) -> Transaction:
-        """Converts a chunk that was sent to the form in which `EditBatch` takes its outcome."""
+        """Converts a chunk that was sent to a `Transaction`, so that `EditBatch` can record its outcome."""
         chroot = len(self._session.chroot)
-        operations: list[Operation] = []
+        operations: list[TransactionOperation] = []
         writes: list[NodeWrite | None] = []
         nodes, as_of = chunk.nodes(), None
         for (index, partition, change, path), node, before in zip(chunk.rows, nodes, chunk.before, strict=True):

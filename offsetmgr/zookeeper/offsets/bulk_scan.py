@@ -1,13 +1,13 @@
 """`BulkScan`: reads the offsets of many groups, optimized for groups whose nodes are all regular.
 
-A group is regular if the nodes below its offsets' root are topics, their children partitions, and the data decimal
-offsets. The store reads all other groups: those with a missing or unreadable node, a name that is not a partition, or
-data that is not decimal.
+A group is regular if the nodes below its offsets' root are topics, the children of the topics are partitions, and the
+data of the partitions are decimal offsets. Groups that are not regular have a missing or unreadable node, a name that
+is not a partition, or data that is not decimal; this module leaves them to its caller, the store.
 
 A scan sends three rounds of requests for each batch of groups: for topics, partitions and offsets. Each round needs the
-names in the previous response. Several batches are in progress at once, each in a different round, so the server reads
-for the newer ones while the client decodes the responses of the oldest. Most groups share topics and partitions with
-other groups, so the scan caches their requests and decoded names.
+names from the previous round's responses. Several batches are in progress at once, each in a different round, so the
+server reads nodes for newer batches while the client decodes the responses for the oldest batch. Because most groups
+share topics and partitions with other groups, the scan caches encoded requests and decoded names.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ GROUPS_AT_ONCE: Final = 50
 
 _NODES_PER_REQUEST: Final = 500
 _MAX_PATH_BYTES: Final = 1000
-"""``_NODES_PER_REQUEST`` paths of this length fit a request."""
+"""A request can hold ``_NODES_PER_REQUEST`` paths of this length."""
 
 _MAX_CACHED_NODES: Final = 100_000
 
-Offsets: TypeAlias = dict[TopicPartition, Committed]
-GroupOffsets: TypeAlias = tuple[str, Offsets | None]
+CommittedOffsets: TypeAlias = dict[TopicPartition, Committed]
+NamedCommits: TypeAlias = tuple[str, CommittedOffsets | None]
 """A group and all its offsets; None instead of the offsets if the group is not regular."""
 
 
@@ -46,20 +46,20 @@ class BulkScan:
 
     def __init__(self, session: ZookeeperSession, layout: Layout) -> None:
         self.as_of = session.zxid
-        """The session's zxid before the scan: the scan shows this change and all earlier ones."""
+        """The session's last zxid before the scan: the scan shows the change with this zxid and all earlier changes."""
         self._session = session
         self._layout = layout
         self._names: dict[bytes, list[bytes]] = {}
         self._directories: dict[tuple[bytes, bytes], _TopicDirectory | None] = {}
         self._cached_nodes = 0
 
-    def scan(self, groups: Iterable[str]) -> Iterator[list[GroupOffsets]]:
+    def scan(self, groups: Iterable[str]) -> Iterator[list[NamedCommits]]:
         """Yields the results of one batch of groups at a time, in the order of ``groups``.
 
-        Raises if the session fails. Does not check that the chroot exists.
+        Raises if the session fails. Does not check whether the chroot exists.
         """
         remaining = iter(groups)
-        running: deque[Iterator[list[GroupOffsets] | None]] = deque()
+        running: deque[Iterator[list[NamedCommits] | None]] = deque()
         while True:
             if batch := list(islice(remaining, GROUPS_AT_ONCE)):
                 running.append(self._batch(batch))
@@ -74,8 +74,8 @@ class BulkScan:
                 running.popleft()
                 yield found
 
-    def _batch(self, names: list[str]) -> Iterator[list[GroupOffsets] | None]:
-        """Yields None after it has sent each round of requests, and finally the result."""
+    def _batch(self, names: list[str]) -> Iterator[list[NamedCommits] | None]:
+        """Yields None after each round of requests has been sent, and finally the result."""
         groups = [self._group(name) for name in names]
         readable = [group for group in groups if group.offsets is not None]
         responses = self._send_lists([group.root for group in readable])
@@ -105,7 +105,7 @@ class BulkScan:
     def _group(self, name: str) -> _GroupScan:
         try:
             root = (self._session.chroot + self._layout.offsets_root(name)).encode()
-        except OffsetMgrError:  # not regular: the store reports the reason
+        except OffsetMgrError:  # the group is not regular; the store reports the error
             return _GroupScan(name, b"", None)
         return _GroupScan(name, root, {} if len(root) <= _MAX_PATH_BYTES else None)
 
@@ -120,7 +120,7 @@ class BulkScan:
         return found
 
     def _directory(self, topic: bytes, vector: bytes) -> _TopicDirectory | None:
-        """The partitions of a topic; None if a child's name is not a partition."""
+        """Returns the partitions of a topic, or None if a child's name is not a partition."""
         key = topic, vector
         if key in self._directories:
             return self._directories[key]
@@ -133,7 +133,7 @@ class BulkScan:
         return directory
 
     def _chunks(self, group: _GroupScan, directory: _TopicDirectory, path: bytes) -> list[_ReadChunk]:
-        """The reads of a topic directory's nodes, in chunks that fit a request."""
+        """Returns the reads of a topic directory's nodes, in chunks that fit in one request."""
         if len(path) not in directory.templates:
             self._count_cached(len(directory.partitions))
         return [
@@ -176,7 +176,7 @@ class _GroupScan:
 
     name: str
     root: bytes
-    offsets: Offsets | None
+    offsets: CommittedOffsets | None
 
 
 class _TopicDirectory:
@@ -186,8 +186,8 @@ class _TopicDirectory:
         self._names = names
         self.partitions = partitions
         self.templates: dict[int, list[tuple[list[TopicPartition], list[bytes]]]] = {}
-        """Length of the directory's path -> the partitions of each chunk, and the template of their operations (see
-        `jute.read_operations_below`)."""
+        """Length of the topic directory's path -> chunks. Each chunk has its partitions and the template of their read
+        operations (see `jute.read_operations_below`)."""
 
     def reads(self, length: int) -> list[tuple[list[TopicPartition], list[bytes]]]:
         found = self.templates.get(length)
@@ -230,9 +230,9 @@ def _add_offsets(chunks: list[_ReadChunk], responses: list[list[NodeData | int]]
         offsets.update(zip(chunk.partitions, map(new, repeat(Committed), values), strict=True))
 
 
-def _add_offsets_singly(chunk: _ReadChunk, found: list[NodeData | int], offsets: Offsets) -> None:
+def _add_offsets_singly(chunk: _ReadChunk, found: list[NodeData | int], offsets: CommittedOffsets) -> None:
     for partition, node in zip(chunk.partitions, found, strict=True):
         if isinstance(node, NodeData) and node.data.isdigit() and len(node.data) <= SAFE_DIGITS:
             offsets[partition] = Committed(int(node.data), "", None, node.mtime_ms, node.version)
-        elif node != ZookeeperError.NO_NODE:  # NO_NODE: deleted since its parent was listed
+        elif node != ZookeeperError.NO_NODE:  # NO_NODE: the node was deleted after its parent was listed
             chunk.group.offsets = None

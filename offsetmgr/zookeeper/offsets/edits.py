@@ -1,12 +1,14 @@
-"""`EditBatch`: executes edits of groups in few transactions. It reads the nodes, decides, and writes conditionally.
+"""`EditBatch`: executes edits of groups in few transactions. It reads the nodes, decides for each change whether to
+write, and writes on condition that the nodes have not changed.
 
 This module handles every kind of change, one partition at a time. `bulk_edits` executes simple updates itself and
 passes all other changes to this module.
 
-Ordering contract: every write names the data version that was read before it, or creates the node. It takes effect only
-if the node still has the content on which the decision was based. If one node has changed, the server rejects the whole
-transaction. This module then reads all its nodes again, decides again, and retries in smaller transactions, so that
-nodes that other clients keep changing are finally in transactions of their own.
+Ordering contract: every write either creates its node or names the data version that was read before. Therefore a write
+takes effect only if the node still has the content on which the decision was based. If one node of a transaction has
+changed, the server rejects the whole transaction. This module then reads all nodes of the transaction again, decides
+again, and retries in smaller transactions. In the end, each node that other clients keep changing is in a transaction
+of its own.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from offsetmgr.zookeeper.client.transactions import (
     MAX_OPERATIONS_PER_TRANSACTION,
     Create,
     Delete,
-    Operation,
     OperationState,
     SetData,
+    TransactionOperation,
     TransactionResult,
     max_encoded_size,
 )
@@ -50,31 +52,32 @@ class NodeWrite:
     change: Change
     path: str
     data: bytes | None
-    """The node's new content; None deletes the node. For layouts with the topic in the data, each read computes it
-    again."""
+    """The node's new content; if it is None, the node is deleted. If the layout has ``topic_in_data``, the content is
+    computed again after each read of the node."""
     found: Offset | None = None
     node: NodeData | None = None
     as_of: int | None = None
-    """If set, ``node`` was not read but expected. A node that was created after this zxid is then another node."""
+    """If set, the node was not read: ``node`` contains its expected content, and a node that was created after this
+    zxid is not the expected node."""
     tries: int = 0
 
     def __str__(self) -> str:
         return f"offset of group {self.group}, {self.partition}"
 
-    def operation(self) -> Operation:
+    def operation(self) -> TransactionOperation:
         if self.data is None:
             return Delete(self.path, self.node.version if self.node else 0)
         return SetData(self.path, self.data, self.node.version) if self.node else Create(self.path, self.data)
 
     def is_unchanged(self, now: NodeData | None) -> bool:
-        """Whether the node is still as it was when this module decided to write."""
+        """Whether the node has not changed since this module decided to write."""
         if self.node is None or now is None:
             return self.node is now
         same = now.czxid == self.node.czxid if self.as_of is None else now.czxid <= self.as_of
         return same and now.version == self.node.version
 
     def is_applied(self, now: NodeData | None) -> bool:
-        """Whether the node is exactly as this write leaves it."""
+        """Whether the node is in exactly the state that this write produces."""
         if self.data is None or now is None:
             return self.data is None and now is None
         return now.data == self.data and now.version == (self.node.version + 1 if self.node else 0)
@@ -84,7 +87,7 @@ class NodeWrite:
 class Transaction:
     """The writes of one ZooKeeper transaction."""
 
-    operations: list[Operation]
+    operations: list[TransactionOperation]
     writes: list[NodeWrite | None]
     """The write of each operation; None for the creation of a parent."""
 
@@ -92,18 +95,18 @@ class Transaction:
         return [write for write in self.writes if write is not None]
 
     def write_at(self, index: int) -> NodeWrite:
-        """The write that belongs to the operation at ``index``; for the creation of a parent, the write that needs
-        it."""
+        """Returns the write of the operation at ``index``. If the operation creates a parent, returns the write that
+        needs the parent."""
         return next(write for write in self.writes[index:] if write is not None)
 
 
 class EditBatch:
-    """Edits of different groups, until their results are complete."""
+    """Executes edits of different groups together."""
 
     def __init__(self, session: ZookeeperSession, layout: Layout, edits: list[GroupEdit]) -> None:
         self.edits = edits
         self.outcomes: list[dict[TopicPartition, ChangeOutcome]] = [{} for _ in edits]
-        """The outcomes of each edit by partition. They are complete after `results` has returned."""
+        """The outcomes of each edit, by partition. They are complete when `results` has returned."""
         self._session = session
         self._layout = layout
         self._existing: set[str] = set()
@@ -111,8 +114,8 @@ class EditBatch:
     def results(self, pending: list[NodeWrite], *, wrote_any: bool) -> list[GroupEditResult]:
         """Executes the pending writes, with retries, and returns the results of all edits.
 
-        ``wrote_any`` tells whether something of this batch has been written already. Raises if the session fails before
-        anything was written; later failures are outcomes in the results.
+        ``wrote_any`` is True if something of this batch has been written already. If the session fails before anything
+        was written, raises the error; later failures become outcomes in the results.
         """
         size = MAX_OPERATIONS_PER_TRANSACTION
         while pending:
@@ -132,7 +135,8 @@ class EditBatch:
                 pending += self.record_result(transaction, outcome)
             size = max(1, size // 6)
         return [
-            # In the order of the edit's changes. The outcomes of an edit with only simple updates already have it.
+            # Outcomes are returned in the order of the edit's changes. If all changes are simple updates, they already
+            # are in this order.
             GroupEditResult(
                 edit.group,
                 outcomes if [*outcomes] == [*edit.changes] else {tp: outcomes[tp] for tp in edit.changes},
@@ -141,9 +145,9 @@ class EditBatch:
         ]
 
     def node_writes(self, changes: Iterable[tuple[int, TopicPartition, Change]]) -> Iterator[NodeWrite]:
-        """Yields the writes for changes, which are given with their edit's index.
+        """Yields the writes for ``changes``: the index of the edit, the partition, and the change.
 
-        A change that can never be written gets its outcome at once.
+        If a change can never be written, its outcome is recorded immediately.
         """
         directories = self._topic_directories()
         for index, partition, change in changes:
@@ -159,7 +163,8 @@ class EditBatch:
             yield NodeWrite(index, group, partition, change, path, data)
 
     def _topic_directories(self) -> set[str]:
-        """The existing topic directories of the edits, if the layout makes them optional."""
+        """Returns the existing topic directories of the edits; empty if the layout has no optional topic
+        directories."""
         if not self._layout.topic_in_data:
             return set()
         return existing_topic_directories(
@@ -172,7 +177,7 @@ class EditBatch:
     # --- deciding ---------------------------------------------------------------------------------
 
     def _writes_needed(self, pending: list[NodeWrite]) -> list[NodeWrite]:
-        """Reads the nodes, and returns the writes that are necessary; records the outcomes of all others."""
+        """Reads the nodes. Returns the writes that are necessary, and records the outcomes of the other writes."""
         nodes = self._session.get_many([write.path for write in pending])
         return [write for write, node in zip(pending, nodes, strict=True) if self._needs_writing(write, node)]
 
@@ -278,7 +283,8 @@ class EditBatch:
                 self._fail(write, outcome.error)
             return []
         failed = transaction.write_at(outcome.failed_index)
-        # Another client may have deleted a parent (NO_NODE) or created a missing one (NODE_EXISTS): read them again.
+        # Another client may have deleted a parent (NO_NODE) or created a missing parent (NODE_EXISTS), so the parents
+        # are read again.
         self._existing.difference_update(paths.with_ancestors(failed.path.rpartition("/")[0]))
         if outcome.code in _RACES:
             error = Conflict(str(failed), "other clients kept changing it", "try again when the group is idle")
@@ -289,8 +295,8 @@ class EditBatch:
     def _resolve_in_doubt(self, transaction: Transaction, error: OffsetMgrError | None) -> list[NodeWrite]:
         """Reads the nodes of a transaction without a response to find out whether the server carried it out.
 
-        The server carries it out entirely or not at all. One unchanged node proves that it did not; one node with
-        exactly the new content proves that it did.
+        The server carries out a transaction entirely or not at all. Therefore one unchanged node proves that it did not
+        carry out the transaction, and one node in exactly the new state proves that it did.
         """
         writes = transaction.node_writes()
         try:
@@ -311,8 +317,8 @@ class EditBatch:
     def _retry(
         self, writes: list[NodeWrite], counted: list[NodeWrite], error: OffsetMgrError | None
     ) -> list[NodeWrite]:
-        """Returns the writes to try again. Counts an attempt of those in ``counted``; after `_MAX_TRIES` they fail with
-        ``error``."""
+        """Returns the writes to try again. For each write in ``counted``, counts an attempt; after `_MAX_TRIES`
+        attempts the write fails with ``error``."""
         for write in counted:
             write.tries += 1
             if write.tries >= _MAX_TRIES:

@@ -25,7 +25,7 @@ OTHER_LAYOUT_HINTS: Final = {
     "0.7": "partitions of this layout are BROKER-PARTITION (up to 65534-32767); nodes named N belong to layout 0.8",
     "storm": "nodes of this layout are partition_N; check that root= is the spouts' zkRoot, the parent of their ids",
 }
-"""Hints for a node name that is not a partition in a layout, by layout."""
+"""Layout -> the hint for a node whose name is not a partition in this layout."""
 
 LAYOUTS: Final = ("0.8", "0.7", "storm")
 
@@ -33,10 +33,11 @@ _NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}")
 
 
 class Layout(Protocol):
-    """A tree of offsets: below each group its offsets' root, below that the topics, with one node for each partition.
+    """A tree of nodes with offsets. Each group has an offsets' root; the root's children are the topics, and a topic's
+    children are the partitions.
 
-    In a layout with ``topic_in_data`` a partition's node may also be a direct child of the offsets' root, and its data
-    then names the topic. Such a node is a *loose node*.
+    In a layout with ``topic_in_data``, a partition's node may also be a direct child of the offsets' root. Such a node
+    is called a *loose node*; its data contains the topic.
     """
 
     @property
@@ -68,46 +69,47 @@ class Layout(Protocol):
         ...
 
     def group_root(self, group: str) -> str:
-        """The node that contains everything of a group. Raises `UsageError` for an impossible group id."""
+        """The node that contains all nodes of a group. Raises `UsageError` if ZooKeeper cannot contain the group id."""
         ...
 
     def offsets_root(self, group: str) -> str:
-        """The node whose children are the topics of a group. Raises `UsageError` for an impossible group id."""
+        """The node whose children are the topics of a group. Raises `UsageError` if ZooKeeper cannot contain the group
+        id."""
         ...
 
     def path(self, group: str, partition: TopicPartition) -> str:
-        """The node with the partition's offset. Raises `UsageError` for impossible names."""
+        """The node with the partition's offset. Raises `UsageError` if ZooKeeper cannot contain such a node."""
         ...
 
     def topic_directory(self, group: str, topic: str) -> str | None:
-        """The optional directory of a topic; None if the layout has no such directory.
+        """The path of a topic's optional directory; None if the layout has no optional directories.
 
-        If it exists, the topic's nodes are in it, with the same names, instead of at `path`.
+        If the directory exists in ZooKeeper, it contains the topic's nodes, which have the same names as in `path`.
         """
         ...
 
     def partition(self, topic: str, node: str) -> TopicPartition | None:
-        """The partition that a node's name stands for; None if the name is not a partition in this layout.
+        """Returns the partition for a node's name, or None if the name is not a partition in this layout.
 
         For a loose node, ``topic`` and the topic of the result are empty.
         """
         ...
 
     def encode(self, partition: TopicPartition, offset: int, held: bytes | None) -> bytes:
-        """Encodes an offset as a node's data; ``held`` is its present data. Raises `UsageError` for an invalid
-        offset."""
+        """Encodes an offset as a node's data. ``held`` is the node's present data, or None if the node does not exist.
+        Raises `UsageError` for an invalid offset."""
         ...
 
     def decode(self, path: str, data: bytes, partition: TopicPartition) -> tuple[TopicPartition, int]:
         """Decodes a node's partition and offset; ``partition`` is the partition from the node's name.
 
-        The topic of the result can differ from that of ``partition``, because the data of a loose node names it. Raises
-        `CorruptData`, which names the node.
+        The topic of the result can differ from the topic of ``partition``, because the data of a loose node contains
+        its topic. Raises `CorruptData`, which names the node.
         """
         ...
 
     def topic(self, data: bytes) -> str:
-        """The topic that the data of a loose node names; empty if it cannot be decoded."""
+        """Returns the topic in the data of a loose node, or an empty string if the data cannot be decoded."""
         ...
 
 

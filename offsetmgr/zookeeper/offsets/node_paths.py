@@ -13,12 +13,12 @@ from offsetmgr.zookeeper.offsets.layouts import Layout
 
 ChangeRow: TypeAlias = tuple[int, TopicPartition, Any, bytes]
 """A possible simple update (see `bulk_edits`): the edit's index, the partition, the `Change`, and the node's path as
-`jute.ustring`. The change has type Any, because a type cannot express that its ``after`` and ``expected`` are set."""
+`jute.ustring`. The change has type Any, because no type expresses that its ``after`` and ``expected`` are set."""
 _MAX_CACHED_PATHS: Final = 100_000
 
 
 class NodePaths:
-    """The encoded paths of nodes. Cached by partition, because groups share topics."""
+    """The encoded paths of nodes. Their parts are cached by partition, because groups share topics."""
 
     def __init__(self, chroot: str, layout: Layout) -> None:
         self._chroot = chroot
@@ -28,10 +28,10 @@ class NodePaths:
     def classify(
         self, index: int, edit: GroupEdit, rows: list[ChangeRow], others: list[tuple[int, TopicPartition, Change]]
     ) -> None:
-        """Adds each change of an edit to ``rows`` if it may be a simple update, else to ``others``."""
+        """Adds each change of an edit to ``rows`` if it may be a simple update, and otherwise to ``others``."""
         try:
             root = self._layout.offsets_root(edit.group)
-        except OffsetMgrError:  # `EditBatch` reports it for each partition
+        except OffsetMgrError:  # `EditBatch` reports the error for each partition
             others += [(index, partition, change) for partition, change in edit.changes.items()]
             return
         tails_by_partition, ustring, raw = self._tails, jute.ustring, self._encoded_root(root)
@@ -46,7 +46,8 @@ class NodePaths:
                 rows.append((index, partition, change, ustring(raw + tail)))
 
     def directories(self, edit: GroupEdit) -> list[bytes]:
-        """The parents of an edit's nodes, each as `jute.ustring`; nodes that cannot exist have none."""
+        """Returns the parents of an edit's nodes, each as `jute.ustring`. Omits nodes that cannot exist in
+        ZooKeeper."""
         try:
             root = self._layout.offsets_root(edit.group)
         except OffsetMgrError:
@@ -60,7 +61,8 @@ class NodePaths:
         return (self._chroot + root).encode()
 
     def _add_tail(self, group: str, root: str, partition: TopicPartition) -> bytes | None:
-        """Computes and caches a partition's path below the offsets' root; None if such a node cannot exist."""
+        """Computes and caches a partition's path below the offsets' root. Returns None if the node cannot exist in
+        ZooKeeper."""
         try:
             path = self._layout.path(group, partition)
         except OffsetMgrError:

@@ -1,7 +1,7 @@
 """`OffsetWatcher`: reports the groups whose offsets have changed, by means of ZooKeeper watches.
 
-The watcher sets one watch on each offset node and on each directory above it. If a watch fires, the watcher sets it
-again and only then reports the group. The caller reads the group after the report, so it misses no change in between.
+The watcher sets one watch on each offset node and on each directory above it. When a watch fires, the watcher first
+sets it again and then reports the group. Because the caller reads the group after the report, it misses no change.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes import paths
 
 _DEBOUNCE_S: Final = 0.02
-"""The wait for further changes after the first one, because a group's commit writes many nodes."""
+"""How long the watcher waits for further changes after the first one, because a commit of a group writes many nodes."""
 
 
 class OffsetWatcher:
     """Reports the groups of ``/consumers`` that may have changed (0.8 layout). Instances are not thread-safe.
 
-    ``selects`` returns True for the groups to watch. A report of a group can also mean that its live members have
-    changed. `wait` returns None if any group may have changed: at the first call, after the list of groups has changed,
-    and at the first call after a failed one.
+    ``selects`` returns True for the groups to watch. A group is also reported if its live members have changed. `wait`
+    returns None if any group may have changed: on the first call, after a change of the list of groups, and on the
+    first call after a failed call.
     """
 
     def __init__(self, session: ZookeeperSession, selects: Callable[[str], bool]) -> None:
@@ -60,7 +60,8 @@ class OffsetWatcher:
         return groups
 
     def _rewatch_fired(self) -> set[str] | None:
-        """Sets the fired watches again. Returns their groups, or None if the list of groups has changed."""
+        """Renews the watches that have fired. Returns the groups of these watches, or None if the list of groups has
+        changed."""
         time.sleep(_DEBOUNCE_S)
         with self._lock:
             fired, self._fired_paths = self._fired_paths, set()
@@ -83,7 +84,8 @@ class OffsetWatcher:
         self._watch_groups(group for group in self._session.children(paths.CONSUMERS) or () if self._selects(group))
 
     def _watch_groups(self, groups: Iterable[str]) -> None:
-        """Sets the missing watches of groups: first on the directories from the top down, then on the offsets."""
+        """Sets the missing watches of these groups: first on the directories from the top down, then on the offset
+        nodes."""
         names = list(groups)
         offsets = [paths.offsets(group) for group in names]
         self._set_watches((), [*(paths.group(group) for group in names), *map(paths.ids, names), *offsets])
@@ -92,7 +94,7 @@ class OffsetWatcher:
         self._set_watches(list(self._children(topics)), ())
 
     def _children(self, parents: Sequence[str]) -> Iterator[str]:
-        """Yields the paths of the children of many nodes; a node that has been deleted has none."""
+        """Yields the paths of the children of these nodes. Skips nodes that have been deleted."""
         for parent, names in zip(parents, self._session.children_many(parents), strict=True):
             if isinstance(names, OffsetMgrError):
                 raise names

@@ -1,9 +1,9 @@
 """`StormLayout`: the nodes in which Storm's Kafka spouts store their offsets. No I/O.
 
-``zkRoot/ID/partition_N`` holds a JSON object. A spout that reads topics by a pattern adds the topic to the path:
-``zkRoot/ID/TOPIC/partition_N``. offsetmgr uses the spout's id as the group. A topology reads back two fields:
-``offset``, the offset of the next message, and ``topology.id``. It ignores a node without the latter. Source:
-PartitionManager.commit and Partition.getId of storm-kafka 0.9 to 1.2.
+``zkRoot/ID/partition_N`` holds a JSON object. If a spout reads topics by a pattern, the path also contains the topic:
+``zkRoot/ID/TOPIC/partition_N``. offsetmgr uses the spout's id as the group. When a topology starts, it reads two fields
+of this object: ``offset``, the offset of the next message, and ``topology.id``. It ignores a node without
+``topology.id``. Source: PartitionManager.commit and Partition.getId of storm-kafka 0.9 to 1.2.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _OFFSETMGR_TOPOLOGY: Final = {"id": "offsetmgr", "name": "offsetmgr"}
 
 
 class StormLayout:
-    """The layout ``zkRoot/ID/[TOPIC/]partition_N``. If a topic's directory does not exist, its nodes are loose
-    nodes."""
+    """The layout ``zkRoot/ID/[TOPIC/]partition_N``. If a topic's directory does not exist, the topic's nodes are loose
+    nodes (see `Layout`)."""
 
     name = "storm"
     partitions = PartitionKinds.NUMBERED
@@ -55,7 +55,7 @@ class StormLayout:
         return f"{self.group_root(group)}/partition_{paths.check_partition(partition.partition)}"
 
     def topic_directory(self, group: str, topic: str) -> str | None:
-        # A directory of this name could not be distinguished from a partition's node.
+        # A topic directory with such a name could not be distinguished from a partition's node.
         return None if _NODE.fullmatch(topic) else f"{self.group_root(group)}/{paths.check_topic(topic)}"
 
     def partition(self, topic: str, node: str) -> TopicPartition | None:
@@ -63,7 +63,7 @@ class StormLayout:
         return None if found is None else TopicPartition(topic, int(found[1]))
 
     def encode(self, partition: TopicPartition, offset: int, held: bytes | None) -> bytes:
-        """Replaces the offset in the node's data and keeps all other fields that a topology wrote."""
+        """Replaces the offset in the node's data, and keeps all other fields."""
         check_offset(offset)
         node = _object("", held) if held is not None else {"topology": _OFFSETMGR_TOPOLOGY, "offset": 0}
         node["offset"] = offset
@@ -80,7 +80,7 @@ class StormLayout:
         if not isinstance(topic, str) or not topic:
             raise _unreadable(path, f"its 'topic' is {_shown(topic)}, so the partition of its offset is unknown")
         if number is not None and (type(number) is not int or number != partition.partition):
-            raise _unreadable(path, f"its 'partition' is {_shown(number)}, its name says {partition.partition}")
+            raise _unreadable(path, f"its 'partition' is {_shown(number)}, but its name contains {partition.partition}")
         return partition if topic == partition.topic else TopicPartition(topic, partition.partition), offset
 
     def topic(self, data: bytes) -> str:

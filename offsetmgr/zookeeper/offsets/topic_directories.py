@@ -1,4 +1,5 @@
-"""Finds the optional topic directories of a layout: if one exists, the nodes of the topic's partitions are in it."""
+"""Finds the existing topic directories of a layout with optional topic directories. If a topic's directory exists, it
+contains the nodes of the topic's partitions."""
 
 from __future__ import annotations
 
@@ -14,17 +15,17 @@ from offsetmgr.zookeeper.offsets.layouts import Layout
 def existing_topic_directories(
     session: ZookeeperSession, layout: Layout, topics: Iterable[tuple[str, str]]
 ) -> set[str]:
-    """Returns those topic directories that exist; ``topics`` are pairs of a group and a topic.
+    """Returns the topic directories that exist; ``topics`` are pairs of a group and a topic.
 
-    Omits impossible names. Raises the error of a directory that cannot be read.
+    Omits names that cannot exist in ZooKeeper. Raises the error of a directory that cannot be read.
     """
-    wanted: dict[str, None] = {}
+    directories: dict[str, None] = {}
     for group, topic in topics:
-        with contextlib.suppress(UsageError):  # `Layout.path` reports it for the partition
+        with contextlib.suppress(UsageError):  # `Layout.path` reports the error for the partition
             if (directory := layout.topic_directory(group, topic)) is not None:
-                wanted[directory] = None
+                directories[directory] = None
     found: set[str] = set()
-    for directory, node in zip(wanted, session.get_many(list(wanted)), strict=True):
+    for directory, node in zip(directories, session.get_many(list(directories)), strict=True):
         if isinstance(node, OffsetMgrError):
             raise node
         if node is not None:
@@ -33,6 +34,7 @@ def existing_topic_directories(
 
 
 def in_directory(path: str, partition: TopicPartition) -> str:
-    """The path of a partition's node in its topic's directory; ``path`` is the path without that directory."""
+    """Returns the path of a partition's node in its topic's directory. ``path`` is the path of the node without this
+    directory."""
     directory, _, name = path.rpartition("/")
     return f"{directory}/{partition.topic}/{name}"

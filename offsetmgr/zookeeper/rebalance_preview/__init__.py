@@ -2,6 +2,6 @@
 
 `live_group` reads a snapshot of a group from ZooKeeper, and `snapshot_file` saves and loads it. `changes` applies a
 change to a snapshot, and `predict` computes the new assignment. All modules except `live_group` are pure. A prediction
-ignores claims, retries and timing: it contains only the assignment that every member computes with
-`offsetmgr.zookeeper.groups.assignors`.
+contains only the assignment that every member computes with `offsetmgr.zookeeper.groups.assignors`; it does not
+simulate claims, retries and timing.
 """

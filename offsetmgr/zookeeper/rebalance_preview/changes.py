@@ -16,7 +16,7 @@ from offsetmgr.zookeeper.nodes.member_id import parse_member_id
 from offsetmgr.zookeeper.rebalance_preview.group_snapshot import MAX_STREAMS, GroupSnapshot
 
 MAX_PARTITIONS: Final = 200_000
-"""Maximum number of partitions of all topics after a change, which is Kafka's limit for a cluster with ZooKeeper."""
+"""Maximum number of partitions of all topics after a change: Kafka's limit for a cluster with ZooKeeper."""
 
 
 def member_joins(snapshot: GroupSnapshot, member_id: str, subscription: Subscription) -> GroupSnapshot:
@@ -26,20 +26,21 @@ def member_joins(snapshot: GroupSnapshot, member_id: str, subscription: Subscrip
 
 
 def member_leaves(snapshot: GroupSnapshot, name: str) -> GroupSnapshot:
-    """``name`` is a member as for `member_named`."""
+    """``name`` identifies the member as in `member_named`."""
     leaving = member_named(snapshot, name)
     return replace(snapshot, members={one: held for one, held in snapshot.members.items() if one != leaving})
 
 
 def topic_grows(snapshot: GroupSnapshot, topic: str, count: int, broker: int | None = None) -> GroupSnapshot:
-    """Extends a topic to ``count`` partitions, or creates it with them; in Kafka 0.7, to ``count`` on ``broker``."""
+    """Extends a topic to ``count`` partitions, or creates it with ``count`` partitions. In Kafka 0.7, these are the
+    partitions on ``broker``."""
     held = dict(snapshot.topics.get(topic, {}))
     others = sum(len(partitions) for name, partitions in snapshot.topics.items() if name != topic)
-    if others + count > MAX_PARTITIONS:  # checked first, so that a typo does not exhaust the memory
+    if others + count > MAX_PARTITIONS:  # before the list is built, so that a typo does not exhaust the memory
         raise UsageError(
             f"topic {topic}",
-            f"would have {count:,} partitions, and all topics {others + count:,}: at most {MAX_PARTITIONS:,} "
-            "can be simulated",
+            f"would have {count:,} partitions, and all topics together {others + count:,}, but at most "
+            f"{MAX_PARTITIONS:,} can be simulated",
             "check the number",
         )
     if snapshot.of_kafka_0_7 and broker is None:
@@ -47,17 +48,17 @@ def topic_grows(snapshot: GroupSnapshot, topic: str, count: int, broker: int | N
     if held and not snapshot.of_kafka_0_7 and broker is not None:
         raise UsageError(f"topic {topic}", "its partitions do not belong to a broker", "as in TOPIC=COUNT")
     try:
-        wanted = [n if broker is None else BrokerPartition(broker, n) for n in range(count)]
+        required = [n if broker is None else BrokerPartition(broker, n) for n in range(count)]
     except ValueError as error:
         raise UsageError(f"topic {topic}", str(error)) from error
     here = [one for one in held if broker is None or (isinstance(one, BrokerPartition) and one.broker == broker)]
-    if gone := sorted(set(here) - set(wanted)):
+    if gone := sorted(set(here) - set(required)):
         raise UsageError(
             f"topic {topic}",
-            f"has {len(here)} partitions{'' if broker is None else f' on broker {broker}'}, and a topic cannot lose "
-            f"partitions (of {count}, partition {gone[0]} would be deleted)",
+            f"has {len(here)} partitions{'' if broker is None else f' on broker {broker}'}, and partitions cannot be "
+            f"removed from a topic (with {count} partitions, it would lose partition {gone[0]})",
         )
-    held |= {one: () if broker is None else (broker,) for one in wanted if one not in held}
+    held |= {one: () if broker is None else (broker,) for one in required if one not in held}
     return replace(snapshot, topics={**snapshot.topics, topic: held})
 
 
@@ -68,7 +69,8 @@ def topic_is_deleted(snapshot: GroupSnapshot, topic: str) -> GroupSnapshot:
 
 
 def broker_leaves(snapshot: GroupSnapshot, broker: int) -> GroupSnapshot:
-    """Stops a broker. In Kafka 0.7 its partitions disappear; later, the next replica in sync becomes their leader."""
+    """Stops a broker. In Kafka 0.7, the broker's partitions disappear. In later versions, the next in-sync replica
+    becomes their leader."""
     known = {one for held in snapshot.topics.values() for brokers in held.values() for one in brokers}
     if broker not in (known if snapshot.brokers is None else snapshot.brokers):
         raise UsageError(f"broker {broker}", "is not among the live brokers")
@@ -84,14 +86,15 @@ def broker_leaves(snapshot: GroupSnapshot, broker: int) -> GroupSnapshot:
 
 
 def broker_joins(snapshot: GroupSnapshot, broker: int) -> GroupSnapshot:
-    """Starts a new broker. It has no partitions, and leads none."""
+    """Starts a new broker. The broker has no partitions."""
     if snapshot.brokers is not None and broker in snapshot.brokers:
         raise UsageError(f"broker {broker}", "is already alive")
     return replace(snapshot, brokers=None if snapshot.brokers is None else snapshot.brokers | {broker})
 
 
 def member_named(snapshot: GroupSnapshot, name: str) -> str:
-    """Returns the member with that id, with or without the group's name in front, or the only member on that host."""
+    """Returns the member to which ``name`` refers: its id, its id without the group's prefix, or the host of only one
+    member."""
     for exact in (name, f"{snapshot.group}_{name}"):
         if exact in snapshot.members:
             return exact
@@ -107,7 +110,8 @@ def member_named(snapshot: GroupSnapshot, name: str) -> str:
 
 
 def most_common_subscription(snapshot: GroupSnapshot) -> Subscription:
-    """Returns the most frequent subscription of the members, which may differ only in their numbers of streams."""
+    """Returns the most frequent subscription of the members. Raises `UsageError` if the members' subscriptions differ
+    in more than their numbers of streams."""
     readable = [one for one in snapshot.members.values() if one is not None]
     if not readable:
         raise UsageError(
@@ -123,11 +127,11 @@ def most_common_subscription(snapshot: GroupSnapshot) -> Subscription:
 
 
 def with_streams(subscription: Subscription, count: int) -> Subscription:
-    """Returns a subscription to the same topics, with ``count`` streams of each."""
+    """Returns a subscription to the same topics (or pattern), with ``count`` streams each."""
     if count < 1:
         raise UsageError(f"{count} streams", "a member needs at least one stream")
     if count > MAX_STREAMS:
         raise UsageError(
-            f"{count:,} streams", f"at most {MAX_STREAMS:,} of all members can be simulated", "check the number"
+            f"{count:,} streams", f"at most {MAX_STREAMS:,} streams of all members can be simulated", "check the number"
         )
     return Subscription(subscription.kind, dict.fromkeys(subscription.streams, count))

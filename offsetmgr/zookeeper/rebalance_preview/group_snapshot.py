@@ -1,4 +1,4 @@
-"""`GroupSnapshot`: the input of a group's assignment, and the present owners, as one value. Pure."""
+"""`GroupSnapshot`: the input of a group's assignment, and the present owners of its partitions. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from offsetmgr.zookeeper.groups.assignors import ThreadId
 from offsetmgr.zookeeper.groups.subscription import Subscription
 
 MAX_STREAMS: Final = 100_000
-"""Maximum number of streams of all members and topics. More are a typo or a corrupt registration."""
+"""Maximum number of streams of all members and topics. A higher number indicates a typo or a corrupt registration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +23,11 @@ class GroupSnapshot:
     members: Mapping[str, Subscription | None]
     """Live member -> its subscription, or None if its registration cannot be read."""
     topics: Mapping[str, Mapping[int, tuple[int, ...]]]
-    """Topic -> partition -> its in-sync replicas in the order in which they become leader; empty if unknown.
-
-    Topics that no member selects may be missing."""
+    """Topic -> partition -> its in-sync replicas (empty if unknown). The first replica is the leader; the others follow
+    in the order in which they would become leader. Topics that no member selects may be missing."""
     owners: Mapping[TopicPartition, ThreadId | None] | None
-    """The present owner of each partition, or None for an unreadable owner. None if all owners are unknown."""
+    """The present owner of each partition; an owner is None if its node cannot be decoded. The whole mapping is None if
+    the owners are unknown."""
     brokers: frozenset[int] | None
     """The live brokers; None if unknown."""
 
@@ -48,14 +48,15 @@ class GroupSnapshot:
 
     @property
     def of_kafka_0_7(self) -> bool:
-        """Whether its partitions belong to brokers."""
+        """Whether the partitions are of Kafka 0.7, in which each partition belongs to a broker."""
         return any(isinstance(one, BrokerPartition) for partitions in self.topics.values() for one in partitions)
 
     def streams(self, *, internal: bool = False) -> dict[str, dict[str, int]]:
-        """Returns the numbers of streams by member and topic, with patterns resolved to topics.
+        """Returns the number of streams of each member and topic. Patterns are resolved to topics.
 
-        With ``internal`` patterns also select Kafka's internal topics. Raises `AssignmentRefused` for an unreadable
-        registration and for more than `MAX_STREAMS`, and `InvalidPattern` or `UnsupportedOperation` for a pattern.
+        If ``internal`` is True, patterns also select Kafka's internal topics. Raises `AssignmentRefused` if a
+        registration is unreadable or the members have more than `MAX_STREAMS` streams, and `InvalidPattern` or
+        `UnsupportedOperation` if a pattern cannot be translated.
         """
         found: dict[str, dict[str, int]] = {}
         total = 0
@@ -72,7 +73,7 @@ class GroupSnapshot:
             if total > MAX_STREAMS:
                 raise AssignmentRefused(
                     f"member {member}",
-                    f"has {own:,} streams, and the members so far {total:,}: at most {MAX_STREAMS:,} can be assigned",
+                    f"has {own:,} of {total:,} or more streams in the group; at most {MAX_STREAMS:,} can be assigned",
                     "check the number",
                 )
         return found

@@ -1,6 +1,6 @@
 """Reads a group's snapshot from ZooKeeper.
 
-The result combines several reads. During a rebalance, its owners and members may not match.
+The snapshot combines several reads, so during a rebalance its owners and members may be inconsistent.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupSnapshot
 
 
 def read_group(session: ZookeeperSession, group: str, extra_topics: Iterable[str] = ()) -> GroupSnapshot:
-    """Reads a group, with the topics that its members select or own partitions of, and ``extra_topics``.
+    """Reads a group, the topics to which its members subscribe or of which they own partitions, and ``extra_topics``.
 
-    Raises `GroupNotFound`, the first error of a topic in the result, and the errors of the session.
+    Raises `GroupNotFound`, the first error from reading a topic of the result, and any error of the session.
     """
     if session.get(paths.group(group)) is None:
         raise GroupNotFound(f"group {group!r}", f"does not exist in ZooKeeper at {session.connect}")
     live = {one.member_id: _subscription(one) for one in members(session, group)}
     owned = owners(session, group)
     existing = topic_names(session)
-    wanted = {*extra_topics, *(one.topic for one in owned)}
+    consumed = {*extra_topics, *(one.topic for one in owned)}
     for subscription in live.values():
         try:
-            wanted.update({} if subscription is None else subscription.topics(existing, exclude_internal=False))
+            consumed.update({} if subscription is None else subscription.topics(existing, exclude_internal=False))
         except (InvalidPattern, UnsupportedOperation):  # the assignment reports it, unless that member leaves
-            wanted.update(existing)
+            consumed.update(existing)
     return GroupSnapshot(
         group,
         live,
-        {one.name: _brokers_of(one) for one in topics(session, sorted(wanted.intersection(existing)))},
+        {one.name: _brokers_of(one) for one in topics(session, sorted(consumed.intersection(existing)))},
         {
             partition: None if one.member_id is None or one.thread is None else ThreadId(one.member_id, one.thread)
             for partition, one in owned.items()
@@ -49,9 +49,9 @@ def read_group(session: ZookeeperSession, group: str, extra_topics: Iterable[str
 
 
 def _subscription(member: RegistryMember) -> Subscription | None:
-    """The member's subscription; None if the registration is unreadable.
+    """Returns the member's subscription, or None if the registration cannot be decoded.
 
-    The readable part of an unknown version is used, because Kafka ignores the version.
+    If the registration's version is unknown, returns the part that could be decoded, because Kafka ignores the version.
     """
     if member.error is not None and not member.subscription:
         return None

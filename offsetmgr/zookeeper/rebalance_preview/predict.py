@@ -23,7 +23,7 @@ from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupSnapshot
 
 Owners = Mapping[TopicPartition, ThreadId | None]
 UNREADABLE: Final = ThreadId("", -1)
-"""Stands for an unreadable owner. It differs from the threads of all members."""
+"""Represents an owner whose node cannot be decoded. It is not equal to the thread of any member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,13 @@ class Prediction:
 
     strategy: str
     before: Mapping[TopicPartition, ThreadId]
-    """The present owners, `UNREADABLE` for an unreadable one. If they are unknown, the assignment that the members
-    compute before the change."""
+    """The present owner of each partition; `UNREADABLE` if the owner's node cannot be decoded. If the owners are
+    unknown, this is the assignment that the members compute before the change."""
     after: Mapping[TopicPartition, ThreadId]
     observed: bool
-    """Whether ``before`` contains the present owners, not a computed assignment."""
+    """Whether ``before`` contains the present owners. If False, it is a computed assignment."""
     caveats: tuple[str, ...] = ()
-    """Reasons why the members may compute another assignment."""
+    """Reasons why the members may compute a different assignment."""
 
     @property
     def moves(self) -> Moves:
@@ -71,7 +71,8 @@ def predict(before: GroupSnapshot, after: GroupSnapshot, strategy: str, *, inter
 
 
 def matching_strategies(snapshot: GroupSnapshot, *, internal: bool = False) -> list[str]:
-    """Returns the strategies that would assign exactly the present owners; none if the owners are unknown."""
+    """Returns the strategies whose assignment equals the present owners. The list is empty if the owners are
+    unknown."""
     candidates = [ClusteredAssignor.name] if snapshot.of_kafka_0_7 else [RangeAssignor.name, RoundRobinAssignor.name]
     if not snapshot.owners:
         return []
@@ -83,7 +84,7 @@ def matching_strategies(snapshot: GroupSnapshot, *, internal: bool = False) -> l
 
 
 def default_strategy(snapshot: GroupSnapshot) -> str:
-    """Returns Kafka's default strategy; Kafka 0.7 has only one."""
+    """Returns Kafka's default strategy, which in Kafka 0.7 is the only strategy."""
     return ClusteredAssignor.name if snapshot.of_kafka_0_7 else RangeAssignor.name
 
 
@@ -99,11 +100,11 @@ def _caveats(snapshot: GroupSnapshot, strategy: str, *, internal: bool) -> tuple
                 f"topics {' and '.join(tied_topics)} have partitions with equal hashes: members may swap them"
             )
     if strategy == RoundRobinAssignor.name:
-        caveats += _refused_by_older_members(streams, snapshot.partitions)
+        caveats += _rejected_by_older_members(streams, snapshot.partitions)
     return tuple(caveats)
 
 
-def _refused_by_older_members(streams: dict[str, dict[str, int]], partitions: dict[str, list[int]]) -> list[str]:
+def _rejected_by_older_members(streams: dict[str, dict[str, int]], partitions: dict[str, list[int]]) -> list[str]:
     try:
         EqualRoundRobinAssignor().assign(streams, partitions)
     except UnequalSubscriptions as unequal:
@@ -114,7 +115,7 @@ def _refused_by_older_members(streams: dict[str, dict[str, int]], partitions: di
 
 
 def partition_ranges(partitions: Iterable[TopicPartition]) -> str:
-    """Formats partitions as ranges: ``bills:0 orders:0-3,7``. Those of Kafka 0.7 are listed individually."""
+    """Formats partitions as ranges: ``bills:0 orders:0-3,7``. Partitions of Kafka 0.7 are listed individually."""
     by_topic: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         by_topic.setdefault(topic, []).append(number)

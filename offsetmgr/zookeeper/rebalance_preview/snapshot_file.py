@@ -2,7 +2,7 @@
 
 Version 1: ``{"format": "offsetmgr-group", "version": 1, "group", "taken_at_ms", "brokers": [id] | null, "members": {id:
 {"pattern", "subscription"} | null}, "topics": {topic: {partition: [broker]}}, "owners": {topic: {partition:
-"member-thread" | null}} | null}``. Partitions are strings, in Kafka 0.7 ``BROKER-PARTITION``.
+"member-thread" | null}} | null}``. Partitions are strings; those of Kafka 0.7 have the form ``BROKER-PARTITION``.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def decode(name: str, data: bytes, group: str | None = None) -> GroupSnapshot:
     """Decodes a snapshot file, or the output of ``zk members --format json``, which contains only members.
 
     ``name`` identifies the file in errors. ``group`` selects a group if the file contains several. Raises
-    `MalformedData`, `UnknownVersion`, and `UsageError` if the file does not contain the group, or contains several and
-    ``group`` is None.
+    `MalformedData` and `UnknownVersion`. Raises `UsageError` if the file does not contain ``group``, or if ``group`` is
+    None and the file contains several groups.
     """
     return _SnapshotFile(name).snapshot(data, group)
 
@@ -80,7 +80,7 @@ class _SnapshotFile:
         if not isinstance(found, str):
             self._malformed("its 'group' is not a string")
         if group is not None and found != group:
-            raise UsageError(f"group {group}", f"is not the one in {self._name}, which is {found}")
+            raise UsageError(f"group {group}", f"is not in {self._name}, which contains group {found}")
         return GroupSnapshot(
             found,
             self._mapped(document, "members", self._member),

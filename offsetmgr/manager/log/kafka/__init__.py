@@ -82,28 +82,31 @@ class KafkaLog:
             loader_settings(self.bootstrap, self._properties, self._group),
         )
 
-    def generation(self, timeout: float) -> str:
+    def generation(self, timeout_s: float) -> str:
         """Returns the topic id; empty for brokers before 2.8 (KIP-516).
 
-        If the topic was recreated, raises `UnsuitableTopic` unless the new one is suitable: no process may read or
-        write an unsuitable topic.
+        If the topic was recreated and the new topic is unsuitable, raises `UnsuitableTopic`, so that no process reads
+        or writes an unsuitable topic.
         """
-        found = self._offsets.topic_id(timeout)
+        found = self._offsets.topic_id(timeout_s)
         if found and found != self._generation:
             if self._generation:
-                state = check_successor(self.bootstrap, self._properties, self.topic, self._partitions, timeout=timeout)
+                state = check_successor(
+                    self.bootstrap, self._properties, self.topic, self._partitions, timeout_s=timeout_s
+                )
                 self._max_message_bytes = state.max_message_bytes
                 self._known_ends.forget()
             self._generation = found
         return found
 
-    def start_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:
+    def start_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:
         """See `PartitionLog.start_offsets`."""
-        return self._offsets.starts(partitions, timeout)
+        return self._offsets.starts(partitions, timeout_s)
 
-    def end_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:
-        """Returns the end offsets, never below an end that a writer of this object knows."""
-        return self._offsets.ends(partitions, timeout, self._known_ends.lower_bound)
+    def end_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:
+        """Returns the end offsets. They are always above the records that the replicas have confirmed to a writer of
+        this object."""
+        return self._offsets.ends(partitions, timeout_s, self._known_ends.lower_bound)
 
     def close(self) -> None:
         """Closes the connections. The callers of `writer` and `reader` close the writers and readers themselves."""

@@ -19,10 +19,10 @@ from offsetmgr.kafka.cluster.librdkafka import error_of
 from offsetmgr.manager.log.base import CorruptRecords
 from offsetmgr.manager.log.kafka.settings import SILENT
 
-Message: TypeAlias = Any
+ConfluentMessage: TypeAlias = Any
 """A `ck.Message`. Its declared types make partition, offset and key optional, although only events lack them."""
 
-Run: TypeAlias = tuple[int, list[Message]]
+Run: TypeAlias = tuple[int, list[ConfluentMessage]]
 """A partition and consecutive records from it."""
 
 _REQUEST_TIMEOUT_S: Final = 5.0
@@ -40,8 +40,8 @@ _TRANSIENT_CODES: Final = frozenset(
 _CORRUPT_CODES: Final = frozenset({ck.KafkaError._BAD_MSG, ck.KafkaError._BAD_COMPRESSION})
 """After these errors the client repeats the same fetch without end."""
 
-_error: Final[Callable[[Message], ck.KafkaError | None]] = ck.Message.error
-_partition: Final[Callable[[Message], Any]] = ck.Message.partition
+_error: Final[Callable[[ConfluentMessage], ck.KafkaError | None]] = ck.Message.error
+_partition: Final[Callable[[ConfluentMessage], Any]] = ck.Message.partition
 
 
 class AssignedConsumer:
@@ -70,8 +70,8 @@ class AssignedConsumer:
             for partition in removed:
                 del self.positions[partition]
 
-    def take(self, max_records: int, timeout: float) -> list[Run]:
-        """Returns up to ``max_records`` records that have arrived. Waits up to ``timeout`` seconds if there are none.
+    def take(self, max_records: int, timeout_s: float) -> list[Run]:
+        """Returns up to ``max_records`` records that have arrived. Waits up to ``timeout_s`` seconds if there are none.
         Returns nothing if only a position advanced.
 
         If a partition is unreadable, it first returns the records before the error and then raises `OffsetMgrError`.
@@ -79,13 +79,13 @@ class AssignedConsumer:
         as read.
         """
         self._raise_failures()
-        messages: list[Message] = self._client.consume(max_records, 0)
+        messages: list[ConfluentMessage] = self._client.consume(max_records, 0)
         if not messages:
-            first = self._client.poll(timeout)  # `consume` would wait until it has the maximum number of records
+            first = self._client.poll(timeout_s)  # `consume` would wait until it has the maximum number of records
             if first is None:
                 return []
             messages = [first, *self._client.consume(max_records - 1, 0)] if max_records > 1 else [first]
-        events: list[Message] = []
+        events: list[ConfluentMessage] = []
         if any(map(_error, messages)):
             events = [message for message in messages if message.error() is not None]
             messages = [message for message in messages if message.error() is None]
@@ -106,7 +106,7 @@ class AssignedConsumer:
         if self._failures:
             raise self._failures.popleft()
 
-    def _runs(self, messages: list[Message]) -> list[Run]:
+    def _runs(self, messages: list[ConfluentMessage]) -> list[Run]:
         runs: list[Run] = []
         begin = 0
         for partition, same in groupby(map(_partition, messages)):
@@ -117,7 +117,7 @@ class AssignedConsumer:
             self.positions[partition] = run[-1].offset() + 1
         return runs
 
-    def _handle_event(self, event: Message) -> None:
+    def _handle_event(self, event: ConfluentMessage) -> None:
         error, partition = event.error(), event.partition()
         assert error is not None
         code = error.code()

@@ -2,8 +2,8 @@
 
 The broker answers EndTxn before it has written the markers to every partition. Until then it rejects the next
 transaction of the same id (CONCURRENT_TRANSACTIONS), and librdkafka retries only after 20 ms. A wait of a few
-milliseconds costs less, and records that arrive during the wait join the next transaction. The sufficient wait depends
-on replicas, disks and load, so the wait adapts: each rejection increases it by a large step, and each other transaction
+milliseconds costs less, and records that arrive during the wait join the next transaction. The necessary wait depends
+on replicas, disks and load. Therefore each rejection increases the wait by a large step, and each other transaction
 decreases it by a small step.
 """
 
@@ -18,7 +18,7 @@ and librdkafka has paused."""
 _INITIAL_WAIT_S: Final = 0.002
 _INCREASE_S: Final = 0.001
 _DECREASE_S: Final = 4e-6
-"""With this value the broker rejects one transaction in 250 while the sufficient wait is constant."""
+"""With this value, the broker rejects about one transaction in 250 while the necessary wait does not change."""
 
 
 class AdaptiveLinger:

@@ -1,8 +1,11 @@
-"""`PartitionOffsets`: requests the start and end offsets of partitions, and retries until the response is plausible.
+"""`PartitionOffsets`: requests the topic id and the start and end offsets of partitions, and retries until the response
+is plausible.
 
 librdkafka's Admin client has two faults, both observed. If a response does not arrive in time, it returns a negative
 offset and no error. If it has missed a change of leaders, it sends all further requests to the old leader or with the
-old epoch. So every failure is retried with a new client.
+old epoch. Therefore a failed request is retried with a new client. There are two exceptions: an error that a retry
+cannot fix (`_NOT_RETRIED`) is raised at once, and the first retries after an outdated end offset keep the client,
+because the broker may still be writing the transaction markers.
 """
 
 from __future__ import annotations
@@ -44,18 +47,18 @@ class PartitionOffsets:
         self._admin = Admin(bootstrap, ConnectionConfig(kafka=properties))
         self._topic = topic
 
-    def starts(self, partitions: Sequence[int], timeout: float) -> dict[int, int]:
+    def starts(self, partitions: Sequence[int], timeout_s: float) -> dict[int, int]:
         """Returns the start offsets."""
-        return self._request_until_complete(partitions, _OffsetSpec.earliest(), timeout, lambda _: 0)
+        return self._request_until_complete(partitions, _OffsetSpec.earliest(), timeout_s, lambda _: 0)
 
-    def ends(self, partitions: Sequence[int], timeout: float, lower_bound: Callable[[int], int]) -> dict[int, int]:
+    def ends(self, partitions: Sequence[int], timeout_s: float, lower_bound: Callable[[int], int]) -> dict[int, int]:
         """Returns the last stable offsets. An offset below ``lower_bound`` of its partition is outdated, so it is
         requested again."""
-        return self._request_until_complete(partitions, _OffsetSpec.latest(), timeout, lower_bound)
+        return self._request_until_complete(partitions, _OffsetSpec.latest(), timeout_s, lower_bound)
 
-    def topic_id(self, timeout: float) -> str:
+    def topic_id(self, timeout_s: float) -> str:
         """Returns the current id of the topic; empty if the brokers do not support topic ids."""
-        deadline, attempt = time.monotonic() + timeout, _FIRST_ATTEMPT_S
+        deadline, attempt = time.monotonic() + timeout_s, _FIRST_ATTEMPT_S
         retries = BlockingRetries(deadline, _BACKOFF)
         requests = ck.TopicCollection([self._topic])
         while True:
@@ -82,9 +85,9 @@ class PartitionOffsets:
         self._admin.close()
 
     def _request_until_complete(
-        self, partitions: Sequence[int], spec: Any, timeout: float, lower_bound: Callable[[int], int]
+        self, partitions: Sequence[int], spec: Any, timeout_s: float, lower_bound: Callable[[int], int]
     ) -> dict[int, int]:
-        deadline, attempt = time.monotonic() + timeout, _FIRST_ATTEMPT_S
+        deadline, attempt = time.monotonic() + timeout_s, _FIRST_ATTEMPT_S
         retries = BlockingRetries(deadline, _BACKOFF)
         offsets: dict[int, int] = {}
         while missing := [partition for partition in partitions if partition not in offsets]:
@@ -105,9 +108,9 @@ class PartitionOffsets:
         return offsets
 
     def _request_once(
-        self, partitions: list[int], spec: Any, timeout: float
+        self, partitions: list[int], spec: Any, timeout_s: float
     ) -> tuple[dict[int, int], OffsetMgrError | None]:
-        """Sends one request. Returns the offsets that arrived within ``timeout`` seconds, and an error if some are
+        """Sends one request. Returns the offsets that arrived within ``timeout_s`` seconds, and an error if some are
         missing."""
 
         def send(client: ck_admin.AdminClient, keys: list[int], remaining: float) -> Mapping[int, Any]:
@@ -116,7 +119,7 @@ class PartitionOffsets:
             return {found.partition: future for found, future in results.items()}
 
         try:
-            results = self._admin.ask_each(partitions, send, f"{self._topic}-", timeout)
+            results = self._admin.ask_each(partitions, send, f"{self._topic}-", timeout_s)
         except OffsetMgrError as error:
             return {}, error
         offsets: dict[int, int] = {}

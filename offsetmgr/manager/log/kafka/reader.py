@@ -16,19 +16,19 @@ import confluent_kafka as ck
 from offsetmgr.core.errors import TimedOut
 from offsetmgr.kafka.cluster.librdkafka import error_of
 from offsetmgr.manager.log.base import LogClosed, LogRecord
-from offsetmgr.manager.log.kafka.consumer import AssignedConsumer, Message
+from offsetmgr.manager.log.kafka.consumer import AssignedConsumer, ConfluentMessage
 
 _RECORDS_PER_TAKE: Final = 500
-"""The number of records that a load takes at a time. Larger batches do not fit into the processor's caches (10,000
-records take 50 % longer), and other threads wait longer."""
+"""The number of records that a load takes at a time. Larger batches do not fit into the processor's caches (with 10,000
+records at a time, a load takes 50 % longer), and they make other threads wait longer."""
 _POLL_SLICE_S: Final = 0.1
 _NO_KEY: Final = b""
 """Replaces a missing key. No format has this key, so the record counts as unreadable."""
 _STALL_TIMEOUT_S: Final = 30.0
 """A load without progress fails after this time, so that the operator sees the reason."""
 
-_key: Final[Callable[[Message], Any]] = ck.Message.key
-_value: Final[Callable[[Message], Any]] = ck.Message.value
+_key: Final[Callable[[ConfluentMessage], Any]] = ck.Message.key
+_value: Final[Callable[[ConfluentMessage], Any]] = ck.Message.value
 
 
 class KafkaReader:
@@ -95,9 +95,9 @@ class KafkaReader:
             self._follower.unassign([p for p, position in positions.items() if starts.get(p) != position])
             self._follower.assign({p: start for p, start in starts.items() if p not in positions})
 
-    def poll(self, max_records: int, timeout: float) -> Sequence[LogRecord]:
+    def poll(self, max_records: int, timeout_s: float) -> Sequence[LogRecord]:
         """Works as `LogReader.poll`. Returns early without records if only a position has advanced."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout_s
         while True:
             with self._follower_lock:
                 self._check_open()

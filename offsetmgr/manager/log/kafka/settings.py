@@ -29,7 +29,7 @@ def producer_settings(
     return {
         **_QUICK_RECONNECT,
         "socket.nagle.disable": "true",
-        # If a broker does not respond, there must be time for another one within the timeout of an append.
+        # If a broker does not respond, the client must have time to ask another broker within the timeout of an append.
         "socket.timeout.ms": "3000",
         "compression.type": "none",
         **properties,
@@ -83,7 +83,7 @@ def follower_settings(bootstrap: str, properties: Mapping[str, str], group: str)
 
 
 def loader_settings(bootstrap: str, properties: Mapping[str, str], group: str) -> dict[str, Any]:
-    """Returns the settings of a reader that loads whole partitions, so it prefetches much data."""
+    """Returns the settings of a reader that loads whole partitions and therefore prefetches a large amount of data."""
     return {
         **follower_settings(bootstrap, properties, group),
         "fetch.message.max.bytes": 4 << 20,

@@ -36,9 +36,9 @@ def ensure_topic(
     partitions: int = DEFAULT_PARTITIONS,
     replication_factor: int | None = None,
     min_insync_replicas: int | None = None,
-    timeout: float = DEFAULT_TIMEOUT_S,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> OffsetsTopicState:
-    """Creates the topic, or checks the existing one. Waits up to ``timeout`` seconds until every partition has a
+    """Creates the topic, or checks the existing one. Waits up to ``timeout_s`` seconds until every partition has a
     leader.
 
     ``properties`` are settings of librdkafka. Any number of managers may call it at the same time. Raises
@@ -47,7 +47,7 @@ def ensure_topic(
     if topic in BROKER_TOPICS:
         raise UnsuitableTopic(f"topic {topic}", "it is an internal topic of the brokers", "choose another topic name")
 
-    with Topics(bootstrap, properties, timeout) as topics:
+    with Topics(bootstrap, properties, timeout_s) as topics:
 
         def create() -> None:
             broker_default = topics.broker_replication_factor() if replication_factor is None else None
@@ -67,26 +67,26 @@ def ensure_topic(
 
 
 def check_topic(
-    bootstrap: str, properties: Mapping[str, str], known: OffsetsTopicState, *, timeout: float = DEFAULT_TIMEOUT_S
+    bootstrap: str, properties: Mapping[str, str], known: OffsetsTopicState, *, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> OffsetsTopicState:
     """Checks the topic of a running manager again.
 
     Raises `UnsuitableTopic` (also for a deleted topic), `TopicRecreated`, `PartitionCountChanged`, and retriable errors
     if no broker responds.
     """
-    return examine(known.name, _found(bootstrap, properties, known.name, timeout), known.partitions, known.topic_id)
+    return examine(known.name, _found(bootstrap, properties, known.name, timeout_s), known.partitions, known.topic_id)
 
 
 def check_successor(
-    bootstrap: str, properties: Mapping[str, str], topic: str, partitions: int, *, timeout: float = DEFAULT_TIMEOUT_S
+    bootstrap: str, properties: Mapping[str, str], topic: str, partitions: int, *, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> OffsetsTopicState:
-    """Checks a topic that was recreated while the manager ran, as at the start of a manager. Raises the errors of
-    `check_topic` except `TopicRecreated`."""
-    return examine(topic, _found(bootstrap, properties, topic, timeout), partitions)
+    """Checks a topic that was recreated while the manager ran, in the same way as an existing topic at startup. Raises
+    the errors of `check_topic` except `TopicRecreated`."""
+    return examine(topic, _found(bootstrap, properties, topic, timeout_s), partitions)
 
 
-def _found(bootstrap: str, properties: Mapping[str, str], topic: str, timeout: float) -> ExistingTopic:
-    with Topics(bootstrap, properties, timeout) as topics:
+def _found(bootstrap: str, properties: Mapping[str, str], topic: str, timeout_s: float) -> ExistingTopic:
+    with Topics(bootstrap, properties, timeout_s) as topics:
         found = topics.find(topic)
     if found is None:
         raise UnsuitableTopic(f"topic {topic}", "it was deleted", "stop the managers before anything else is lost")

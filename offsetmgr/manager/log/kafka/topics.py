@@ -38,12 +38,12 @@ def id_of(description: Any) -> str:
 
 
 class Topics:
-    """An admin connection for topics. All requests of one object together end within about ``timeout`` seconds."""
+    """An admin connection for topics. All requests of one object together end within about ``timeout_s`` seconds."""
 
-    def __init__(self, bootstrap: str, properties: Mapping[str, str], timeout: float) -> None:
-        self._admin = Admin(bootstrap, ConnectionConfig(kafka=dict(properties), timeout_ms=round(timeout * 1000)))
-        self._timeout = timeout
-        self._deadline = time.monotonic() + timeout
+    def __init__(self, bootstrap: str, properties: Mapping[str, str], timeout_s: float) -> None:
+        self._admin = Admin(bootstrap, ConnectionConfig(kafka=dict(properties), timeout_ms=round(timeout_s * 1000)))
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
 
     def brokers(self) -> int:
         """Returns the number of live brokers."""
@@ -106,8 +106,8 @@ class Topics:
                 return
 
     def wait_for_leaders(self, name: str, create: Callable[[], None]) -> ExistingTopic:
-        """Returns the topic once every partition has a leader. Calls ``create`` if it does not exist, and again if it
-        disappears because it was being deleted. Raises `TimedOut`."""
+        """Returns the topic once every partition has a leader. Calls ``create`` if the topic does not exist, and again
+        if the topic disappears because it was being deleted. Raises `TimedOut`."""
         retries = BlockingRetries(self._deadline, RETRY_BACKOFF)
         while True:
             found = self.find(name)
@@ -119,7 +119,7 @@ class Topics:
             if not retries.pause():
                 missing = "it does not exist" if found is None else f"{len(found.leaderless)} partitions have no leader"
                 raise TimedOut(
-                    f"topic {name}", f"{missing} after {self._timeout:g} s", "check that enough brokers are up"
+                    f"topic {name}", f"{missing} after {self._timeout_s:g} s", "check that enough brokers are up"
                 )
 
     def close(self) -> None:
@@ -134,18 +134,18 @@ class Topics:
     ) -> None:
         self.close()
 
-    def _settings(self, resource: Any, timeout: float) -> Any:
+    def _settings(self, resource: Any, timeout_s: float) -> Any:
         def describe(client: ck_admin.AdminClient, remaining: float) -> Any:
             (future,) = client.describe_configs([resource], request_timeout=remaining).values()
             return future
 
-        return self._request(resource.name, describe, timeout)
+        return self._request(resource.name, describe, timeout_s)
 
-    def _request(self, name: str, call: Callable[[ck_admin.AdminClient, float], Any], timeout: float) -> Any:
-        """Sends one request and returns its result, or the `OffsetMgrError`. ``call`` sends the request and returns its
-        future."""
+    def _request(self, name: str, call: Callable[[ck_admin.AdminClient, float], Any], timeout_s: float) -> Any:
+        """Sends one request. Returns its result, or the `OffsetMgrError` if it fails. ``call`` sends the request and
+        returns its future."""
         answers = self._admin.ask_each(
-            [name], lambda client, _, remaining: {name: call(client, remaining)}, "topic ", timeout
+            [name], lambda client, _, remaining: {name: call(client, remaining)}, "topic ", timeout_s
         )
         return answers[name]
 

@@ -7,10 +7,10 @@ Failures map to errors as follows:
 
 - The writer had not sent the commit, and the abort succeeded: `AppendRejected` (or `TooLarge`).
 - The writer had not sent the commit, but the abort was not answered in time: `OutcomeUnknown`. The transaction will
-  never be committed, but this producer cannot continue, and after `OutcomeUnknown` a new writer claims.
-- ``commit_transaction`` was called and did not succeed: `OutcomeUnknown`. If the error requires an abort and the abort
-  succeeds, it is `AppendRejected`, because the coordinator rejects the abort of a transaction that it has begun to
-  commit.
+  never be committed, but this producer cannot continue, and `OutcomeUnknown` makes the caller claim with a new writer.
+- ``commit_transaction`` was called and did not succeed: `OutcomeUnknown`. But if the error requires an abort and the
+  abort succeeds, `AppendRejected`: if the coordinator had begun to commit the transaction, it would have rejected the
+  abort.
 - The producer is fenced at any point: `Fenced`.
 
 ``claim`` and ``append`` block, mostly with the interpreter's lock released, so they run on a thread of the shard group
@@ -32,12 +32,12 @@ from offsetmgr.manager.log.base import AppendRejected, Fenced, LogClosed, Outcom
 from offsetmgr.manager.log.kafka.known_log_ends import KnownLogEnds
 from offsetmgr.manager.log.kafka.linger import AdaptiveLinger
 from offsetmgr.manager.log.kafka.settings import SILENT
-from offsetmgr.records.base import Record
+from offsetmgr.records.base import EncodedRecord
 
 _FIRST_CLAIM_ATTEMPT_S: Final = 0.05
 _CLIENT_RETRY_PAUSE_S: Final = 0.5
 """While the broker ends the transaction of an earlier writer, it rejects the claim. The client then retries after this
-time, whatever its settings are; a new client tries at once."""
+time, which no setting can change; a new client tries at once."""
 _ABORT_SHARE: Final = 0.3
 """The fraction of an append's timeout that is reserved for its abort."""
 _MAX_ABORT_S: Final = 2.0
@@ -49,8 +49,8 @@ _TOO_LARGE_CODES: Final = frozenset({ck.KafkaError.MSG_SIZE_TOO_LARGE, ck.KafkaE
 _PURGED_CODES: Final = frozenset({ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT})
 
 CLAIM_KEY: Final = b"\x7f\xffclaim"
-"""The key of the record that a claim writes in an aborted transaction. No format has its version, so tools that read
-aborted records skip it."""
+"""The key of the record that a claim writes in an aborted transaction. No record format uses this key's version, so
+tools that read aborted records skip the record."""
 
 _CLIENT_EXCEPTIONS: Final = (ck.KafkaException, BufferError, SystemError)
 
@@ -73,11 +73,11 @@ class KafkaShardGroupWriter:
         self._last_append_ended_at = 0.0
         self._terminal_error: OffsetMgrError | None = None
 
-    def claim(self, timeout: float) -> None:
+    def claim(self, timeout_s: float) -> None:
         """Works as `ShardGroupWriter.claim`. Raises `TimedOut`, `Fenced`, `AppendRejected` (too few replicas) and
         errors of the broker. After an error the writer cannot be used any more."""
         self._check_usable()
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout_s
         try:
             self._fence_others(deadline)
             self._confirm_ends(deadline)
@@ -85,14 +85,14 @@ class KafkaShardGroupWriter:
             self._fail(error)
         self._claimed = True
 
-    def append(self, batches: Mapping[int, Sequence[Record]], timeout: float) -> Mapping[int, int]:
+    def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float) -> Mapping[int, int]:
         """See `ShardGroupWriter.append`."""
         self._check_usable()
         if not self._claimed:
             raise ValueError("append before claim")
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout_s
         started_at = time.monotonic()
-        offsets = self._send(batches, deadline, min(timeout * _ABORT_SHARE, _MAX_ABORT_S))
+        offsets = self._send(batches, deadline, min(timeout_s * _ABORT_SHARE, _MAX_ABORT_S))
         self._linger.on_confirmed(time.monotonic() - started_at)
         self._commit(deadline)
         self._last_append_ended_at = time.monotonic()
@@ -117,9 +117,10 @@ class KafkaShardGroupWriter:
 
     @property
     def _open_producer(self) -> ck.Producer:
-        """The producer. Only ``self._producer`` may refer to it: a failed producer keeps sending its requests until it
-        is destroyed, and its claim must not fence a later writer. A local variable would keep it alive for as long as
-        an exception with its stack frame exists. (`Producer.close` would wait for all records.)"""
+        """The producer. Only ``self._producer`` may refer to it, so that setting ``self._producer`` to None destroys
+        it. A failed producer keeps sending its requests until it is destroyed, and its late claim could fence a newer
+        writer. A local variable would keep the producer alive for as long as an exception refers to the stack frame.
+        (`Producer.close` is no alternative, because it would wait for all records.)"""
         if self._producer is None:
             raise self._terminal_error or LogClosed(self._what, "the writer was closed")
         return self._producer
@@ -154,10 +155,9 @@ class KafkaShardGroupWriter:
                 return
 
     def _confirm_ends(self, deadline: float) -> None:
-        """Finds an offset in each partition above every acknowledged record. For this it writes a record that the
-        in-sync replicas confirm, and aborts its transaction.
-
-        Otherwise a frozen broker that has lost its leadership unnoticed could return an outdated end offset.
+        """Determines an offset in each partition that is above every acknowledged record: writes a record, waits until
+        the in-sync replicas confirm it, and aborts the transaction.  A request for the end offset is not enough: if a
+        broker was frozen and has not noticed that it is no longer the leader, it returns an outdated end offset.
         """
         batches = {partition: [(CLAIM_KEY, None)] for partition in self._partitions}
         offsets = self._send(batches, deadline, (deadline - time.monotonic()) * _ABORT_SHARE)
@@ -167,7 +167,7 @@ class KafkaShardGroupWriter:
             raise self._claim_failure(_error_in(raised)) from None
         self._known_ends.raise_to(offsets)
 
-    def _send(self, batches: Mapping[int, Sequence[Record]], deadline: float, reserve: float) -> dict[int, int]:
+    def _send(self, batches: Mapping[int, Sequence[EncodedRecord]], deadline: float, reserve: float) -> dict[int, int]:
         """Begins a transaction, sends the records and waits until they are confirmed. Returns the last offset of each
         partition for which the broker reported one. ``reserve`` is the time (seconds) before the deadline that is
         reserved for an abort."""
@@ -186,7 +186,7 @@ class KafkaShardGroupWriter:
 
     def _produce(
         self,
-        batches: Mapping[int, Sequence[Record]],
+        batches: Mapping[int, Sequence[EncodedRecord]],
         reports: dict[int, tuple[ck.KafkaError | None, int]],
     ) -> None:
         def delivered(error: ck.KafkaError | None, message: Any) -> None:
@@ -269,7 +269,8 @@ def _is_fenced(error: ck.KafkaError) -> bool:
 
 
 def _first_cause(errors: Sequence[ck.KafkaError]) -> ck.KafkaError:
-    """Returns the root error. Records that the client purged because others failed carry no information."""
+    """Returns the root error, which is the first one that is not a purge error: the client purges records after other
+    records have failed."""
     return next((error for error in errors if error.code() not in _PURGED_CODES), errors[0])
 
 

@@ -1,10 +1,10 @@
 """The partition assignment strategies of the old consumer. Pure: no I/O, no clock.
 
-Every member computes the whole assignment from the nodes in ZooKeeper and claims its own part. Members with different
-results would never agree, so each strategy returns exactly the result of Kafka's code. The result depends on the
-content of the mappings, never on their order.
+Every member computes the whole assignment from the nodes in ZooKeeper, and claims the partitions that the assignment
+gives to it. All members must compute the same assignment, so each strategy returns exactly the result of Kafka's code.
+The result depends on the content of the given mappings, but not on their order.
 
-``assignor_named`` returns a strategy by its name in ``partition.assignment.strategy``.
+``assignor_named`` returns the strategy for a value of ``partition.assignment.strategy``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STRATEGIES: Final = (
 
 
 def assignor_named(name: str, brokers: Mapping[TopicPartition, int] | None = None) -> Assignor:
-    """Returns the strategy with that name. Only ``clustered`` needs ``brokers``, the broker of each partition.
+    """Returns the strategy with that name. ``brokers`` maps each partition to its broker; only ``clustered`` needs it.
 
     Raises `UsageError` for an unknown name (Kafka silently uses range), and for ``clustered`` without ``brokers``.
     """

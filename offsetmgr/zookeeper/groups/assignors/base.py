@@ -1,4 +1,5 @@
-"""`Assignor` and the shared parts of the strategies: thread ids, the threads of a topic, differences of assignments.
+"""`Assignor`, and the code that the strategies share: thread ids, the threads of a topic, differences between
+assignments.
 
 Source: kafka.consumer.ConsumerThreadId, TopicCount, ZkUtils.getConsumersPerTopic of 0.10.2.
 """
@@ -13,7 +14,7 @@ from offsetmgr.core.errors import AssignmentRefused
 from offsetmgr.core.model import TopicPartition
 
 StreamsOfMembers: TypeAlias = Mapping[str, Mapping[str, int]]
-"""Member id -> topic -> number of streams. Patterns have been resolved to topics."""
+"""Member id -> topic -> number of streams. Patterns are already resolved to topics."""
 PartitionsOfTopics: TypeAlias = Mapping[str, Sequence[int]]
 """Topic -> the numbers of its partitions, in any order."""
 
@@ -21,7 +22,7 @@ PartitionsOfTopics: TypeAlias = Mapping[str, Sequence[int]]
 class ThreadId(NamedTuple):
     """One stream of one member, written ``<member id>-<thread>`` in owner nodes.
 
-    Threads sort by this text, as in Kafka: ``c-10`` comes before ``c-2``.
+    As in Kafka, threads are sorted by this text: ``c-10`` comes before ``c-2``.
     """
 
     member_id: str
@@ -52,7 +53,8 @@ class Assignor(Protocol):
     def assign(self, streams: StreamsOfMembers, partitions: PartitionsOfTopics) -> dict[TopicPartition, ThreadId]:
         """Assigns every partition of each consumed topic to a thread; the result is sorted by partition.
 
-        It omits topics that are not in ``partitions``, and topics without consumers. Raises `AssignmentRefused`.
+        The result omits topics that are not in ``partitions``, and topics without consumers. Raises
+        `AssignmentRefused`.
         """
         ...
 
@@ -60,8 +62,8 @@ class Assignor(Protocol):
 def threads_of(streams: StreamsOfMembers) -> dict[str, list[ThreadId]]:
     """Returns the sorted threads that consume each topic.
 
-    Raises `AssignmentRefused` for a subscription with no streams. Kafka asserts at least one, so no member that reads
-    such a registration can rebalance.
+    Raises `AssignmentRefused` for a subscription with no streams. Kafka asserts that each subscription has at least one
+    stream, so a member that reads such a registration cannot rebalance.
     """
     found: dict[str, list[ThreadId]] = {}
     for member_id, topics in streams.items():
@@ -81,8 +83,8 @@ class Moves:
     kept: int
     """Partitions that stay with the same thread."""
     rethreaded: int
-    """Partitions that move to another thread of the same member. It discards fetched messages; its process keeps the
-    offsets."""
+    """Partitions that move to another thread of the same member. The member discards the messages that it has fetched
+    from them; the offsets stay in the same process."""
     moved: int
     """Partitions that move to another member."""
     gained: int
@@ -92,12 +94,12 @@ class Moves:
 
     @property
     def changed(self) -> int:
-        """Partitions whose owner differs, including those that gain or lose one."""
+        """Partitions whose owner differs, including partitions that gain or lose an owner."""
         return self.rethreaded + self.moved + self.gained + self.lost
 
 
 def moves(before: Mapping[TopicPartition, ThreadId], after: Mapping[TopicPartition, ThreadId]) -> Moves:
-    """Counts the differences between two assignments, in partitions."""
+    """Counts the partitions that keep or change their owner between two assignments."""
     both = before.keys() & after.keys()
     kept = sum(before[one] == after[one] for one in both)
     same_member = sum(before[one].member_id == after[one].member_id for one in both)

@@ -1,6 +1,6 @@
 """`RangeAssignor`: for each topic separately, each thread gets a run of consecutive partitions.
 
-Source: kafka.consumer.RangeAssignor of 0.8.2 to 1.1; before that the same code was in ZookeeperConsumerConnector.
+Source: kafka.consumer.RangeAssignor of 0.8.2 to 1.1; before 0.8.2 the same code was in ZookeeperConsumerConnector.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ Item = TypeVar("Item")
 
 
 class RangeAssignor:
-    """The default strategy. It sorts partitions by number and threads by their text.
-
-    If the division leaves a remainder, the first threads get one partition more.
+    """The default strategy. It sorts partitions by number, and threads by their text (``<member id>-<thread>``). If the
+    partitions cannot be divided equally, the first threads get one partition more than the others.
     """
 
     name: Final = "range"
@@ -33,7 +32,7 @@ class RangeAssignor:
 
 
 def assign_in_runs(items: Sequence[Item], threads: Sequence[ThreadId]) -> list[tuple[Item, ThreadId]]:
-    """Assigns runs of equal length to the threads; the first ``len(items) % len(threads)`` runs are longer by one."""
+    """Assigns runs of equal length to the threads; the first ``len(items) % len(threads)`` runs have one more item."""
     length, longer = divmod(len(items), len(threads))
     assigned: list[tuple[Item, ThreadId]] = []
     for position, thread in enumerate(threads):

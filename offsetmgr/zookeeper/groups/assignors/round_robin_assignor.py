@@ -1,7 +1,7 @@
 """Round-robin strategies: assign the partitions of all topics, sorted by hash, to the threads in turn.
 
-Source: kafka.consumer.RoundRobinAssignor of 0.10.2 to 1.1, and of 0.8.2 to 0.10.1, which rejected groups whose members
-do not all consume the same topics (removed by KAFKA-2434).
+Source: kafka.consumer.RoundRobinAssignor of 0.10.2 to 1.1, and its version of 0.8.2 to 0.10.1. The older version
+rejected groups whose members do not all consume the same topics; KAFKA-2434 removed this check.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from offsetmgr.zookeeper.groups.assignors.base import PartitionsOfTopics, Stream
 
 
 class RoundRobinAssignor:
-    """Round-robin of 0.10.2 and later. A thread that does not consume a partition's topic loses its turn.
+    """Round-robin of 0.10.2 and later. If it is the turn of a thread that does not consume the partition's topic, the
+    thread is skipped.
 
     It sorts partitions by ``String.hashCode`` of ``[topic,partition]``. Partitions of different topics can have the
-    same hash, for example those of ``Aa`` and ``BB``. Kafka then uses the order of a hash table, which depends on the
-    order in which ZooKeeper lists the members. This code cannot know that order and sorts such partitions by name; see
-    `partitions_with_equal_hash`.
+    same hash, for example those of ``Aa`` and ``BB``. In this case Kafka uses the order of a hash table, which depends
+    on the order in which ZooKeeper lists the members. This code does not have that order, so it sorts partitions with
+    equal hashes by name; see `partitions_with_equal_hash`.
     """
 
     name: Final = "roundrobin"
@@ -56,8 +57,8 @@ class EqualRoundRobinAssignor:
 
 
 def partitions_with_equal_hash(topics: PartitionsOfTopics) -> list[tuple[TopicPartition, ...]]:
-    """Returns sets of partitions of different topics with the same hash, whose order Kafka does not define; usually
-    none."""
+    """Returns each set of partitions of different topics that have the same hash. Kafka does not define the order of
+    the partitions in a set. Usually there are no such sets."""
     by_hash: defaultdict[int, list[TopicPartition]] = defaultdict(list)
     for topic, numbers in topics.items():
         for number in numbers:
@@ -84,7 +85,7 @@ def _check_equal(streams: StreamsOfMembers) -> None:
         raise UnequalSubscriptions(
             "strategy roundrobin-0.8.2",
             f"needs equal subscriptions, but {differing}",
-            "members of 0.10.2 and later accept unequal ones: --strategy roundrobin",
+            "members of 0.10.2 and later accept unequal subscriptions: --strategy roundrobin",
             members=tuple(differences),
         )
 
@@ -95,7 +96,7 @@ def _most_common_topics(streams: StreamsOfMembers) -> frozenset[str]:
 
 
 def _difference(topics: Mapping[str, int], common_topics: frozenset[str]) -> str:
-    """Describes how a subscription differs from those of the others; empty if it does not."""
+    """Describes how a subscription differs from the most common one; returns an empty string if it does not differ."""
     if missing := sorted(common_topics - topics.keys()):
         return f"lacks {', '.join(missing)}"
     if more := sorted(topics.keys() - common_topics):

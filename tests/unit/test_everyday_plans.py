@@ -17,6 +17,7 @@ from offsetmgr.core.errors import (
     MalformedData,
     RewindRefused,
     UnknownTopicOrPartition,
+    UnknownVersion,
     Unreachable,
     UsageError,
 )
@@ -52,6 +53,7 @@ from offsetmgr.groups.selection import (
     require_known,
     scan_in_order,
 )
+from offsetmgr.snapshots import group_images
 from offsetmgr.snapshots.group_images import IMAGES_SCHEMA
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 from offsetmgr.stores.snapshot import SnapshotStore
@@ -400,6 +402,19 @@ def test_damaged_before_images_are_an_error_before_anything_is_proposed(store: S
     image.write_bytes(image.read_bytes()[:-20])
     with pytest.raises(MalformedData):
         list(plan_undo(store, load_images(image)))
+
+
+def test_before_images_of_an_unknown_version_are_rejected_with_it(
+    store: SnapshotStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_images, "VERSION", 9)
+    image = tmp_path / "i.avro"
+    carry(store, plan_delete(store, ["a"], ALL_TOPICS), image)
+    monkeypatch.undo()
+
+    assert holds_images(image)
+    with pytest.raises(UnknownVersion, match=r"version 9 is not known \(known: 2\)"):
+        list(load_images(image))
 
 
 def test_other_files_hold_no_before_images(store: SnapshotStore, tmp_path: Path) -> None:

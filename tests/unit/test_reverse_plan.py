@@ -70,8 +70,8 @@ def test_what_was_copied_and_is_gone_since_is_refused_and_the_rest_is_planned(mi
     del migration.target.data["kept"][ORDERS[1]]
     commit(migration.target, "kept", 15)
     found = way_back(migration)
-    assert actions(found["kept"]) == [(0, "copy"), (1, "refuse-gone")]
-    assert actions(found["deleted"]) == [(0, "refuse-gone"), (1, "refuse-gone")]
+    assert actions(found["kept"]) == [(0, "copy"), (1, "refuse-lost")]
+    assert actions(found["deleted"]) == [(0, "refuse-lost"), (1, "refuse-lost")]
     assert "gone from there" in found["deleted"].steps[0].note
     assert found["deleted"].note == ""
 
@@ -82,7 +82,7 @@ def test_what_is_gone_from_both_sides_is_not_forgotten(migration):
     migration.apply()
     migration.source.data.clear()
     migration.target.data.clear()
-    assert actions(way_back(migration)["g"]) == [(0, "refuse-gone")]
+    assert actions(way_back(migration)["g"]) == [(0, "refuse-lost")]
 
 
 def test_a_renamed_group_goes_back_under_its_old_name(migration):

@@ -45,7 +45,7 @@ def test_sources_that_are_not_kafkas_commit_nothing_though_their_offsets_look_al
 
 
 def test_a_plan_that_does_not_fit_the_checkpoint_is_an_error() -> None:
-    with pytest.raises(SparkError, match="its plan has 1 sources and batch 3 of its checkpoint 2"):
+    with pytest.raises(SparkError, match="its plan has 1 sources, but batch 3 of its checkpoint has 2"):
         progress_of(CheckpointBatch(3, ({T0: 5}, {U0: 9})), (Source("KafkaV2[Subscribe[t]]"),), "query q")
 
 

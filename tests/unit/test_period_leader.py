@@ -8,7 +8,7 @@ import pytest
 
 from offsetmgr.core.errors import Unreachable
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period.leader import Idle, LeaderRound
+from offsetmgr.period.leader import FindIdlePartitions, LeaderRound
 from offsetmgr.period.leader_decision import Advance, Leader, LeaderView
 from offsetmgr.period.records import OpenNode, PartitionsNode, ProgressNode
 from offsetmgr.period.schedule import PeriodSchedule
@@ -56,7 +56,7 @@ def view(finished: dict[TopicPartition, int], open_: OpenNode = OPEN) -> Barrier
     return BarrierView(seen, 3, 3, {"m": 1})
 
 
-def leading(time: Time, idle: Idle | None) -> LeaderRound:
+def leading(time: Time, idle: FindIdlePartitions | None) -> LeaderRound:
     return LeaderRound(OPEN.schedule, lambda: [A0, A1], idle, 2_000, 100, time)
 
 

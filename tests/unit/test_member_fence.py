@@ -51,7 +51,7 @@ BUSY, IDLE = [10, 11, 12, 13], [50, 50, 50, 50]
 def test_idle_partitions_of_a_dual_group_are_named_with_the_option_that_lets_them_pass() -> None:
     offsets = {0: BUSY, 1: IDLE, 2: IDLE}
     gate = gate_of(offsets, offsets, CommitMode.KAFKA, CommitMode.DUAL)
-    assert gate.detail == "of 2 partitions without traffic no commit of phase dual was seen: t-1, t-2"
+    assert gate.detail == "no commit of phase dual was seen on 2 partitions without traffic: t-1, t-2"
     assert gate.hint == ACCEPT_IDLE
     assert "--accept-idle" in gate.hint
 

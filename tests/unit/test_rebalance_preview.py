@@ -183,7 +183,8 @@ def test_doubts_about_round_robin_are_reported() -> None:
         ),
         (
             lambda g: changes.topic_grows(g, "orders", 4),
-            "topic orders: has 5 partitions, and a topic cannot lose partitions (of 4, partition 4 would be deleted)",
+            "topic orders: has 5 partitions, and partitions cannot be removed from a topic "
+            "(with 4 partitions, it would lose partition 4)",
         ),
     ],
 )
@@ -197,9 +198,9 @@ def test_a_change_that_makes_no_sense_is_refused(change: object, told: str) -> N
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (("--join", "gamma:100000000"), "100,000,000 streams: at most 100,000 of all members can be simulated"),
+        (("--join", "gamma:100000000"), "100,000,000 streams: at most 100,000 streams of all members can be simulated"),
         (("--grow", "orders=100000000"), "topic orders: would have 100,000,000 partitions"),
-        (("--grow", "orders=150000", "--grow", "more=60000"), "all topics 210,000: at most 200,000"),
+        (("--grow", "orders=150000", "--grow", "more=60000"), "all topics together 210,000, but at most 200,000"),
     ],
 )
 def test_more_than_any_cluster_has_is_refused_before_it_is_made(
@@ -217,7 +218,7 @@ def test_members_with_more_streams_together_than_any_group_has_are_refused() -> 
     half = Subscription.static({"orders": 50_000})
     whole = group(A, B, subscription=half)
     assert sum(whole.streams()[A].values()) == 50_000
-    with pytest.raises(AssignmentRefused, match="1 streams, and the members so far 100,001: at most 100,000"):
+    with pytest.raises(AssignmentRefused, match="1 of 100,001 or more streams in the group; at most 100,000"):
         changes.member_joins(whole, "g_gamma", ORDERS).streams()
 
 
@@ -354,7 +355,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) 
 def test_the_table_shows_each_member_before_and_after(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = saved(tmp_path, group(A, B, owners=owned(a="orders:0,1,2", b="orders:3,4")))
     out, told = printed(capsys, "--from-file", file, "--simulate", "--join", "g_x:2", "--leave", "beta")
-    titles = "MEMBER-ID CHANGE BEFORE AFTER KEPT GAINED GIVEN-UP PARTITIONS-BEFORE PARTITIONS-AFTER"
+    titles = "MEMBER-ID CHANGE BEFORE AFTER KEPT GAINED REVOKED PARTITIONS-BEFORE PARTITIONS-AFTER"
     assert [line.split() for line in out.splitlines()] == [
         titles.split(" "),
         [A, "-", "3", "2", "2", "0", "1", "orders:0-2", "orders:0-1"],
@@ -446,7 +447,7 @@ def test_a_list_of_members_needs_the_topics_sizes(tmp_path: Path, capsys: pytest
     [
         (["g", "--join", "x"], "error: zk rebalance: changes can only be simulated"),
         (["g", "--group", "h"], "error: which group?: both g and --group h are given"),
-        (["h"], "error: group h: is not the one in FILE, which is g"),
+        (["h"], "error: group h: is not in FILE, which contains group g"),
         (["--simulate", "--like", "alpha"], "error: --like and --topic: are the subscription of members that join"),
         (["--simulate", "--join", "x:none"], "error: --join x:none: 'none' is no number"),
         (["--simulate", "--join", ":2"], "error: --join: no host is named"),

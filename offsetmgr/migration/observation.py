@@ -4,7 +4,8 @@ Pure. `group_observer` makes observations, `ownership_history` combines them, `e
 and runbooks keep one as the baseline.
 
 Ordering contract, on which the evidence relies: an observation reads the owners first, then ZooKeeper's offsets, then
-Kafka's, then the owners again. If a partition's owner differs between the two reads, the partition has no owner here.
+Kafka's, then the owners again. If a partition's owner differs between the two reads, the observation has no owner for
+the partition.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, TypeAlias
 from offsetmgr.core.errors import MalformedData, OffsetMgrError
 from offsetmgr.core.model import ABSENT, Committed, LogRange, Offset, TopicPartition
 
-Reading: TypeAlias = Offset | OffsetMgrError
+OffsetReadResult: TypeAlias = Offset | OffsetMgrError
 """The result of one read of one partition: a commit, its absence, or the error. An error never counts as absence."""
 
 
@@ -27,8 +28,8 @@ class RegisteredMember:
 
     ``host`` is part of a generated id (``GROUP_HOST-MILLISECONDS-8 hex digits``). It is None if the id was configured
     (``consumer.id``); such an id stays the same after a restart. ``registered_at_ms`` (since 1970) and ``czxid`` are
-    those of the *last* registration, which a process repeats after its session has expired. ``session`` is its session
-    id.
+    those of the *last* registration: a process registers again after its session has expired. ``session`` is its
+    session id.
     """
 
     id: str
@@ -41,8 +42,8 @@ class RegisteredMember:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOwner:
-    """One ownership: the member, and the transaction (czxid) that created its owner znode. A new transaction is a new
-    ownership, even by the same member."""
+    """One ownership: the member, and the transaction (czxid) that created its owner znode. If the znode is created
+    again, this is a new ownership, even by the same member."""
 
     member: str
     czxid: int
@@ -51,11 +52,12 @@ class PartitionOwner:
 @dataclass(frozen=True, slots=True)
 class Observation:
     """One observation of a group: its members and owners, its offsets in both stores, and the log ranges. ``at_ms`` is
-    the time at which it was complete.
+    the time at which the observation was complete.
 
-    ``partitions`` are the partitions of all topics to which live members subscribe. A partition that is not in
-    ``owners`` had no owner, or its owner changed during the observation. ``unconsumed`` are partitions with offsets to
-    whose topic no live member subscribes. ``unreadable`` names the znodes that could not be decoded.
+    ``partitions`` are the partitions of all topics to which live members subscribe, and all partitions with an owner. A
+    partition that is not in ``owners`` had no owner, or its owner changed during the observation. ``unconsumed`` are
+    partitions that have offsets, but are not in ``partitions``. ``unreadable`` names the znodes that could not be
+    decoded.
     """
 
     group: str
@@ -63,8 +65,8 @@ class Observation:
     members: Mapping[str, RegisteredMember]
     owners: Mapping[TopicPartition, PartitionOwner]
     partitions: tuple[TopicPartition, ...]
-    zookeeper: Mapping[TopicPartition, Reading]
-    kafka: Mapping[TopicPartition, Reading]
+    zookeeper: Mapping[TopicPartition, OffsetReadResult]
+    kafka: Mapping[TopicPartition, OffsetReadResult]
     logs: Mapping[TopicPartition, LogRange | OffsetMgrError]
     unconsumed: tuple[TopicPartition, ...] = ()
     unreadable: tuple[str, ...] = ()
@@ -93,7 +95,7 @@ def clock_time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, tz=UTC).strftime("%H:%M:%S.%f")[:-3]
 
 
-def reading_text(reading: Reading | None) -> str:
+def reading_text(reading: OffsetReadResult | None) -> str:
     """Returns an offset as text."""
     if isinstance(reading, Committed):
         return str(reading.offset)
@@ -144,7 +146,7 @@ def _partition_to_json(observation: Observation, tp: TopicPartition) -> dict[str
     }
 
 
-def _reading_to_json(reading: Reading | None) -> dict[str, Any]:
+def _reading_to_json(reading: OffsetReadResult | None) -> dict[str, Any]:
     if isinstance(reading, Committed):
         return {"state": "committed", "offset": reading.offset, "version": reading.version}
     if isinstance(reading, OffsetMgrError):
@@ -157,8 +159,8 @@ class _Parts:
     owners: dict[TopicPartition, PartitionOwner] = field(default_factory=dict)
     partitions: list[TopicPartition] = field(default_factory=list)
     unconsumed: list[TopicPartition] = field(default_factory=list)
-    zookeeper: dict[TopicPartition, Reading] = field(default_factory=dict)
-    kafka: dict[TopicPartition, Reading] = field(default_factory=dict)
+    zookeeper: dict[TopicPartition, OffsetReadResult] = field(default_factory=dict)
+    kafka: dict[TopicPartition, OffsetReadResult] = field(default_factory=dict)
     logs: dict[TopicPartition, LogRange | OffsetMgrError] = field(default_factory=dict)
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.job_records import (
+    IN_PERIOD,
     LATE,
     SET_ASIDE,
-    TAKEN,
     Attempt,
     PublishedOutput,
     RangeScan,
@@ -34,7 +34,7 @@ WORK = Work(
     (Attempt("m", 4, 2),),
     PublishedOutput(0, "out", 3, {"records": 4}),
     {A0: RangeScan(5, 7, 12, 10)},
-    {TAKEN: 4, LATE: 2, SET_ASIDE: 1},
+    {IN_PERIOD: 4, LATE: 2, SET_ASIDE: 1},
     topic_ids={"a": "x"},
 )
 

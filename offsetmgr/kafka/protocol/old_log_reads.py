@@ -1,0 +1,84 @@
+"""Fetch and ListOffsets for older brokers, in versions for which kio has no schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.kafka.protocol import releases
+from offsetmgr.kafka.protocol.older_broker import OlderBroker, legacy_string
+from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, Cursor
+from offsetmgr.kafka.protocol.schema_codec import Message
+
+
+async def list_offsets(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
+    """Requests offsets in version 1 or later, or else in version 0, which supports only the start and the end of a
+    log."""
+    version = broker.version(api_key, requested)
+    if version:
+        return await broker.send(api_key, version, {**message, "isolation_level": 0})
+    for topic in message["topics"]:
+        if any(part["timestamp"] >= 0 for part in topic["partitions"]):
+            where = str(broker.connection.address)
+            raise releases.FINDS_BY_TIME.unsupported_error(where, broker.connection.versions)
+    body = bytearray(INT32.pack(message["replica_id"]) + INT32.pack(len(message["topics"])))
+    for topic in message["topics"]:
+        body += legacy_string(topic["name"]) + INT32.pack(len(topic["partitions"]))
+        for part in topic["partitions"]:
+            body += INT32.pack(part["partition_index"]) + INT64.pack(part["timestamp"]) + INT32.pack(1)
+    return await broker.exchange_encoded(api_key, 0, bytes(body), _read_list_offsets_v0)
+
+
+def _read_list_offsets_v0(cursor: Cursor) -> Message:
+    def part() -> Message:
+        found: Message = {"partition_index": cursor.int32(), "error_code": cursor.number(INT16)}
+        offsets = [cursor.int64() for _ in range(cursor.count(8))]
+        return found | {"offset": offsets[0] if offsets else -1}
+
+    def topic() -> Message:
+        return {"name": cursor.string(), "partitions": [part() for _ in range(cursor.count(10))]}
+
+    return {"topics": [topic() for _ in range(cursor.count(6))]}
+
+
+async def fetch(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
+    """Fetches records. kio has no schema for versions before 4, so this function encodes them."""
+    version = broker.version(api_key, requested)
+    if version >= 4:
+        answer = await broker.send(api_key, version, message)
+    else:
+        body = bytearray(INT32.pack(message["replica_id"]) + INT32.pack(message["max_wait"]))
+        body += INT32.pack(message["min_bytes"])
+        if version >= 3:
+            body += INT32.pack(message["max_bytes"])
+        body += INT32.pack(len(message["topics"]))
+        for topic in message["topics"]:
+            body += legacy_string(topic["topic"]) + INT32.pack(len(topic["partitions"]))
+            for part in topic["partitions"]:
+                body += INT32.pack(part["partition"]) + INT64.pack(part["fetch_offset"])
+                body += INT32.pack(part["partition_max_bytes"])
+        answer = await broker.exchange_encoded(api_key, version, bytes(body), _fetch_reader(version))
+    return {"error_code": ErrorCode.NONE, **answer}
+
+
+def _fetch_reader(version: int) -> Callable[[Cursor], Message]:
+    def read(cursor: Cursor) -> Message:
+        def part() -> Message:
+            return {
+                "partition_index": cursor.int32(),
+                "error_code": cursor.number(INT16),
+                "high_watermark": cursor.int64(),
+                "aborted_transactions": None,
+                "log_start_offset": -1,
+                "records": cursor.nullable_octets(),
+            }
+
+        def topic() -> Message:
+            return {"topic": cursor.string(), "partitions": [part() for _ in range(cursor.count(18))]}
+
+        if version >= 1:
+            cursor.int32()  # throttle time
+        return {"responses": [topic() for _ in range(cursor.count(6))]}
+
+    return read
