@@ -70,13 +70,6 @@ class _Attempts:
         """Whether the next attempt would begin at the deadline or later, or would exceed the number of retries."""
         return self._pauses >= self._backoff.max_retries or self._now() + self.next_pause_s >= self._deadline
 
-    def _begin_pause(self) -> float | None:
-        if self.exhausted:
-            return None
-        pause_s = self.next_pause_s
-        self._pauses += 1
-        return pause_s
-
 
 class Retries(_Attempts):
     """The retries of one operation on an event loop. ``deadline`` is a time of the loop's clock."""
@@ -92,9 +85,10 @@ class Retries(_Attempts):
         """Waits before the next attempt. Returns False at once if the retries are `exhausted`."""
         from asyncio import sleep
 
-        if (pause_s := self._begin_pause()) is None:
+        if self.exhausted:
             return False
-        await sleep(pause_s)
+        self._pauses += 1
+        await sleep(self._backoff.pause_s(self._pauses))
         return True
 
     async def pause_or_raise(self, error: OffsetMgrError) -> None:
@@ -116,7 +110,8 @@ class BlockingRetries(_Attempts):
 
     def pause(self) -> bool:
         """Waits before the next attempt. Returns False at once if the retries are `exhausted`."""
-        if (pause_s := self._begin_pause()) is None:
+        if self.exhausted:
             return False
-        self._clock.sleep(pause_s)
+        self._pauses += 1
+        self._clock.sleep(self._backoff.pause_s(self._pauses))
         return True
