@@ -202,7 +202,7 @@ class Edit:
         self, proposal: EditPlan, other_outcomes: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]]
     ) -> None:
         """Prints how many deleted offsets remain for a while, if the brokers cannot delete single offsets."""
-        if all(weakness.capability != DELETES_OFFSETS for weakness in self._weaknesses):
+        if all(weakness.subject != DELETES_OFFSETS for weakness in self._weaknesses):
             return
         deleted = sum(
             change.after is None and change.writes and change.partition not in other_outcomes.get(group.group, ())

@@ -85,7 +85,7 @@ def rollback_command(
     if state.apply.intents and state.finalized_at is None:
         note(f"restores {plan.header.target.uri} to what it held before {plan_path} was applied")
         migrate_output.show_weaknesses(
-            found.text for found in target.weaknesses() if found.capability == KEEPS_ACTIVE_OFFSETS
+            found.text for found in target.weaknesses() if found.subject == KEEPS_ACTIVE_OFFSETS
         )
         note("partitions whose offset has changed since are " + ("overwritten (--force)" if force else "refused"))
         confirm(f"roll back {counted(len(state.apply.intents), 'group')}?", yes=yes)
@@ -120,7 +120,7 @@ def _created(plan: PlanFile, state: MigrationState) -> Iterator[int]:
 
 def late_deletion_note(store: OffsetStore) -> str:
     """A note for stores that do not delete offsets at once; otherwise empty."""
-    return next((found.text for found in store.weaknesses() if found.capability == DELETES_OFFSETS), "")
+    return next((found.text for found in store.weaknesses() if found.subject == DELETES_OFFSETS), "")
 
 
 def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from offsetmgr.config.java_config import ClientProperties, parse_zookeeper_auth, translate
+from offsetmgr.config.java_config import ClientProperties, parse_zookeeper_auth, translate_properties
 from offsetmgr.config.properties import load_properties
 from offsetmgr.core.errors import ConfigError
 
@@ -22,7 +22,7 @@ DEFAULT_TIMEOUT_MS: Final = 30_000
 
 @dataclass(frozen=True, slots=True)
 class ConnectionConfig:
-    """The settings with which offsetmgr opens a store or a cluster, apart from its address.
+    """The settings with which offsetmgr connects to a store or a cluster, without the address of the store or cluster.
 
     ``kafka`` contains librdkafka properties (``security.protocol``, ``sasl.username``, ...), translated from Java's
     names. ``zookeeper_auth`` contains pairs of scheme and credential: ``("digest", "user:password")``, or ``("sasl",
@@ -58,10 +58,11 @@ class SettingsLayer:
 class ResolvedConnection:
     """The merged settings of all layers.
 
-    ``store`` is the URI of the store; None if no layer names one. The first layer with any address decides; within a
-    layer, ``store`` has precedence over ``zookeeper``, and that over ``bootstrap-server``. ``bootstrap_server`` and
-    ``zookeeper`` (HOST:PORT/CHROOT) are set even if the store is neither of them, because the brokers have the logs and
-    old consumers register in ZooKeeper.
+    ``store`` is the URI of the store. It comes from the first layer that sets ``store``, ``zookeeper`` or
+    ``bootstrap-server``; if a layer sets several of them, this is their order of precedence. If no layer sets any of
+    them, the URI comes from ``bootstrap.servers`` in the ``.properties`` file; if that is missing too, ``store`` is
+    None. ``bootstrap_server`` and ``zookeeper`` (HOST:PORT/CHROOT) are set even if ``store`` names another store,
+    because commands also read logs from the brokers and registrations of old consumers from ZooKeeper.
     """
 
     connection: ConnectionConfig
@@ -75,9 +76,9 @@ def resolve(
 ) -> ResolvedConnection:
     """Merges the flags, the environment and the context of the configuration file.
 
-    ``context`` is the name from the command line. If it is None, ``OFFSETMGR_CONTEXT`` applies, and then the file's
-    ``default-context``. Raises
-    `ConfigError` if the file, the context, a variable or the ``.properties`` file is not valid.
+    ``context`` is the name of the context from the command line. If it is None, the function uses
+    ``OFFSETMGR_CONTEXT``; if that is not set either, it uses the file's ``default-context``. Raises `ConfigError` if
+    the file, the context, a variable or the ``.properties`` file is not valid.
     """
     environ = os.environ if environ is None else environ
     path = config_path(environ)
@@ -93,10 +94,13 @@ def resolve(
 
     properties = ClientProperties()
     if (command_config := first("command_config")) is not None:
-        properties = translate(load_properties(Path(command_config)), command_config)
+        properties = translate_properties(load_properties(Path(command_config)), command_config)
     auth = properties.zookeeper_auth
-    if (value := first("zookeeper_auth")) is not None:
-        auth = (parse_zookeeper_auth(value, "OFFSETMGR_ZOOKEEPER_AUTH"),)
+    sources = ("zookeeper_auth", "OFFSETMGR_ZOOKEEPER_AUTH", f"config file {path}: zookeeper-auth")
+    for layer, source in zip(layers, sources, strict=True):
+        if layer.zookeeper_auth is not None:
+            auth = (parse_zookeeper_auth(layer.zookeeper_auth, source),)
+            break
     bootstrap = first("bootstrap_server") or properties.bootstrap_servers
     store = next((uri for layer in layers if (uri := _store_of(layer)) is not None), None)
     if store is None and properties.bootstrap_servers:
@@ -116,9 +120,9 @@ def resolve(
 
 
 def with_properties(connection: ConnectionConfig, path: str) -> ConnectionConfig:
-    """Returns ``connection`` with the Kafka and ZooKeeper credentials of the ``.properties`` file ``path`` in place of
-    its own. Raises `ConfigError`."""
-    properties = translate(load_properties(Path(path)), path)
+    """Returns a copy of ``connection`` in which the settings of the ``.properties`` file ``path`` replace the Kafka
+    settings, the ZooKeeper credentials and the ZooKeeper ACL. Raises `ConfigError`."""
+    properties = translate_properties(load_properties(Path(path)), path)
     return replace(
         connection,
         kafka=properties.kafka,

@@ -94,7 +94,7 @@ class ClientProperties:
     timeout_ms: int | None = None
 
 
-def translate(properties: Mapping[str, str], source: str) -> ClientProperties:
+def translate_properties(properties: Mapping[str, str], source: str) -> ClientProperties:
     """Returns librdkafka settings for Java's ``properties``; ``source`` is the name of the file in errors.
 
     Raises `ConfigError` for an unsupported key, with a hint at its replacement.

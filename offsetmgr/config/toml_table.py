@@ -1,6 +1,6 @@
 """Reads the TOML files of the listener (credentials and authorization rules) and checks their fields.
 
-Errors contain the file, the line and the field.
+Errors name the file and the field, or the line of a syntax error.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class PartitionLogReader:
             async with self._client.node(leader).dedicated_connection(attempt) as dedicated:
                 dedicated.mark_waiting()
                 leader_offsets = {tp: offsets[tp] for tp in partitions}
-                return await fetch.fetch(dedicated.connection, leader_offsets, limits, remaining(attempt))
+                return await fetch.fetch_log(dedicated.connection, leader_offsets, limits, remaining(attempt))
 
         slices = await self._leaders.per_partition(offsets, send, deadline, limits.max_wait_ms / 1000)
         return {

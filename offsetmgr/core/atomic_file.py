@@ -25,8 +25,9 @@ _LOCK_BACKOFF: Final = Backoff.fixed(0.02)
 def replace_file(path: Path, write: Callable[[BinaryIO], T], *, overwrite: bool) -> T:
     """Replaces the content of ``path`` with the output of ``write``, and returns the result of ``write``.
 
-    Raises `FileFailure` if that fails; the old file is then unchanged. If ``overwrite`` is False, an existing file is
-    an error, even if another process creates it during the write.
+    If ``overwrite`` is False, an existing file is an error, even if another process creates the file during the write.
+    Raises `FileFailure` if the write fails; the old file is then unchanged. If only the fsync of the directory fails,
+    the error reports that the new content is in place but may not survive a power failure.
     """
     target = Path(os.path.realpath(path))
     what = f"file {path}"
@@ -40,7 +41,6 @@ def replace_file(path: Path, write: Callable[[BinaryIO], T], *, overwrite: bool)
         else:
             os.link(temporary, target)
             temporary.unlink()
-        _sync_directory(target.parent)
     except FileExistsError as error:
         raise _exists(what) from error
     except OSError as error:
@@ -48,6 +48,11 @@ def replace_file(path: Path, write: Callable[[BinaryIO], T], *, overwrite: bool)
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+    try:
+        _sync_directory(target.parent)
+    except OSError as error:
+        hint = "check the file system, and write the file again"
+        raise FileFailure(f"{what} written, but may not survive a power failure", reason(error), hint) from error
     return result
 
 

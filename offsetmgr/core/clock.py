@@ -28,7 +28,7 @@ class Clock(Protocol):
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Waits for ``seconds``. The clock of a test advances its own time instead."""
+        """Waits for ``seconds``. A test clock does not wait; it advances its own time by ``seconds``."""
         ...
 
 

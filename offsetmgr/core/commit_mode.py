@@ -23,7 +23,8 @@ class CommitMode(Enum):
     ZOOKEEPER = "zookeeper"
     """Commits to ZooKeeper alone (``dual.commit.enabled`` has no effect here); reads ZooKeeper."""
     DUAL = "dual"
-    """Commits to Kafka first, then to ZooKeeper what Kafka accepted; reads the larger of both."""
+    """Commits to Kafka first, and then commits to ZooKeeper the offsets that Kafka accepted. Reads the larger of the
+    two offsets."""
     KAFKA = "kafka"
     """Commits to Kafka alone; reads Kafka."""
 
@@ -50,12 +51,11 @@ class CommitModeSettings:
 
 
 _AUTO_COMMIT_NOTES = (
-    "auto.commit.interval.ms (60000 unless set) decides how long a check takes: give it a window of at least three"
-    " intervals.",
+    "A check waits for commits, so give it a window of at least three times auto.commit.interval.ms (default: 60000).",
     "With auto.commit.enable=false the application commits by itself (commitOffsets); a check then sees a member only"
     " when the application has committed.",
-    "A member that stops cleanly commits before it leaves; one that is killed repeats what it consumed since its last"
-    " commit.",
+    "A member that stops cleanly commits before it leaves. After a member is killed, the messages that it consumed"
+    " since its last commit are consumed again.",
 )
 
 SETTINGS: Mapping[CommitMode, CommitModeSettings] = {
@@ -77,7 +77,7 @@ SETTINGS: Mapping[CommitMode, CommitModeSettings] = {
     CommitMode.KAFKA: CommitModeSettings(
         (("offsets.storage", "kafka"), ("dual.commit.enabled", "false")),
         (
-            "set dual.commit.enabled explicitly: its default is true as soon as offsets.storage=kafka.",
+            "Set dual.commit.enabled explicitly: with offsets.storage=kafka its default is true.",
             *_AUTO_COMMIT_NOTES,
         ),
     ),
@@ -97,35 +97,37 @@ class CommitModeChange:
 
 SAFE_CHANGES: Mapping[CommitModeChange, str] = {
     CommitModeChange(CommitMode.ZOOKEEPER, CommitMode.DUAL): (
-        "Members not yet bounced commit to ZooKeeper alone; bounced ones commit to both and read the larger, "
-        "so the next owner of a partition continues at the last commit."
+        "Members not yet bounced commit to ZooKeeper alone; bounced members commit to both stores and read the larger"
+        " of both. ZooKeeper therefore has every commit, so the next owner of a partition continues at the last commit."
     ),
     CommitModeChange(CommitMode.DUAL, CommitMode.KAFKA): (
-        "Dual members write Kafka before ZooKeeper, so Kafka holds everything; bounced members read Kafka, those not"
-        " yet bounced read the larger of both."
+        "Dual members commit to Kafka before ZooKeeper, so Kafka has every commit. Bounced members read Kafka alone;"
+        " members not yet bounced read the larger of both."
     ),
     CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL): (
-        "Every member still commits to Kafka, so Kafka holds everything; dual members read the larger of both."
-        " ZooKeeper catches up with the traffic, and the partitions without traffic are copied before the gate."
+        "Every member still commits to Kafka, so Kafka has every commit; dual members read the larger of both."
+        " The commits of dual members bring ZooKeeper up to date for partitions with traffic; the offsets of the other"
+        " partitions are copied before the gate."
     ),
     CommitModeChange(CommitMode.DUAL, CommitMode.ZOOKEEPER): (
-        "Once ZooKeeper has caught up on every partition, dual members keep it so; bounced members read and write"
-        " ZooKeeper, those not yet bounced read the larger of both."
+        "Once ZooKeeper has caught up on every partition, the commits of dual members keep it up to date. Bounced"
+        " members read and write ZooKeeper alone; members not yet bounced read the larger of both."
     ),
 }
 
 UNSAFE_CHANGES: Mapping[CommitModeChange, str] = {
     CommitModeChange(CommitMode.ZOOKEEPER, CommitMode.KAFKA): (
-        "a bounced member reads Kafka alone, where the commits made to ZooKeeper never arrived: it starts at an old"
-        " Kafka offset and repeats, or finds none and follows auto.offset.reset (largest, the default:"
-        " everything not yet consumed is lost; smallest: everything is repeated); and members not yet bounced read"
-        " ZooKeeper alone, so a partition that goes back to one of them repeats what the bounced member consumed"
+        "a bounced member reads Kafka alone, which does not contain the commits made to ZooKeeper. If Kafka has an old"
+        " offset, the member repeats messages. If Kafka has none, the member follows auto.offset.reset: with largest"
+        " (the default) it skips everything not yet consumed, with smallest it repeats everything. Members not yet"
+        " bounced read ZooKeeper alone: if a partition moves back to one of them, that member repeats what the bounced"
+        " member consumed"
     ),
     CommitModeChange(CommitMode.KAFKA, CommitMode.ZOOKEEPER): (
-        "a bounced member reads ZooKeeper alone, which has received no commits since Kafka took over: it repeats"
-        " everything committed to Kafka since then (or, where ZooKeeper has no offset, skips it with"
-        " auto.offset.reset=largest); and its commits to ZooKeeper are unknown to the members not yet bounced, which"
-        " repeat what it consumed when a partition goes back to one of them"
+        "a bounced member reads ZooKeeper alone, which has received no commits since Kafka took over. The member"
+        " repeats everything committed to Kafka since then; for a partition without an offset in ZooKeeper, it skips"
+        " everything not yet consumed if auto.offset.reset=largest. Members not yet bounced read Kafka alone: if a"
+        " partition moves back to one of them, that member repeats what the bounced member consumed"
     ),
 }
 
@@ -149,8 +151,9 @@ def require_safe(
 ) -> CommitModeChange:
     """Returns the change from ``start`` to ``to`` if one rolling bounce can make it safely.
 
-    Raises `GateRefused` if the modes are equal, and for the two direct changes between ZooKeeper and Kafka, which would
-    lose or repeat messages. If the caller passes the offsets of both stores, the error contains examples of them.
+    Raises `GateRefused` if the modes are equal, and for a direct change between ZooKeeper and Kafka, which would lose
+    or repeat messages. If the caller passes the offsets of both stores, the error lists examples of affected
+    partitions.
     """
     change = CommitModeChange(start, to)
     if start is to:

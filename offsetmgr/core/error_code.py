@@ -1,4 +1,4 @@
-"""The error codes of the Kafka protocol. Source: org.apache.kafka.common.protocol.Errors."""
+"""The error codes of the Kafka protocol that offsetmgr uses. Source: org.apache.kafka.common.protocol.Errors."""
 
 from enum import IntEnum
 

@@ -3,7 +3,7 @@
 Every error says *what* failed and *why*, and has a *hint* if the reader can do something about it. The command line
 prints these three parts, so operators read every message. No text may contain a credential.
 
-A class whose name is a participle (`SessionExpired`, `Superseded`) is the result of a call, like Kafka's exceptions.
+Some class names are participles (`SessionExpired`, `Superseded`), as in Kafka: they describe the outcome of a call.
 """
 
 from __future__ import annotations
@@ -174,9 +174,10 @@ class GroupNotFound(OffsetMgrError):
 class GroupActive(OffsetMgrError):
     """The group has active members, so no other client may change its offsets (NON_EMPTY_GROUP).
 
-    ``members`` are their names (``client-id at /host (member id)``). ``lock_ends_s`` is the number of seconds within
-    which the coordinator removes the group lock of a killed process, or 0 if other clients are members. If all members
-    are group locks of offsetmgr, the hint explains that.
+    ``members`` contains the names of the members (``client-id at /host (member id)``). If all members are group locks
+    of offsetmgr, ``lock_ends_s`` is the number of seconds within which the coordinator removes the lock of a killed
+    process, and the hint says that another offsetmgr command is editing the group. ``lock_ends_s`` is 0 if other
+    clients are members.
     """
 
     code = ErrorCode.NON_EMPTY_GROUP
@@ -310,7 +311,7 @@ class UnequalSubscriptions(AssignmentRefused):
 
 
 class OpenPeriodUnknown(OffsetMgrError):
-    """The coordinator has not read yet which period is open."""
+    """The coordinator has not yet read from ZooKeeper which period is open."""
 
     retriable = True
 
@@ -320,7 +321,7 @@ class LateRecord(OffsetMgrError):
 
 
 class RunEnded(Conflict):
-    """No further period opens, because the run was ended or (``done``) because its last period is closed."""
+    """No further period opens, because the run was ended early, or because its last period is closed (``done``)."""
 
     def __init__(self, what: str, why: str = "", hint: str = "", *, done: bool = False) -> None:
         super().__init__(what, why, hint)
@@ -332,13 +333,13 @@ class CallbackFailed(OffsetMgrError):
 
 
 class LegacyMembersPresent(OffsetMgrError):
-    """The znodes have an old format. The processes that write it ignore the checks of this version, so both versions
-    cannot run at the same time."""
+    """The znodes have an old format. Processes that write the old format do not make the checks of this version, so
+    processes of both versions cannot run at the same time."""
 
 
 class SwitchInProgress(OffsetMgrError):
     """Nothing was written, because a live migration is changing the stores of the group, or because the member cannot
-    rule that out."""
+    determine whether one is."""
 
     retriable = True
 
@@ -349,7 +350,7 @@ class PlanError(OffsetMgrError):
 
 
 class JournalError(OffsetMgrError):
-    """A journal is damaged before its end, belongs to another plan, or another process uses it."""
+    """A journal is damaged before its end, belongs to another plan, or is in use by another process."""
 
 
 class GateRefused(OffsetMgrError):

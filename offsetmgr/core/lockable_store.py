@@ -17,8 +17,8 @@ class HeldLock(Protocol):
     """A lock of a group that lasts longer than one edit. While it is held, no other client can commit to the group.
 
     If a consumer joins the group, the lock is released and the consumer continues. ``lost`` then returns the reason,
-    and `commit` raises `LockLost`. Brokers of 0.8.2 have no group lock. There other clients may commit, and the store
-    reads and compares just before each write.
+    and `commit` raises `LockLost`. Brokers of 0.8.2 have no group membership and therefore no lock: other clients may
+    commit at any moment, so the store reads and compares the offsets just before each write.
     """
 
     @property
@@ -77,7 +77,8 @@ class LockableStore(Protocol):
     def refresh_locked(self, held: Iterable[HeldLock]) -> Iterator[tuple[str, OffsetMgrError | None]]:
         """Commits all offsets of locked groups once more, unchanged, so that they do not expire.
 
-        Yields each group with None, or with the error of one partition; the other partitions are refreshed.
+        Yields each group with None if all its offsets were refreshed. Otherwise yields the group with the error of one
+        partition; a failed partition does not stop the refresh of the others.
         """
         ...
 

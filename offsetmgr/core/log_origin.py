@@ -24,9 +24,9 @@ class LogOrigin:
     """The Kafka cluster whose logs the offsets of a store refer to.
 
     ``cluster_id`` is None if the store does not know it. ``brokers`` are addresses (``host:port``) of brokers of the
-    cluster, which identify a cluster without an id. ``unnamed`` is True for a store with neither, such as a text file,
-    whose origin only the user knows. ``new`` is True if the store does not exist yet; the first write then defines its
-    origin. ``how`` says, for messages, where this information comes from.
+    cluster, which identify a cluster without an id. ``unnamed`` is True for a store that has neither an id nor brokers,
+    such as a text file; only the user knows its origin. ``new`` is True if the store does not exist yet; the first
+    write then defines its origin. ``how`` is a text for messages that states the source of this information.
     """
 
     cluster_id: str | None
@@ -43,8 +43,8 @@ class LogOrigin:
     def is_named(self, name: str) -> bool:
         """Returns whether ``name`` identifies this cluster, now or before an upgrade.
 
-        A cluster without an id gets one with an upgrade. A name from before the upgrade lists brokers; it matches if
-        one of them is still a broker of the cluster.
+        A cluster without an id receives an id when its brokers are upgraded. A name from before the upgrade lists
+        brokers; the name matches if one of these brokers still belongs to the cluster.
         """
         if name.startswith(_BY_BROKERS):
             return not self.brokers.isdisjoint(name.removeprefix(_BY_BROKERS).lower().split(","))
@@ -64,9 +64,9 @@ class Relation(StrEnum):
     """One store has no cluster id, and one of its brokers is a broker of the other store's cluster."""
     OTHER = "other"
     UNKNOWN = "unknown"
-    """One store names no cluster; the user has to state the relation."""
+    """At least one store names no cluster, so only the user can state the relation."""
     NEW = "new"
-    """The target does not exist yet and takes over the cluster of the source."""
+    """The target does not exist yet; when it is created, its origin becomes the cluster of the source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class OriginComparison:
 def compare_origins(
     source: LogOrigin, target: LogOrigin, names: tuple[str, str] = ("source", "target")
 ) -> OriginComparison:
-    """Compares the origins of two stores. Messages call the stores by ``names``."""
+    """Compares the origins of two stores. ``names`` are the names of the two stores in messages."""
     if target.new and not source.unnamed:
         return OriginComparison(Relation.NEW, target.how)
     if source.unnamed or target.unnamed:
@@ -118,5 +118,5 @@ def compare_origins(
         return OriginComparison(Relation.INFERRED, f"no cluster id in ZooKeeper, but both name the broker {common[0]}")
     without = (names[0], source) if source.cluster_id is None else (names[1], target)
     return OriginComparison(
-        Relation.OTHER, f"no broker of the {without[0]} is a broker of the other side ({without[1].how})"
+        Relation.OTHER, f"the {names[0]} and the {names[1]} have no broker in common ({without[0]}: {without[1].how})"
     )

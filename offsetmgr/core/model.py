@@ -1,6 +1,7 @@
 """The value types of offsetmgr: offsets, partitions and groups.
 
-The types are immutable. The module uses only the standard library and performs no I/O."""
+The types are immutable. The module also contains the constants of the group lock, the names of two broker capabilities,
+and the mark of deleted offsets. It uses only the standard library and performs no I/O."""
 
 from __future__ import annotations
 
@@ -106,7 +107,7 @@ class OffsetAndMetadata(NamedTuple):
     """An offset to commit: the *next* offset that the group will consume, with its leader epoch and metadata.
 
     ``leader_epoch`` is None if unknown (-1 in Kafka). ``commit_timestamp`` is in milliseconds since 1970. Snapshots
-    store it; stores that set the timestamp themselves ignore it.
+    save ``commit_timestamp``; stores that set the time of a commit themselves ignore it.
     """
 
     offset: int
@@ -185,8 +186,8 @@ _LOCK_MARGIN_S: Final = 2
 
 
 DELETES_OFFSETS: Final = "deletes single offsets"
-"""The name of the capability of brokers from 2.4 on to delete single offsets. On older brokers a deletion takes effect
-later."""
+"""The name of the capability of brokers from 2.4 on to delete single offsets. Older brokers remove a deleted offset
+only at their next check for expired offsets."""
 
 
 _DELETED: Final = "deleted by offsetmgr; the broker removes it at its next check for expired offsets: offset "
@@ -195,9 +196,9 @@ _DELETED: Final = "deleted by offsetmgr; the broker removes it at its next check
 def deletion_mark(offset: int) -> str:
     """Returns the metadata that marks an offset as deleted on brokers that cannot delete single offsets.
 
-    To delete an offset there, offsetmgr commits it again with this metadata and an expired retention. From then on it
-    reads the offset as absent; any later commit replaces it. The mark contains the offset, so that a copy of the
-    metadata on another offset does not hide that offset.
+    To delete an offset on such a broker, offsetmgr commits the offset again with this metadata and an expired
+    retention. offsetmgr then treats the offset as absent, until another commit replaces it. The mark contains the
+    offset, so that the mark has no effect if a client commits another offset with the same metadata.
     """
     return f"{_DELETED}{offset}"
 
@@ -207,16 +208,16 @@ def is_deleted(offset: int, metadata: str | None) -> bool:
     return bool(metadata) and metadata == deletion_mark(offset)
 
 
-KEEPS_ACTIVE_OFFSETS: Final = "keeps the offsets of groups in use"
-"""The name of the capability of brokers from 2.1 on to keep the offsets of groups that have members. On older brokers
-each offset expires on its own."""
+KEEPS_ACTIVE_OFFSETS: Final = "keeps the offsets of groups with members"
+"""The name of a capability of brokers from 2.1 on: the offsets of a group do not expire while the group has members. On
+older brokers each offset expires separately, even while the group has members."""
 
 
 class Weakness(NamedTuple):
-    """A guarantee of edits that a store does not give in full, because its brokers are older than 3.0: the missing
-    capability, and the consequence as a sentence."""
+    """A guarantee of edits that a store does not fully give, because its brokers are older than 3.0 or a broker's
+    release is unknown. ``subject`` is the missing capability or the broker, and ``text`` describes the consequence."""
 
-    capability: str
+    subject: str
     text: str
 
 
@@ -239,13 +240,14 @@ class GroupDescription:
 
     @property
     def idle(self) -> bool:
-        """Returns whether the group has no members. Only then an edit can acquire the group lock."""
+        """Returns whether the group has no members. An edit can acquire the group lock only if the group has no
+        members."""
         return self.state in ("EMPTY", "DEAD")
 
     @property
     def lock_ends_s(self) -> float:
-        """Returns the seconds after which the group lock of a killed process has certainly expired; 0 if no member
-        is such a lock.
+        """Returns the number of seconds after which the group lock of a killed process has certainly expired; 0 if the
+        members of the group are not group locks.
 
         The coordinator reports the protocol only for a stable group, so in a rebalance the client ids identify the
         locks. In a rebalance the coordinator keeps a dead member for the rebalance timeout (which equals the session

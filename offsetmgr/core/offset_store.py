@@ -28,9 +28,10 @@ class StoreIdentity:
     """The identity of a store, so that a plan for one store is rejected on another (data rule "migration is a state
     machine on disk").
 
-    ``kind`` is ``kafka``, ``zookeeper``, ``file``... ``id`` is the cluster id if there is one. Otherwise it is another
-    identifying value: the connect string and the creation time of ``/brokers``, or the id of a snapshot. ``how`` says
-    which of these it is. ``former`` contains the ids of the same store before an upgrade to a release with cluster ids.
+    ``kind`` is ``kafka``, ``zookeeper``, ``file``... ``id`` is the cluster id if there is one. For a store without a
+    cluster id, ``id`` is another value, such as the connect string and the creation time of ``/brokers``, or the id of
+    a snapshot. ``how`` describes the value in ``id``. ``former`` contains the ids of the same store before an upgrade
+    to a release with cluster ids.
     """
 
     kind: str
@@ -59,8 +60,8 @@ class PartitionKinds(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The fields that a store can save, and the guarantees that it gives. Before a command writes, it reports what the
-    store lacks."""
+    """The fields that a store can save, and the guarantees that it gives. Before a command writes, it reports the
+    fields and guarantees that the store lacks."""
 
     metadata: bool
     leader_epoch: bool
@@ -87,20 +88,20 @@ class Guard(Enum):
     OVERWRITE = "overwrite"
     """The edit commits without a read before it, so the last commit wins, as among consumers in Kafka.
 
-    The data rule "conditional writes" applies to a *tool* that bases its decision on a read. A listener
-    that forwards the commits of consumers makes no decision, so it has nothing to compare, and a read before each
-    commit would halve its rate. This guard is only for changes that allow a rewind and expect no value; if an edit
-    contains any other change, the store uses `LOCK` for the whole edit. The before-images are unknown. The store
-    rejects a group with members, unless one of them is the ``committer`` of the edit.
+    The data rule "conditional writes" applies to a *tool* that bases its decision on a read. A listener that forwards
+    the commits of consumers makes no decision, so it has nothing to compare, and a read before each commit would halve
+    its rate. This guard is only for changes that allow a rewind and expect no value; if an edit contains any other
+    change, the store uses `LOCK` for the whole edit. The before-images are unknown. The store rejects an edit of a
+    group with members, unless the ``committer`` of the edit is one of the members.
     """
 
 
 class Change(NamedTuple):
     """The change of one partition in an edit.
 
-    ``after`` is the new value; None deletes the commit. ``expected`` is the condition. With None the store accepts any
-    previous value (but reads it and rejects a rewind); ``Absent`` requires that nothing is committed, and ``Committed``
-    requires this offset (and this version, if it has one).
+    ``after`` is the new value; None deletes the commit. ``expected`` is the condition for the write. If it is None, any
+    previous value is accepted, but the store still reads that value, to reject a rewind. ``Absent`` requires that
+    nothing is committed. ``Committed`` requires exactly this offset, and also the version if the object has one.
     """
 
     after: OffsetAndMetadata | None
@@ -122,8 +123,8 @@ class GroupEdit:
     """Changes to the offsets of one group.
 
     Only Kafka stores use ``committer``, and only with `Guard.OVERWRITE`. ``as_of`` is the `GroupOffsets.as_of` of the
-    scan that returned every ``expected`` value, or None. With it the store can skip reading values that have provably
-    not changed since the scan.
+    scan that returned every ``expected`` value, or None. A store can use ``as_of`` to avoid reading values again that
+    cannot have changed since the scan.
     """
 
     group: str
@@ -145,7 +146,8 @@ class EditStatus(Enum):
 class ChangeOutcome(NamedTuple):
     """The result of the change of one partition, with its before-image and, if it failed, its error.
 
-    ``before`` is the value that the store compared just before the write; None if it did not or could not read it.
+    ``before`` is the previous value, which the store read just before the write; None if the store did not read it or
+    the read failed.
     """
 
     status: EditStatus
@@ -158,9 +160,9 @@ class GroupEditResult:
     """The result of one `GroupEdit`, with one outcome for each partition.
 
     ``atomic`` is False if other clients could have written between the comparison and the write; ``how`` then describes
-    the check that the store made instead. ``secondary`` is for dual stores. It maps each partition whose change
-    succeeded in the primary store and failed in the secondary store to the reason; the dual store keeps such a change
-    as pending.
+    the check that the store made instead. Dual stores set ``secondary``: it contains the error of each partition whose
+    change succeeded in the primary store and failed in the secondary store. The dual store keeps these changes as
+    pending.
     """
 
     group: str
@@ -242,7 +244,8 @@ class OffsetStore(Protocol):
         The result has `Committed` or `Absent` for each of ``partitions``, or all committed offsets if ``partitions`` is
         None. For an unknown group all values are `Absent`, or the mapping is empty.
 
-        Raises `PartialFailure` if some partitions could not be read, other `OffsetMgrError` if none could.
+        Raises `PartialFailure` if some partitions could not be read, or another `OffsetMgrError` if no partition could
+        be read.
         """
         ...
 
@@ -302,14 +305,15 @@ class GroupNameValidator(Protocol):
 
 @runtime_checkable
 class PartitionScanStore(Protocol):
-    """A store whose `OffsetStore.scan` may omit an unreadable partition, so that callers have to name the partitions.
+    """A store whose `OffsetStore.scan` may omit a partition that it cannot read. To detect such partitions, callers
+    must name the partitions.
 
     In Kafka a scan omits a partition whose only commit belongs to an open transaction.
     """
 
     def scan_partitions(self, partitions: Mapping[str, Sequence[TopicPartition]]) -> Iterator[GroupOffsets]:
-        """Works like `OffsetStore.scan` for the given partitions of each group. Unreadable partitions are in the
-        errors."""
+        """Works like `OffsetStore.scan` for the given partitions of each group. `GroupOffsets.errors` contains the
+        partitions that could not be read."""
         ...
 
 

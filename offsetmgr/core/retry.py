@@ -44,8 +44,8 @@ REQUEST_BACKOFF: Final = Backoff(0.02, 0.5)
 
 
 def is_retriable(error: OffsetMgrError) -> bool:
-    """Returns whether the caller should make the same attempt again. After `LockLost` it should not, because it has to
-    join the group again first."""
+    """Returns whether the caller should make the same attempt again. After `LockLost` the caller must
+    not, because it has to join the group again first."""
     return error.retriable and not isinstance(error, LockLost)
 
 

@@ -3,6 +3,7 @@
 `schedule`, `barrier`, `leader_decision`, `records`, `job_records`, `node_codec`, `legacy_nodes` and `status` are pure:
 they perform no I/O and read no clock. The other modules use ZooKeeper; `idle_partitions` uses Kafka.
 
-Ordering contract: a partition is reported as finished only after its work of that period is durable; a period closes
-only after the reports of all its partitions are in ZooKeeper; members see the next period only after that.
+Ordering contract: a partition is reported as finished with a period only after the results of that period's records are
+durable; a period closes only after the reports of all its partitions are in ZooKeeper; members see the next period only
+after that.
 """

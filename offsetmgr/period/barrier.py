@@ -1,8 +1,8 @@
 """The barrier: the open period, the partitions that must finish it, and the rule by which it closes. Pure.
 
 A period closes when every partition *of that period* has finished it. The set of its partitions is fixed when it opens;
-partitions that a topic gains meanwhile take part from the next period on. A finished partition stays finished, even if
-the member that reported it dies.
+partitions that are added to a topic later take part from the next period on. A finished partition stays finished, even
+if the member that reported it dies.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ class TimePosition(Enum):
     """A record's time relative to the open period."""
 
     EARLIER = "earlier"
-    """Before the open period, or in it if the partition has already finished it: the record is late."""
+    """Before the open period, or within it although the partition has already finished the period: the record is
+    late."""
     OPEN = "open"
     LATER = "later"
-    """After the open period: the partition must wait."""
+    """After the open period, or within it if the partition takes part only from the next period on: the partition must
+    wait."""
 
 
 class ReportStatus(Enum):
@@ -35,7 +37,7 @@ class ReportStatus(Enum):
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
-    """The partition has already been reported for this period or a later one."""
+    """The partition has already been reported as finished with this period or a later one."""
     LATE = "late"
     """The period was closed before the report."""
     TOO_EARLY = "too early"
@@ -58,8 +60,8 @@ class OpenPeriod:
 
 
 def opening(schedule: PeriodSchedule, partitions: Iterable[TopicPartition]) -> OpenPeriod:
-    """Returns the first period. Raises `UsageError` if there are no partitions, because then every period would close
-    at once."""
+    """Returns the first period. Raises `UsageError` if there are no partitions, because a period without partitions
+    would close at once."""
     return OpenPeriod(schedule.period(0), _non_empty(partitions))
 
 
@@ -75,7 +77,8 @@ def check_report(open_: OpenPeriod, finished: NewestPeriods, partition: TopicPar
 
 
 def lagging_partitions(open_: OpenPeriod, finished: NewestPeriods) -> list[TopicPartition]:
-    """Returns the partitions that have not finished the open period, sorted. The period closes when there are none."""
+    """Returns the partitions that have not finished the open period, sorted. The period can close when the list is
+    empty."""
     number = open_.period.number
     return sorted(partition for partition in open_.partitions if finished.get(partition, -1) < number)
 
@@ -83,7 +86,7 @@ def lagging_partitions(open_: OpenPeriod, finished: NewestPeriods) -> list[Topic
 def advance(
     schedule: PeriodSchedule, open_: OpenPeriod, finished: NewestPeriods, partitions: Iterable[TopicPartition]
 ) -> OpenPeriod:
-    """Returns the next period, with the present ``partitions``.
+    """Returns the period after ``open_``, which ``partitions`` must finish.
 
     Raises `Conflict` if a partition has not finished the open period, and `UsageError` as `opening` does.
     """
@@ -94,7 +97,7 @@ def advance(
 
 
 def merged(reports: Iterable[NewestPeriods]) -> dict[TopicPartition, int]:
-    """Merges the reports of all members: for each partition the newest period that it has finished."""
+    """Merges the reports of all members. Returns for each partition the newest period that it has finished."""
     found: dict[TopicPartition, int] = {}
     for report in reports:
         for partition, number in report.items():

@@ -1,11 +1,12 @@
 """`PeriodCoordinator`: one member of a group whose members process the same period at the same time.
 
 A thread communicates with ZooKeeper (`member_thread`) and updates the state of the member (`member_state`). The methods
-here read that state and wait for changes of it.
+of `PeriodCoordinator` read that state and wait until it changes.
 
-The end of a period, in order: a partition's work is durable -> `finished` -> the report is in ZooKeeper -> the leader
-has read it -> one transaction opens the next period -> `wait` returns in every member. If a member or the leader dies
-between two steps, the completed steps remain, and the next leader continues from there.
+The steps at the end of a period, in order: the partition's results are durable -> the caller calls `finished` -> the
+report is in ZooKeeper -> the leader has read it -> one transaction opens the next period -> `wait` returns in every
+member. If a member or the leader dies between two steps, the completed steps remain, and the next leader continues from
+there.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ _CANCEL_POLL_S: Final = 0.05
 class CoordinatorOptions:
     """Optional settings of a `PeriodCoordinator`.
 
-    ``idle`` returns those of the given partitions that have no record in a period (see
-    `idle_partitions.idle_partitions`). The leader calls it when the wall clock has passed the period's end by
-    ``grace_ms``. The history keeps the newest ``history_kept`` closed periods. Times are in milliseconds.
+    ``idle`` is a function that returns those of the given partitions that have no record in a period (see
+    `idle_partitions.idle_partitions`). The leader calls the function from ``grace_ms`` after the period's end on, by
+    the wall clock. The history keeps the newest ``history_kept`` closed periods. Times are in milliseconds.
     """
 
     idle: FindIdlePartitions | None = None
@@ -53,10 +54,10 @@ class CoordinatorOptions:
 
 
 class PeriodCoordinator:
-    """One member of the group. It performs no I/O before `start`, and is a context manager. All methods are
+    """One member of the group. The class performs no I/O before `start`, and is a context manager. All methods are
     thread-safe.
 
-    The member recovers from a lost connection or session by itself. Meanwhile waiting calls continue to wait, and
+    The member reconnects after it loses its connection or session. Until then waiting calls continue to wait, and
     `time_position` raises `OpenPeriodUnknown`. A permanent error ends the membership, and every later call raises it.
     """
 
@@ -73,7 +74,7 @@ class PeriodCoordinator:
         options: CoordinatorOptions | None = None,
     ) -> None:
         """``zookeeper`` is a connect string, ``root`` the path of the run's nodes, ``member`` the name of this member.
-        ``owned`` are the partitions that it consumes.
+        ``owned`` are the partitions that the member consumes.
 
         ``schedule`` applies only if no period was ever opened under ``root``; otherwise the run keeps its schedule.
         ``topics`` returns all partitions that take part at present. Raises `InvalidUri`, `UsageError`.
@@ -97,7 +98,7 @@ class PeriodCoordinator:
     def start(self, timeout_s: float = 30.0) -> Self:
         """Joins the group, and waits for up to ``timeout_s`` seconds until the open period is known.
 
-        Raises the error that prevented it, or `TimedOut`.
+        If that fails, raises the last error, or `TimedOut` if there was no error.
         """
         state = self._state
         self._thread.start()
@@ -116,7 +117,8 @@ class PeriodCoordinator:
         return self
 
     def stop(self) -> None:
-        """Leaves the group within a few seconds. Reports in ZooKeeper stay; waiting calls raise an error."""
+        """Leaves the group within a few seconds. The member's reports stay in ZooKeeper; calls that are waiting raise
+        an error."""
         self._thread.stop()
 
     def __enter__(self) -> Self:
@@ -127,12 +129,13 @@ class PeriodCoordinator:
     ) -> None:
         self.stop()
 
-    def registered(self, timeout_s: float = 30.0) -> int:
+    def wait_registered(self, timeout_s: float = 30.0) -> int:
         """Waits for up to ``timeout_s`` seconds until this process is registered, and returns its epoch.
 
-        The epoch is larger than that of every earlier process with this member's name. Another process may have
-        replaced this one meanwhile, so every write that depends on the registration must contain the epoch. Raises
-        `Conflict` if another live process has the name, `TimedOut`, and the error that ended the membership.
+        The epoch is larger than that of every earlier process with this member's name. When this call returns, another
+        process may already have replaced this one, so every write that depends on the registration must contain the
+        epoch. Raises `Conflict` if another live process has the name, `TimedOut`, and the error that ended the
+        membership.
         """
         state = self._state
         with state.changed:
@@ -149,8 +152,8 @@ class PeriodCoordinator:
         return self._state.owned
 
     def own(self, partitions: Iterable[TopicPartition]) -> None:
-        """Sets the partitions that this member consumes from now on. The progress of their previous owners is read
-        first."""
+        """Sets the partitions that this member consumes from now on. Until the progress of all members has been read
+        again, `time_position` raises `OpenPeriodUnknown`."""
         self._state.own(partitions)
         self._thread.wake()
 
@@ -162,7 +165,8 @@ class PeriodCoordinator:
         """Returns the time (ms) from which on records of this partition must wait; None while it is unknown. Never
         waits.
 
-        It is the end of the open period, or its start for a partition that takes part from the next period on.
+        The limit is the end of the open period. For a partition that takes part only from the next period on, it is the
+        start of the open period.
         """
         open_ = self.open_period()
         if open_ is None:
@@ -170,11 +174,13 @@ class PeriodCoordinator:
         return open_.period.end_ms if partition in open_.partitions else open_.period.start_ms
 
     def time_position(self, timestamp_ms: int, partition: TopicPartition) -> TimePosition:
-        """Returns the position of a record's time relative to the open period, for its partition: EARLIER if the
-        partition has already finished that period.
+        """Returns whether a record's time is before, within or after the open period. A time within the open period is
+        EARLIER if the partition has already finished the period, and LATER if the partition takes part only from the
+        next period on.
 
-        Raises `OpenPeriodUnknown`, also while ZooKeeper has not responded for so long that other members may have
-        advanced. So a member that was frozen and continues does not mistake an old period for the open one.
+        Raises `OpenPeriodUnknown` if the open period has not been read, or if ZooKeeper has not responded for so long
+        that the other members may have advanced to a later period. Therefore a process that continues after a freeze
+        does not mistake an old period for the open one.
         """
         return self._state.time_position(timestamp_ms, partition)
 
@@ -202,12 +208,14 @@ class PeriodCoordinator:
         timeout_s: float = 30.0,
     ) -> dict[TopicPartition, ReportStatus]:
         """Reports that these partitions have finished period ``number`` and that their work is durable. Returns when
-        the report is in ZooKeeper. A mapping adds each partition's offsets of the period, for the history.
+        the report is in ZooKeeper. If ``partitions`` is a mapping, the history also gets the offsets of the period in
+        each partition.
 
-        Without ``number`` the report concerns the period that the caller received last: for a partition from
-        `time_position` or `current_period_complete`, otherwise from `wait` or `start`. A report with another status
-        than `ReportStatus.ACCEPTED` or `DUPLICATE` has no effect. Raises `OpenPeriodUnknown`, `TimedOut` (the report
-        will be written later; repeating the call is safe), and the error that ended the membership.
+        Without ``number``, a partition's report concerns the period that the caller received last for this partition
+        from `time_position` or `current_period_complete`, or, without such a period, the one that it received last from
+        `wait` or `start`. A report with another status than `ReportStatus.ACCEPTED` or `DUPLICATE` has no effect.
+        Raises `OpenPeriodUnknown`, `TimedOut` (the report will be written later; repeating the call is safe), and the
+        error that ended the membership.
         """
         return self._finished(partitions, number, _Deadline(timeout_s))[0]
 
@@ -232,9 +240,9 @@ class PeriodCoordinator:
     def wait(self, after: int, timeout_s: float | None = None, cancel: threading.Event | None = None) -> Period:
         """Waits until a period with a number above ``after`` is open, and returns it.
 
-        It may be a later period than the next one, because other members may have finished this member's partitions
-        meanwhile. Raises `TimedOut` (also when ``cancel`` is set), `RunEnded` if no further period will open, and
-        `Conflict` if this member has left.
+        The returned period may have a number above ``after + 1``: if other members have taken over and finished this
+        member's partitions, the run may have advanced by several periods. Raises `TimedOut` (also when ``cancel`` is
+        set), `RunEnded` if no further period will open, and `Conflict` if this member has left.
         """
         return self._wait(after, _Deadline(timeout_s, cancel), ())
 
@@ -256,10 +264,11 @@ class PeriodCoordinator:
         the next period.
 
         A member that consumes several partitions with one thread calls `finished` for each, pauses those in `paused`,
-        continues with the others, and calls `wait` when all are finished. If it waited here with a part of its
-        partitions, the others could never finish, so that is rejected with `Conflict`. ``timeout_s`` (seconds; None:
-        forever) and ``cancel`` apply to both steps together. A late report is logged, and the returned period is then
-        not the one after it. Raises the errors of `finished` and `wait`.
+        continues with the others, and calls `wait` when all are finished. Raises `Conflict` if this member also
+        consumes partitions that have not finished the period and are not in ``partitions``: the period could not close
+        while the member waits. ``timeout_s`` (`None` means no limit) and ``cancel`` apply to the report and
+        the wait together. If a report is late, it is logged, and the returned period may be a later one than the period
+        after the reported one. Also raises the errors of `finished` and `wait`.
         """
         named = partitions if isinstance(partitions, Mapping) else list(partitions)
         if not named:
@@ -281,7 +290,7 @@ class PeriodCoordinator:
 
 
 class _Deadline:
-    """The time limit of a whole call (seconds; None: forever), and the event that cancels it."""
+    """The time limit of a whole call (in seconds; `None` means no limit), and the event that cancels the call."""
 
     def __init__(self, timeout_s: float | None, cancel: threading.Event | None = None) -> None:
         self._timeout_s = timeout_s
@@ -289,8 +298,8 @@ class _Deadline:
         self._cancel = cancel
 
     def left(self, what: str, why: str, cancelled: str) -> float | None:
-        """Returns the seconds until the next check; None if no check is needed. Raises `TimedOut`, also if the wait is
-        cancelled."""
+        """Returns the seconds until the next check; `None` if no check is needed. Raises `TimedOut` if the time is over
+        or the wait is cancelled."""
         left = None if self._deadline is None else self._deadline - time.monotonic()
         if self._cancel is not None and self._cancel.is_set():
             raise TimedOut(what, f"{cancelled} was cancelled")

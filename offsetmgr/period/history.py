@@ -1,12 +1,14 @@
-"""`History`: the work of jobs on periods, stored in ZooKeeper. A job processes a period as fixed ranges of offsets.
+"""`History`: stores in ZooKeeper, for each job and period, the offset ranges that the job processes for that period,
+and the job's attempts and output. The ranges never change once they are stored.
 
 ::
 
     ROOT/work/NUMBER-JOB    the ranges, the attempts and the published output of one job for one period
 
-Ordering contract: `fix` stores the ranges before the work on them begins; `attempt` stores an attempt before it works;
-the output of an attempt is valid only after `publish`, one write that succeeds only if no later attempt has begun. So a
-process that was frozen and continues while its successor works cannot publish.
+Ordering contract: `fix` stores the ranges before the work on them begins; `attempt` stores an attempt before the
+attempt processes records; the output of an attempt is valid only after `publish`, one write that succeeds only if no
+later attempt has begun. So a process that continues after a freeze cannot publish if its successor has begun an
+attempt.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ _DIRECTORY_DATA: Final = node_bytes({"by": "offsetmgr"})
 
 @dataclass(frozen=True, slots=True)
 class WorkClaim:
-    """The right of an attempt to publish, as long as no later attempt has begun: the node's content and version."""
+    """The node's content and version after an attempt has begun. With them the attempt can publish its output, as long
+    as no later attempt has begun."""
 
     work: Work
     version: int
@@ -40,8 +43,8 @@ class WorkClaim:
 
 
 class History:
-    """The work under a run's root, accessed through one session. All methods raise the errors of `ZookeeperSession`,
-    `CorruptData` and `UnknownVersion`."""
+    """The `Work` nodes under a run's root, accessed through one session. All methods raise the errors of
+    `ZookeeperSession`, `CorruptData` and `UnknownVersion`."""
 
     def __init__(self, session: ZookeeperSession, root: str) -> None:
         self._session = session
@@ -53,19 +56,19 @@ class History:
         """Stores the final ranges of a period for a job, unless they are already stored. Returns the stored work, and
         whether this call stored it.
 
-        Raises `Conflict` if ranges are stored for a period of this number with other times, which belongs to another
-        run; `TimedOut` if ZooKeeper did not respond (repeating the call is safe).
+        Raises `Conflict` if the stored ranges are for a period with the same number but other times, that is, of
+        another schedule; `TimedOut` if ZooKeeper did not respond (repeating the call is safe).
         """
         return self.fix_work(Work(job, period, dict(ranges), now_ms))
 
     def fix_work(self, work: Work) -> tuple[Work, bool]:
-        """Works as `fix`, for work that includes the results of the scans."""
+        """Like `fix`, but stores a complete `Work`, for example with the results of scans."""
         job, period = work.job, work.period
         _check_job_name(job)
         if self._try_write(Create(self._path(job, period.number), encode_work(work))):
             return work, True
         found = self.read(job, period.number)
-        if found is None:  # the response was lost, and the write with it
+        if found is None:  # the response was lost, and the write was not executed
             raise TimedOut(
                 f"period {period.number} of job {job}", "its ranges were not stored", "repeating the call is safe"
             )
@@ -80,9 +83,9 @@ class History:
         return None if node is None else decode_work(self._path(job, number), node.data)
 
     def attempt(self, job: str, number: int, member: str, epoch: int, now_ms: int) -> WorkClaim:
-        """Begins an attempt; from then on no earlier attempt can publish. Raises `Conflict` if no ranges are stored, or
-        if an output is already published; `Superseded` if a later process of this member's name has begun an
-        attempt."""
+        """Begins an attempt; from then on no earlier attempt can publish. Raises `Conflict` if no ranges are stored, if
+        an output is already published, or if another process began an attempt at the same time; `Superseded` if a later
+        process with this member's name has begun an attempt."""
         work, version = self._read_existing(job, number)
         if work.published is not None:
             raise Conflict(
@@ -93,7 +96,7 @@ class History:
         started = work.with_attempt(Attempt(member, epoch, now_ms))
         if not self._try_write(SetData(self._path(job, number), encode_work(started), version)):
             found, version_now = self._read_existing(job, number)
-            if found != started or version_now != version + 1:  # otherwise the response was lost, and not the write
+            if found != started or version_now != version + 1:  # otherwise only the response was lost
                 raise Conflict(
                     f"period {number} of job {job}", "another process began an attempt at the same time", "begin again"
                 )
@@ -110,14 +113,15 @@ class History:
         if self._try_write(SetData(self._path(job, number), encode_work(done), claim.version)):
             return done
         found, _ = self._read_existing(job, number)
-        if found.attempts == claim.work.attempts:  # the response was lost, with or without the write
+        if found.attempts == claim.work.attempts:  # the response was lost
             if found.published is not None:
                 return found
             raise TimedOut(f"period {number} of job {job}", "was not published", "repeating the call is safe")
         raise Superseded(f"period {number} of job {job}", f"a later attempt than {claim.attempt} has begun")
 
     def delete(self, job: str, number: int) -> None:
-        """Deletes the work of an old period, if it exists and no other client changes it at the same time."""
+        """Deletes a job's work on a period. Does nothing if the node does not exist or another client changes it at the
+        same time."""
         path = self._path(job, number)
         node = self._session.get(path)
         if node is not None:
@@ -135,8 +139,8 @@ class History:
         """Returns the newest work of a job whose period contains the whole time of ``period``. With ``before`` it
         considers only periods with a lower number.
 
-        Returns None if no period of the job overlaps that time. Raises `Conflict` if some overlap it but none contains
-        all of it, because their records could not be separated.
+        Returns None if no period of the job overlaps that time. Raises `Conflict` if some periods overlap that time but
+        none contains all of it, because the stored ranges cannot be split at the time where one of these periods ends.
         """
         overlapping = []
         for number in sorted(self._numbers(job, before), reverse=True):
@@ -151,7 +155,7 @@ class History:
             raise Conflict(
                 f"period {period.start_ms} to {period.end_ms} of job {job}",
                 f"overlaps the processed period from {other.start_ms} to {other.end_ms}",
-                "a rerun's periods must lie within those of the run: the same length, or an even part of it",
+                "each period of a rerun must lie within one period of the run: use its length, or divide it evenly",
             )
         return None
 
@@ -164,7 +168,8 @@ class History:
         return found
 
     def all_work(self, numbers: Iterable[int] | None = None) -> dict[tuple[int, str], Work]:
-        """Returns the work on the periods with these numbers (None: on all), by number and job."""
+        """Returns the work on the periods with these numbers, or on all periods if ``numbers`` is `None`, keyed by
+        number and job."""
         selected = None if numbers is None else set(numbers)
         keys = []
         for name in self._session.children(self._directory) or ():

@@ -1,9 +1,9 @@
-"""Idle partitions: those without a record in a period, which the leader reports as finished.
+"""Finds idle partitions, which have no record in a period. The leader reports them as finished.
 
-A partition counts as idle only if the cluster has no record with a time at or after the period's start. If a later
-record exists, the cluster's offsets for times cannot prove that the period has none, because a record with a time in
-the future hides the records after it. Such a partition is not idle; its consumer reads the later record and reports by
-itself.
+A partition counts as idle only if its log has no record with a time at or after the period's start. The cluster
+(ListOffsets with a time) returns only the first such record. If that record is later than the period, records of the
+period may still follow it, so the partition does not count as idle. Its consumer will read the later record, and then
+reports the partition as finished.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class IdleCheck:
     partition: TopicPartition
     period: Period
     end: int
-    """The log end offset before the check: a record of the period can only have this offset or a higher one."""
+    """The log end offset before the check. All records below this offset are earlier than the period."""
 
     def __str__(self) -> str:
         return f"{self.partition}: no record below offset {self.end} has a time of {self.period.start_ms} ms or later"
@@ -37,10 +37,10 @@ class IdleCheck:
 def find_idle(
     cluster: Cluster, period: Period, partitions: Iterable[TopicPartition]
 ) -> Mapping[TopicPartition, IdleCheck | OffsetMgrError | None]:
-    """Returns for each partition the evidence that it has no record in the period, None if it has or may have one, or
-    the error if the request failed. Raises `Unreachable`, `TimedOut`."""
+    """Returns for each partition the evidence that it has no record in the period, `None` if it has or may have a
+    record, or the error if the request failed. Raises `Unreachable`, `TimedOut`."""
     requested = sorted(set(partitions))
-    # The ends are read first, so that a record that arrives between the two requests is not below the end.
+    # Read the ends first, so that the evidence does not cover a record that arrives between the two requests.
     ends = cluster.log_ranges(requested)
     first = cluster.offsets_for_time(
         [tp for tp in requested if not isinstance(ends[tp], OffsetMgrError)], period.start_ms
@@ -60,8 +60,8 @@ def find_idle(
 
 
 def idle_partitions(cluster: Cluster) -> Callable[[Period, Collection[TopicPartition]], Collection[TopicPartition]]:
-    """Returns the function for `CoordinatorOptions.idle` that checks partitions in this cluster. A partition whose
-    check fails is not idle."""
+    """Returns the function for `CoordinatorOptions.idle` that checks partitions in this cluster. If the check of a
+    partition fails, the partition does not count as idle."""
 
     def idle_of(period: Period, partitions: Collection[TopicPartition]) -> Collection[TopicPartition]:
         idle = []

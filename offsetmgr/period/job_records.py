@@ -1,7 +1,8 @@
-"""`Work`: the content of a `History` node, one job's work on one period, and its encoding. Pure.
+"""`Work`: the content of a `History` node, which describes one job's work on one period, and the encoding of the node.
+Pure.
 
-The format is that of `node_codec`. The fields with scans, counts and the origin of ranges may be missing; they are
-empty then.
+The format is that of `node_codec`. If the fields for scans, counts or the origin of the ranges are missing, they count
+as empty.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ ATTEMPTS_KEPT: Final = 100
 IN_PERIOD: Final = "records"
 LATE: Final = "late"
 SET_ASIDE: Final = "set_aside"
-"""Kinds of records in `Work.counts`: within the period, before it, and after it by too much."""
+"""Kinds of records in `Work.counts`: with times within the period (`TAKEN`), before it (`LATE`), and so far after it
+that they are set aside (`SET_ASIDE`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +29,19 @@ class RangeScan:
     exclusive."""
 
     start: int
-    """The start of the scan; all records below it were counted in earlier periods."""
+    """The offset at which the scan started. Earlier periods have processed all records below it."""
     late_from: int
-    """No earlier scan has read records at or after this offset, so such a record with a time before the period is
-    late."""
+    """Earlier scans read only records below this offset. A record at or after it whose time is before the period is
+    late, because its own period was scanned without it."""
     end: int
     resume: int
-    """The start of the next period's scan: the first record of a later period, or ``end``. Records below it with the
-    time of a later period are set aside, because their time is too far ahead."""
+    """The offset at which the next period's scan starts: the first record of a later period, or ``end``. A record below
+    it whose time is in a later period is set aside, because its time is too far ahead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt of a process to do the work; the first attempt has number 0."""
+    """One attempt of a process at the job's work. Attempts are numbered from 0."""
 
     member: str
     epoch: int
@@ -67,18 +69,19 @@ class Work:
     ranges: Mapping[TopicPartition, OffsetRange]
     fixed_ms: int
     attempts: tuple[Attempt, ...] = ()
-    """The newest `ATTEMPTS_KEPT` attempts, the oldest of them first."""
+    """The newest `ATTEMPTS_KEPT` attempts, in the order in which they began."""
     published: PublishedOutput | None = None
     scans: Mapping[TopicPartition, RangeScan] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
-    """The number of records that the scans found, by kind; a missing kind is unknown."""
+    """The number of records that the scans found, by kind. If a kind is missing, its number is unknown."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """The id of each topic (KIP-516), which shows whether a topic was recreated and has other records now."""
+    """The id of each topic (KIP-516). If it has changed, the topic was recreated, and the ranges refer to records that
+    no longer exist."""
     dropped_attempts: int = 0
-    """Number of attempts before those in ``attempts``. They are not stored, so that the node of a job that fails
-    repeatedly stays small."""
+    """The number of attempts before those in ``attempts``. They are no longer stored, so that the node stays small if a
+    job fails repeatedly."""
     same_as: str = ""
-    """A text that names the work whose ranges this work reuses; empty if a scan found the ranges."""
+    """Names the earlier work whose ranges this work reuses; empty if it has ranges of its own."""
 
     @property
     def attempt_count(self) -> int:
@@ -91,21 +94,25 @@ class Work:
         return replace(self, attempts=(*kept, attempt), dropped_attempts=self.attempt_count - len(kept))
 
     def late_ranges(self) -> dict[TopicPartition, OffsetRange]:
-        """Returns ranges that contain all late records (with times before the period); empty if there are none."""
+        """Returns ranges that contain all late records (with times before the period), among other records. Returns an
+        empty dict if there are no late records."""
         if self.counts.get(LATE) == 0:
             return {}
         return {tp: OffsetRange(scan.late_from, scan.end) for tp, scan in self.scans.items()}
 
     def set_aside_ranges(self) -> dict[TopicPartition, OffsetRange]:
-        """Returns ranges that contain all records set aside (with times after the period); empty if there are none."""
+        """Returns ranges that contain all records that were set aside (with times after the period), among other
+        records. Returns an empty dict if no record was set aside."""
         if self.counts.get(SET_ASIDE) == 0:
             return {}
         return {tp: OffsetRange(scan.start, scan.resume) for tp, scan in self.scans.items()}
 
     def restricted_to(self, period: Period, origin: str) -> Work:
-        """Returns work with the same ranges for a period within this one, for a rerun. ``origin`` becomes `same_as`.
+        """Returns work with the same ranges for a shorter period within this one, for a rerun. ``origin`` becomes
+        `same_as`.
 
-        Of the periods into which this one is divided, the first gets the late records, the last those set aside.
+        If a rerun divides this period, the first of its periods gets the late records, and the last one gets the
+        records that were set aside.
         """
         first, last = period.start_ms == self.period.start_ms, period.end_ms == self.period.end_ms
         scans = {

@@ -22,17 +22,19 @@ FindIdlePartitions: TypeAlias = Callable[[Period, Collection[TopicPartition]], C
 `OffsetMgrError`."""
 
 HISTORY_KEPT: Final = 10_000
-"""Default number of closed periods in the history. The names of all must fit into one response of ZooKeeper."""
+"""Default number of closed periods in the history. The names of all history nodes must fit into one response of
+ZooKeeper."""
 
 _LOG: Final = logging.getLogger("offsetmgr.period")
 _CACHE_S: Final = 1.0
-"""Seconds for which the result or the failure of `ListPartitions` is cached, so that not every round waits for it."""
+"""Seconds for which the partitions are cached after a call of `Topics`, so that not every round waits for a cluster."""
 _IDLE_CHECK_INTERVALS_S: Final = (1.0, 30.0)
 """Seconds between two checks for idle partitions: the first interval and the longest one."""
 _MAX_SLEEP_S: Final = 60.0
-"""Maximum seconds between two reads of the wall clock, because the clock may be set."""
+"""Maximum seconds between two reads of the wall clock, because an administrator or NTP may set the clock."""
 _KEPT_PERIODS: Final = 2
-"""Number of periods for which the progress of a dead member is kept."""
+"""The progress of a dead member is deleted when its newest finished period is this many periods behind the closed
+one."""
 
 
 class LeaderRound:
@@ -59,14 +61,14 @@ class LeaderRound:
         self._idle_check_interval_s = _IDLE_CHECK_INTERVALS_S[0]
 
     def step(self, nodes: BarrierStateStore, view: BarrierView, leader: Leader) -> bool:
-        """Runs one round, and returns whether the next one may have work to do at once.
+        """Runs one round, and returns whether the caller should read the nodes again and run the next round at once.
 
         Raises the errors of ``nodes`` and of the caller's functions, and `ServerError` if nodes were deleted so that
         the run cannot continue.
         """
         if view.seen.open_ is None:
             nodes.require_new()
-        # `_current_partitions` is a generator, so requests go to the cluster only if a period opens.
+        # `_current_partitions` is a generator, so `Topics` is called only if a period opens.
         step = next_step(view.seen, self._schedule, self._current_partitions(view), leader, self._clock.now_ms())
         if isinstance(step, Advance):
             done = nodes.write_advance(step, view)
@@ -79,8 +81,8 @@ class LeaderRound:
         return bool(step) and self._close_idle(nodes, view, step, leader)
 
     def next_check_in_s(self, view: BarrierView) -> float | None:
-        """Returns the seconds until the next check for idle partitions; None if there will be none without a change of
-        the nodes."""
+        """Returns the seconds until the next check for idle partitions; `None` if no check is due before the nodes
+        change."""
         barrier, open_ = view.seen.barrier(), view.seen.open_
         if self._idle is None or barrier is None or (open_ is not None and open_.stopped):
             return None
@@ -89,11 +91,12 @@ class LeaderRound:
         return min(max(over_in, due_in, 0.0), _MAX_SLEEP_S)
 
     def _current_partitions(self, view: BarrierView) -> Iterator[TopicPartition]:
-        """Yields the partitions that take part at present. If `ListPartitions` fails or returns none, yields those of
-        the open period; raises its error if there are none."""
+        """Yields the partitions that take part at present. If `Topics` fails or returns no partitions, yields the
+        partitions of the open period. If `Topics` fails and no period is open yet, raises its error."""
         now = self._clock.monotonic()
         if now - self._partitions_read_at > _CACHE_S:
-            # The fallback is the open period and not an old result, because another member may have led since.
+            # Prefer the partitions of the open period to an old result of `Topics`, because another member may have
+            # been the leader since.
             before = view.seen.partitions.partitions if view.seen.partitions else self._partitions
             try:
                 found = frozenset(self._topics())
@@ -136,7 +139,7 @@ class LeaderRound:
         return nodes.report(node, view.progress_versions[leader.member])
 
     def _delete_old(self, nodes: BarrierStateStore, view: BarrierView, closed: int) -> None:
-        """Deletes the old progress of dead members, and the oldest closed period beyond the limit of the history."""
+        """Deletes the old progress of dead members, and the closed period that exceeds the limit of the history."""
         old = [
             name
             for name, node in view.seen.progress.items()

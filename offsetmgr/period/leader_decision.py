@@ -1,11 +1,12 @@
 """The leader's next step, given the nodes that it has read: open the first period, advance to the next, or wait. Pure.
 
-An `Advance` is written as one transaction: it replaces the open period and its partitions, and adds the closed period
-to the history, if the first two have not changed since they were read. So several members may consider themselves the
-leader, and each of them may be frozen, killed or continued at any moment: only one advance of a period succeeds.
+An `Advance` is written as one transaction. The transaction replaces the nodes with the open period and its partitions,
+and adds the closed period to the history; it succeeds only if the two replaced nodes have not changed since they were
+read. Therefore only one advance of a period succeeds, even if several members consider themselves the leader, and even
+if one of them freezes, continues or dies at any moment.
 
-The reports may have been read at different moments, and may come from dead members. That does no harm, because a
-finished partition stays finished: a period that is finished according to these reports is finished.
+The reports may have been read at different moments, and may come from dead members. That does no harm: a finished
+partition stays finished, so if these reports together show that every partition has finished the period, that is true.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class LeaderView:
     """By member."""
 
     def barrier(self) -> OpenPeriod | None:
-        """Returns the open period. Returns None before the first period, and if the two nodes do not match because the
-        run advanced between their reads."""
+        """Returns the open period. Returns `None` before the first period, and also if the two nodes belong to
+        different periods because the run advanced between the two reads."""
         if self.open_ is None or self.partitions is None or self.open_.number != self.partitions.number:
             return None
         return OpenPeriod(self.open_.schedule.period(self.open_.number), self.partitions.partitions)
@@ -49,7 +50,7 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """The nodes to write in one transaction."""
+    """The nodes that the leader writes in one transaction."""
 
     open_: OpenNode
     partitions: PartitionsNode
@@ -60,12 +61,12 @@ class Advance:
 def next_step(
     seen: LeaderView, schedule: PeriodSchedule, partitions: Iterable[TopicPartition], leader: Leader, now_ms: int
 ) -> Advance | list[TopicPartition]:
-    """Returns the advance to write; if there is none, the partitions that have not finished the open period. The list
-    is empty if the nodes do not match, or if the run was stopped.
+    """Returns the advance to write. If the leader has to wait, returns the partitions that have not finished the open
+    period instead; the list is empty if the nodes do not match or if the run was stopped.
 
     ``schedule`` applies only to the first period; later periods use the schedule of the open one. ``partitions`` is
-    iterated only if a period opens, because that may send a request to a cluster. Raises `UsageError` if there are no
-    partitions.
+    iterated only if a period opens, because the iteration may send a request to a cluster. Raises `UsageError` if there
+    are no partitions.
     """
     if seen.open_ is None:
         first = opening(schedule, partitions)
@@ -94,11 +95,11 @@ def next_step(
 
 
 def after(open_: OpenNode, now_ms: int) -> tuple[PeriodSchedule, Rerun | None] | None:
-    """Returns the schedule of the next period, and the rerun to which it belongs, if any. Returns None if the open
-    period is the last one.
+    """Returns the schedule of the period after ``open_``, and the rerun to which that period belongs (`None` outside of
+    a rerun). Returns None if the open period is the last one.
 
-    A rerun that is followed by another schedule continues with its own periods until one of the other schedule
-    begins.
+    If another schedule follows a rerun, the rerun continues beyond its end until one of its periods ends exactly where
+    a period of the other schedule begins.
     """
     rerun, end = open_.rerun, open_.limit_ms
     if rerun is None:

@@ -20,7 +20,7 @@ _TIME: Final = re.compile("[0-9]{1,19}")
 
 
 def is_legacy(data: bytes) -> bool:
-    """Returns whether a node is not empty and not a JSON object, so that the original coordinator wrote it."""
+    """Returns whether the original coordinator wrote a node: its content is not empty and does not begin with ``{``."""
     return bool(data.strip()) and not data.lstrip().startswith(b"{")
 
 

@@ -1,9 +1,9 @@
 """`MemberState`: the state of one member, which `MemberThread` updates from ZooKeeper.
 
-The member's code reads the state and waits for changes.
+The caller's threads read the state through `PeriodCoordinator` and wait until it changes.
 
-The state includes the period that the member's code received last. A report without a number concerns that period and
-not the open one. Otherwise a consumer that was frozen while the others advanced would report a period that it has never
+The state includes the period that the caller received last. A report without a number concerns that period and not the
+open one. Otherwise a consumer that was frozen while the other members advanced would report a period that it has never
 processed.
 """
 
@@ -24,7 +24,8 @@ _NEVER: Final = -1
 
 
 class MemberState:
-    """The state, guarded by the condition ``changed``, which every change notifies. Methods acquire its lock."""
+    """The state of one member. The lock of the condition ``changed`` guards it, and every change notifies the
+    condition."""
 
     def __init__(self, member: str, root: str, owned: Iterable[TopicPartition]) -> None:
         self.member = member
@@ -36,19 +37,21 @@ class MemberState:
         self.ended = False
         self.error: OffsetMgrError | None = None
         self.epoch: int | None = None
-        """The epoch of this process in its present session; None without a session."""
+        """The epoch of this process in its present session; `None` if the process is not registered."""
         self.valid: Callable[[], bool] = lambda: False
         """Returns whether the session is known to be alive, according to its `SessionLease`."""
         self._written: dict[TopicPartition, int] = {}
-        """For each partition the newest period whose end is in ZooKeeper, as far as this member has read or written
+        """For each partition the newest finished period that this member has read from ZooKeeper or has written to
         it."""
         self._reported: dict[TopicPartition, int] = {}
-        """For each partition the period that this member has reported, until the report is in ZooKeeper."""
+        """For each partition the period that the caller has reported. An entry is removed when the report is in
+        ZooKeeper."""
         self._ranges: dict[TopicPartition, tuple[int, OffsetRange]] = {}
         self._delivered_by_partition: dict[TopicPartition, int] = {}
         self._delivered = _NEVER
         self._all_read = False
-        """Whether the progress of all members was read since the last change of the owned partitions or the session."""
+        """Whether the progress of all members has been read since the last change of the owned partitions or of the
+        session."""
 
     # --- called by the member's own code -------------------------------------------------------------
 
@@ -80,7 +83,7 @@ class MemberState:
         return open_
 
     def time_position(self, timestamp_ms: int, partition: TopicPartition) -> TimePosition:
-        """See `PeriodCoordinator.time_position`. Records that the member's code has received the open period."""
+        """See `PeriodCoordinator.time_position`. Also records that the caller has received the open period."""
         with self.changed:
             open_ = self.require_open()
             if not self._all_read or not self.valid():
@@ -104,8 +107,8 @@ class MemberState:
             return sorted(tp for tp in self.owned if tp not in self.partitions or self.done(tp, self.open.number))
 
     def deliver(self, number: int, partitions: Iterable[TopicPartition] = ()) -> Period:
-        """Returns period ``number``, and records that the member's code has received it: for ``partitions``, or for all
-        of its partitions if none are given."""
+        """Returns period ``number``, and records that the caller has received it: for ``partitions``, or for all
+        partitions of the member if ``partitions`` is empty."""
         with self.changed:
             assert self.open is not None
             received = list(partitions)
@@ -116,13 +119,15 @@ class MemberState:
             return self.open.schedule.period(number)
 
     def last_delivered(self, partition: TopicPartition) -> int:
-        """Returns the period that the member's code received last for a partition. A period received for this partition
-        alone counts until the partition has finished it."""
+        """Returns the number of the period that the caller received last for a partition. A period that the caller
+        received for this partition in particular takes precedence over a period for all partitions until the partition
+        has finished it."""
         number = self._delivered_by_partition.get(partition, _NEVER)
         return self._delivered if number == _NEVER or self.done(partition, number) else number
 
     def unfinished_own_partitions(self, number: int) -> list[TopicPartition]:
-        """Returns this member's own partitions that have not finished period ``number``; empty unless it is open."""
+        """Returns this member's partitions that have not finished period ``number``. The list is empty if that period
+        is not the open one."""
         with self.changed:
             if self.open is None or self.open.number != number:
                 return []
@@ -149,7 +154,7 @@ class MemberState:
                 ):
                     self._delivered_by_partition.pop(
                         partition, None
-                    )  # the status tells the caller that this period is closed
+                    )  # the returned status tells the caller that this period is closed
             return statuses, at
 
     def written(self, at: Mapping[TopicPartition, int]) -> bool:
@@ -158,20 +163,21 @@ class MemberState:
     # --- called by the thread that communicates with ZooKeeper ---------------------------------------
 
     def needs_full_read(self) -> bool:
-        """Returns whether all nodes must be read and not only the open period: the progress of other members is
-        unknown, or a report must be written."""
+        """Returns whether all nodes must be read and not only the open period, because the progress of other members is
+        unknown or a report must be written."""
         with self.changed:
             return not self._all_read or any(n > self._written.get(tp, _NEVER) for tp, n in self._reported.items())
 
     def invalidate_session(self) -> None:
-        """Marks the state as unknown until a new session has read it."""
+        """Records that the session has ended. The state counts as unknown until a new session has read the nodes."""
         with self.changed:
             self.valid = lambda: False
             self.epoch = None
             self._all_read = False
 
     def set_registered(self, epoch: int, valid: Callable[[], bool]) -> None:
-        """Records that the member is registered with ``epoch``, as long as ``valid`` returns True."""
+        """Records that the member is registered with ``epoch``. The session is known to be alive as long as ``valid``
+        returns True."""
         with self.changed:
             self.epoch, self.valid = epoch, valid
             self.changed.notify_all()
@@ -188,8 +194,8 @@ class MemberState:
             self.changed.notify_all()
 
     def set_finished(self, finished: Mapping[TopicPartition, int], described: frozenset[TopicPartition]) -> None:
-        """Records the progress of all members. ``described`` are the partitions that this member's node contained when
-        it was read."""
+        """Records the progress of all members. ``described`` are the partitions in this member's own node when the
+        progress was read."""
         with self.changed:
             for partition, number in finished.items():
                 self._written[partition] = max(number, self._written.get(partition, _NEVER))
@@ -197,8 +203,8 @@ class MemberState:
             self.changed.notify_all()
 
     def set_open(self, open_: OpenNode | None, partitions: PartitionsNode | None) -> bool:
-        """Records the open period and its partitions. Returns True if the two nodes do not match and must be read
-        again."""
+        """Records the open period and its partitions. Returns True if the two nodes belong to different periods, so
+        that they must be read again."""
         if open_ is None or partitions is None or partitions.number != open_.number:
             return open_ is not None
         with self.changed:
@@ -208,10 +214,9 @@ class MemberState:
         return False
 
     def unwritten(self, before: ProgressNode | None, epoch: int) -> ProgressNode | None:
-        """Returns the new content of this member's progress node; None if the present content ``before`` is up to date.
-
-        The node is written at least once in each session, because its epoch prevents an earlier process with this name
-        from writing.
+        """Returns the new content of this member's progress node; `None` if the present content ``before`` is up to
+        date. Each session writes the node at least once, because the new epoch in it stops an earlier process with this
+        name from writing.
         """
         finished: Mapping[TopicPartition, int] = before.finished if before else {}
         with self.changed:

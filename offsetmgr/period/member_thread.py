@@ -1,8 +1,9 @@
-"""`MemberThread`: the thread of one member that communicates with ZooKeeper, one session after the other.
+"""`MemberThread`: the thread of one member that communicates with ZooKeeper. If a session ends, the thread opens a new
+one.
 
 The thread registers the member, follows the open period and writes reports. In the oldest member it also runs the
-leader's rounds. It reads again after a watch has fired or the member has made a report. It does not poll, except that a
-leader repeats its check of partitions that may have no records.
+leader's rounds. The thread reads the nodes again after a watch has fired or the caller has made a report. It does not
+poll, except that a leader checks periodically for idle partitions.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _LOG: Final = logging.getLogger("offsetmgr.period")
 _RETRY_S: Final = 0.5
 """Seconds between the end of a session and the next one."""
 _STOP_TIMEOUTS_S: Final = (0.5, 3.0)
-"""Maximum seconds for which `MemberThread.stop` waits: before it closes the session, and after that."""
+"""Maximum seconds for which `MemberThread.stop` waits for the thread: before it closes the session, and after that."""
 
 
 class MemberThread:
@@ -91,7 +92,7 @@ class MemberThread:
                     self._state.set_error(error)
                 else:
                     self._end(error)
-            except Exception as error:  # a caller's function failed, or a bug: end, so that no caller waits forever
+            except Exception as error:  # a bug, also in a caller's function: end, so that no call waits forever
                 _LOG.exception("period member %s: unexpected error; the member leaves", member)
                 self._end(CallbackFailed(f"member {member}", f"{type(error).__name__}: {error}"))
             finally:
@@ -123,7 +124,8 @@ class MemberThread:
             if state.owned != own_node.owned and nodes.update_member(state.member, changed := _member_node(state)):
                 own_node = changed
             leads = view is not None and view.leader == state.member
-            # Watches are set before their nodes are read. If no period is open yet, its own_node does not exist.
+            # Watches are set before their nodes are read. The root is watched while no period is open, because the node
+            # of the open period does not exist yet.
             parents = [nodes.members_path, *([nodes.root] if state.open is None else ())]
             again = watches.add([nodes.open_path], [*parents, *([nodes.progress_path] if leads else ())])
             if view is not None and leads:
@@ -175,9 +177,9 @@ class _Watches:
             return path in self._set
 
     def add(self, nodes: Collection[str], parents: Collection[str]) -> bool:
-        """Sets watches on ``nodes``, and on the children of ``parents``, unless they are set. Returns whether it set
-        one on a parent: its children may have changed, so they must be read again. Raises `ServerError` if a parent was
-        deleted."""
+        """Sets watches on ``nodes``, and on the children of ``parents``, except where a watch is already set. Returns
+        whether it set a watch on a parent: the children of that parent may have changed, so the nodes must be read
+        again. Raises `ServerError` if a parent was deleted."""
         with self._lock:
             nodes = [path for path in nodes if path not in self._set]
             parents = [path for path in parents if path not in self._set]

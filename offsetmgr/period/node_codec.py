@@ -14,7 +14,7 @@ from offsetmgr.core.model import TopicPartition
 
 VERSION: Final = 1
 MAX_PARTITIONS: Final = 1_000_000
-"""The maximum number of partitions in one set, so that a corrupt node cannot exhaust the memory."""
+"""The maximum number of partitions in one field, so that a corrupt node cannot exhaust the memory."""
 
 RUN: Final = re.compile("(0|[1-9][0-9]{0,9})(?:-(0|[1-9][0-9]{0,9}))?")
 
@@ -28,8 +28,7 @@ class OffsetRange:
 
 
 class NodeReader:
-    """Reads fields of a node's JSON object. Fields that no caller reads are ignored. All methods raise
-    `CorruptData`."""
+    """Reads fields of a node's JSON object. Unknown fields are ignored. All methods raise `CorruptData`."""
 
     def __init__(self, path: str, data: bytes) -> None:
         self._path = path
@@ -70,17 +69,17 @@ class NodeReader:
         return None if self._fields.get(name) is None else self.number(name)
 
     def numbers(self, name: str) -> dict[str, int]:
-        """Returns an object whose fields are all numbers."""
+        """Returns the fields of an object; all of them must be numbers."""
         fields = self.mapping(name)
         return {key: self._part(fields).number(key) for key in fields}
 
     def texts(self, name: str) -> dict[str, str]:
-        """Returns an object whose fields are all strings."""
+        """Returns the fields of an object; all of them must be strings."""
         fields = self.mapping(name)
         return {key: self._part(fields).text(key) for key in fields}
 
     def items(self, name: str) -> list[NodeReader]:
-        """Returns a reader for each object in a list. These objects have no version."""
+        """Returns a `NodeReader` for each object in a list. These objects have no version."""
         value = self._fields.get(name)
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise self.broken(f"has no list of objects {name!r}")

@@ -1,7 +1,7 @@
 """The contents of the coordinator's znodes, and their encoding as JSON with a version. Pure.
 
-The nodes have the names of the original coordinator's nodes (`legacy_nodes`) and the format of `node_codec`. The
-progress of a member, for all its partitions, is in one node.
+The nodes have the names of the original coordinator's nodes (`legacy_nodes`) and the format of `node_codec`. One node
+contains the progress of a member for all its partitions.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ class Rerun:
     """A rerun of past periods: the time at which it ends, and the schedule after it."""
 
     until_ms: int | None
-    """The rerun ends before the first period that begins at or after this time; if None, before the first period that
-    is not over yet."""
+    """The rerun ends before the first period that begins at or after this time. If the time is `None`, the rerun ends
+    before the first period whose end is in the future."""
     then: PeriodSchedule | None
-    """The schedule that the run adopts after the rerun, as soon as one of its periods begins; None if the run ends."""
+    """The schedule that the run adopts after the rerun, at a time at which a period of this schedule begins; `None` if
+    the run ends with the rerun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class OpenNode:
     """The reason why no further period will open; empty while the run continues."""
     rerun: Rerun | None = None
     done: bool = False
-    """Whether the run ended because its last period has closed."""
+    """Whether the run ended because the last period of its rerun was closed."""
 
     @property
     def limit_ms(self) -> int:
@@ -65,13 +66,13 @@ class ProgressNode:
 
     member: str
     epoch: int
-    """The member's epoch. It is larger than that of every earlier process of this name, so these cannot write any
-    more."""
+    """The member's epoch. The epoch is larger than that of every earlier process with this name, so an earlier process
+    cannot write the node any more."""
     finished: Mapping[TopicPartition, int]
     idle: frozenset[TopicPartition] = field(default=frozenset())
-    """The finished partitions that had no record in the period, according to Kafka's offsets for a time."""
+    """The finished partitions that the leader reported because they had no record in the period."""
     ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict)
-    """The offsets of a partition's newest finished period, if its consumer reported them."""
+    """The offset range of each partition's newest finished period, if the partition's consumer reported the range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +102,9 @@ class ClosedPeriod:
     idle: frozenset[TopicPartition] = field(default=frozenset())
     """Partitions without a record in the period."""
     ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict)
-    """The offsets of partitions whose consumers reported them."""
+    """The offset range of the period, for partitions whose consumers reported it."""
     abandoned: str = ""
-    """The reason why it was abandoned; empty for a period that was closed."""
+    """The reason why the period was abandoned; empty if every partition has finished it."""
 
 
 def encode_open(node: OpenNode) -> bytes:
@@ -198,7 +199,7 @@ def decode_progress(path: str, data: bytes) -> ProgressNode:
             raise node.broken(f"{name!r} is not the number of a period")
         for partition in node.runs(topics):
             if partition in finished:
-                raise node.broken(f"contains {partition} twice among the finished ones")
+                raise node.broken(f"contains {partition} twice among the finished partitions")
             finished[partition] = int(name)
     idle = frozenset(node.partitions("idle"))
     return ProgressNode(node.text("member"), node.number("epoch"), finished, idle, node.ranges("ranges"))

@@ -1,12 +1,12 @@
-"""Reruns: past periods are processed again, usually in smaller periods, in a separate run or in the live run.
+"""Reruns: the members process past event time again, usually in shorter periods, in a separate run or in the live run.
 
 A *separate* rerun is a run of its own under ``ROOT/reruns/NAME``, with its own members, independent of the live run. A
 rerun *in the live run* abandons the open period (the history records that), and the next period that opens is the
-rerun's first. The numbers of the periods continue, so that an old report cannot be mistaken for a new one. The members
-receive a period that begins earlier than the previous one, and go back to its offsets.
+rerun's first. The numbers of the periods continue, so that an old report cannot be mistaken for a new one. Each member
+then receives a period that begins earlier than its previous one, and must go back to the offsets of that period.
 
-A rerun ends at a given time or at the present. Then the run ends, or adopts another schedule, usually that of the live
-run. The leader decides when that is due (`leader_decision.after`).
+A rerun ends at a given time or at the present. After that the run ends, or adopts another schedule, usually that of the
+live run. `leader_decision.after` decides when the rerun ends.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def rerun_root(root: str, name: str) -> str:
 
 
 def rerun_schedule(first_ms: int, length_ms: int, rerun: Rerun, live: OpenNode) -> PeriodSchedule:
-    """Returns the schedule of a rerun. Raises `UsageError` if the rerun could not end as required, does not begin in
-    the past, or has longer periods than the live run."""
+    """Returns the schedule of a rerun. Raises `UsageError` if no period of the rerun could end at the required time, if
+    the rerun does not begin in the past, or if its periods are longer than those of the live run."""
     schedule = PeriodSchedule(first_ms, length_ms)
     if length_ms > live.schedule.length_ms:
-        why = f"are longer than the live run's, of {live.schedule.length_ms} ms"
-        raise UsageError(f"periods of {length_ms} ms", why, "a rerun has smaller ones, or the same")
+        why = f"are longer than the live run's periods of {live.schedule.length_ms} ms"
+        raise UsageError(f"periods of {length_ms} ms", why, "a rerun's periods must have the same length or be shorter")
     if first_ms >= live.schedule.period(live.number).start_ms:
-        raise UsageError(f"a rerun from {first_ms}", "does not begin in the past: the period is open, or in the future")
+        raise UsageError(f"a rerun from {first_ms}", "does not begin in the past: it must begin before the open period")
     if rerun.until_ms is not None and rerun.until_ms < schedule.period(0).end_ms:
         raise UsageError(f"a rerun until {rerun.until_ms}", "ends before the end of its first period")
     if rerun.until_ms is not None and (rerun.until_ms - first_ms) % length_ms:
@@ -55,7 +55,7 @@ def rerun_schedule(first_ms: int, length_ms: int, rerun: Rerun, live: OpenNode) 
 
 
 def live_schedule(live: OpenNode) -> PeriodSchedule:
-    """Returns the schedule of the live run, for a rerun to adopt at its end."""
+    """Returns the schedule of the live run, which a rerun can adopt at its end."""
     return PeriodSchedule(live.schedule.first_ms, live.schedule.length_ms)
 
 
@@ -72,7 +72,7 @@ def require_new(nodes: BarrierStateStore) -> None:
 
 
 def require_no_rerun(root: str, live: OpenNode) -> None:
-    """Raises `Conflict` if a rerun in this run has not ended."""
+    """Raises `Conflict` if the live run is in a rerun."""
     if live.rerun is not None:
         raise Conflict(f"run {root}", "is in a rerun already", "wait for its end, or start a separate rerun")
 

@@ -1,6 +1,6 @@
 """`PeriodSchedule`: divides event time into periods of equal length. Pure.
 
-Times are milliseconds since 1970 with up to 63 bits; the original coordinator used fewer bits.
+Times are milliseconds since 1970 with up to 63 bits.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Period:
 class PeriodSchedule:
     """Periods of ``length_ms`` milliseconds; period number ``base`` begins at ``first_ms``. Raises `UsageError`.
 
-    A run keeps its schedule, except that a rerun changes it. The numbers then continue with different times, so that
-    ``base`` is the number of the first period of the new schedule.
+    A run keeps its schedule unless a rerun changes it. The numbers of the periods then continue, and ``base`` is the
+    number of the first period of the new schedule.
     """
 
     first_ms: int
@@ -46,8 +46,8 @@ class PeriodSchedule:
             raise UsageError(f"first period's number {self.base}", "is below 0")
 
     def period(self, number: int) -> Period:
-        """Returns the period with this number. Raises `UsageError` if it is before the first, or beyond 63-bit
-        times."""
+        """Returns the period with this number. Raises `UsageError` if the period is before the first one, or ends after
+        the largest time."""
         start = self.first_ms + (number - self.base) * self.length_ms
         if number < self.base or start > MAX_TIME_MS - self.length_ms:
             raise UsageError(f"period {number}", "is before the first period, or beyond the largest time")

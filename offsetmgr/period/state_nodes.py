@@ -1,4 +1,4 @@
-"""`BarrierStateStore`: reads and writes the znodes of a coordinator. It has no thread and decides nothing.
+"""`BarrierStateStore`: reads and writes the znodes of a coordinator. It has no thread and makes no decisions.
 
 ::
 
@@ -9,8 +9,8 @@
     ROOT/history/NUMBER     a closed period
 
 Every write is conditional. A member's *epoch* is the id of the transaction that created its node under ``members``.
-ZooKeeper's transaction ids increase, so a later process with the same name has a larger epoch, and so has a later
-leader.
+ZooKeeper's transaction ids increase, so a later process with the same name has a larger epoch. The same holds for a
+later leader.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from offsetmgr.zookeeper.client.transactions import (
 from offsetmgr.zookeeper.groups.registration import ensure_nodes
 
 _HISTORY: Final = 2
-"""The index of the operation that writes the history in an advance's transaction."""
+"""The index, within the transaction of an advance, of the operation that writes the history."""
 _RACES: Final = (ZookeeperError.BAD_VERSION, ZookeeperError.NO_NODE, ZookeeperError.NODE_EXISTS)
 _DIRECTORY_DATA: Final = json.dumps({"version": 1, "by": "offsetmgr"}, separators=(",", ":")).encode()
-"""The content of the directories, which shows that they belong to offsetmgr: the original coordinator stores text in a
-node named ``progress``."""
+"""The content of the parent nodes. It shows that they belong to offsetmgr: the original coordinator also has a node
+named ``progress``, in which it stores plain text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ class LiveMember:
 
 @dataclass(frozen=True, slots=True)
 class BarrierView:
-    """The nodes of a run and their versions. They were read at different moments, so writes are conditional on the
-    versions."""
+    """The nodes of a run and their versions. The nodes were read at different moments, so every write is conditional on
+    a version."""
 
     seen: LeaderView
     open_version: int | None
@@ -105,7 +105,8 @@ class BarrierStateStore:
         self.history_path = f"{root}/history"
 
     def prepare(self) -> None:
-        """Creates the directories. Raises `LegacyMembersPresent` if the original coordinator has written here."""
+        """Creates the parent nodes. Raises `LegacyMembersPresent` if the original coordinator has written under this
+        root."""
         self.require_no_legacy_nodes()
         parts = self.root.split("/")[1:]
         ensure_nodes(self._session, ["/" + "/".join(parts[: at + 1]) for at in range(len(parts))])
@@ -177,7 +178,8 @@ class BarrierStateStore:
         )
 
     def history(self, numbers: Sequence[int] | None = None) -> dict[int, ClosedPeriod]:
-        """Returns the closed periods with these numbers (None: all), by number. Missing ones are omitted.
+        """Returns the closed periods with these numbers, or all if ``numbers`` is `None`, keyed by number. Missing
+        periods are omitted.
 
         Also raises `CorruptData`, `UnknownVersion`.
         """
@@ -216,7 +218,7 @@ class BarrierStateStore:
         return found.czxid
 
     def update_member(self, member: str, node: MemberNode) -> bool:
-        """Replaces the content of the node of a member of this session.
+        """Replaces the content of a member's node, which this session must have created.
 
         Raises `Conflict` if the member is no longer registered.
         """
@@ -229,7 +231,8 @@ class BarrierStateStore:
         return self._committed(self._session.transaction([SetData(path, encode_member(node), found.version)]))
 
     def report(self, node: ProgressNode, version: int | None) -> bool:
-        """Writes a member's progress. ``version`` is that of the present node, None if there is none."""
+        """Writes a member's progress. ``version`` is the version of the present node, or `None` if the node does not
+        exist yet."""
         path, data = f"{self.progress_path}/{node.member}", encode_progress(node)
         return self._committed(
             self._session.transaction([Create(path, data) if version is None else SetData(path, data, version)])
@@ -250,14 +253,15 @@ class BarrierStateStore:
             )
         outcome = self._session.transaction(operations)
         if advance.closed is not None and outcome.state is OperationState.REJECTED and outcome.failed_index == _HISTORY:
-            # The earlier operations of the transaction did not fail, so no other leader has advanced the period.
+            # The operations before this one did not fail, so no other leader has advanced the period.
             if outcome.code == ZookeeperError.NODE_EXISTS:
                 raise self._already_closed_error(advance.closed.period.number)
             self.prepare()  # the directory has been deleted
         return self._committed(outcome)
 
     def require_new(self) -> None:
-        """Raises `ServerError` if the history already contains periods, so that a first period must not be opened."""
+        """Raises `ServerError` if the history already contains periods: then the first period must not be opened
+        again."""
         numbers = [int(name) for name in _names(self._session.children(self.history_path)) if name.isdigit()]
         if numbers:
             raise self._already_closed_error(max(numbers))
@@ -265,7 +269,7 @@ class BarrierStateStore:
     def _already_closed_error(self, number: int) -> ServerError:
         return ServerError(
             f"ZooKeeper node {self.full(self.open_path)}",
-            f"was deleted or set back, although the history contains period {number} as closed",
+            f"was deleted or reset, although the history contains period {number} as closed",
             "start a new run under another root: a run never repeats closed periods by itself",
         )
 
@@ -276,8 +280,8 @@ class BarrierStateStore:
         return self._committed(self._session.transaction(nodes))
 
     def stop_run(self, view: BarrierView, why: str) -> bool:
-        """Makes the open period the last one of the run; ``why`` is recorded. Returns False if the run has advanced
-        meanwhile, or has not begun."""
+        """Makes the open period the last one of the run, and stores the reason ``why`` in its node. Returns False if
+        the run has advanced since ``view`` was read, or has not begun."""
         if view.seen.open_ is None or view.open_version is None:
             return False
         data = encode_open(replace(view.seen.open_, stopped=why))
@@ -315,7 +319,7 @@ def _put(path: str, data: bytes, version: int | None) -> TransactionOperation:
 
 def _own_data(nodes: BarrierStateStore, path: str, node: Node) -> bytes:
     """Returns a node's data; empty if the node does not exist. Raises `LegacyMembersPresent` if the original
-    coordinator wrote it, because a member of it may start at any time."""
+    coordinator wrote the node, because members of that coordinator may still run."""
     data = _data(node)
     if legacy_nodes.is_legacy(data):
         limit = legacy_nodes.parse_limit(nodes.full(path), data) if path == nodes.open_path else None

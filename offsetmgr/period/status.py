@@ -19,19 +19,18 @@ class PartitionStatus:
     finished: bool
     idle: bool
     last: int | None
-    """The newest period that it has finished; None if unknown."""
+    """The newest period that the partition has finished; `None` if there is no report."""
     waiting_ms: int | None
-    """The time in milliseconds for which the period has waited for it, by this machine's clock; None if it has
-    finished."""
+    """The milliseconds since the period opened, by this machine's clock; `None` if the partition has finished."""
     owner: str | None
-    """The live member that consumes it; None if there is none."""
+    """The live member that consumes the partition; `None` if no live member does."""
     host: str | None
     process: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """The open period and its partitions. Those that have not finished it come first."""
+    """The open period and its partitions. Partitions that have not finished the period come first."""
 
     period: Period
     opened_ms: int

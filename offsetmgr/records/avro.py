@@ -2,7 +2,7 @@
 
 The schemas are ``schemas/{offset,group}-{key,value}.avsc``. Each value has exactly one encoding. The reader rejects
 numbers that are not in their shortest form, because otherwise two keys of the log could mean the same offset. The
-encoder is written by hand because it takes most of the time of a commit; tests compare its output with fastavro.
+encoder is written by hand, because encoding takes most of the time of a commit; tests compare its output with fastavro.
 """
 
 from __future__ import annotations
@@ -129,13 +129,13 @@ class AvroRecordFormat:
         return _split_slowly(key)
 
     def read_offset(self, value: bytes) -> tuple[int, int, str]:  # noqa: PLR0912  (calls cost more than branches)
-        # This is a fast path for usual values. The general reader handles the others and reports errors.
+        # This is a fast path for usual values. The general reader decodes all other values and reports errors.
         try:
             if value[0] == _OFFSET[0] and value[1] == _OFFSET[1]:
                 number = value[2]
                 position = 3
                 if number >= 0x80:
-                    # The highest bit of a byte says that another byte follows; the code subtracts it.
+                    # The highest bit of a byte indicates that another byte follows. The code subtracts this bit.
                     byte = value[3]
                     number += (byte << 7) - 0x80
                     position = 4

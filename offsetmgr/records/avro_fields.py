@@ -1,7 +1,7 @@
 """Reads and writes the Avro types of the records: long, int, string, and unions of null and another type.
 
-The section "Binary Encoding" of the Avro specification defines them. `AvroFieldReader` accepts a number only in its
-shortest form, and no bytes after the last field.
+The section "Binary Encoding" of the Avro specification defines these encodings. `AvroFieldReader` accepts a number only
+in its shortest form, and no bytes after the last field.
 """
 
 from __future__ import annotations

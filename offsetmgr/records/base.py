@@ -55,18 +55,18 @@ class OffsetValue(NamedTuple):
     expire_timestamp: int | None = None
     topic_id: UUID | None = None
     """The topic id, which distinguishes the topic from a later topic with the same name. Only brokers from 4.1 on write
-    it, and only if the client identified the topic by its id; the Avro format does not contain it."""
+    the topic id, and only if the client identified the topic by id; the Avro format does not contain it."""
 
 
 class GroupValue(NamedTuple):
-    """The time at which the group last had members, in milliseconds since 1970. The retention of its offsets starts
-    then (KIP-211)."""
+    """The time at which the group last had members, in milliseconds since 1970. The retention of the group's offsets
+    starts at this time (KIP-211)."""
 
     last_active: int
 
 
 class FormatMismatch(OffsetMgrError):
-    """A key has another record format than the reader is configured for.
+    """A key has a different record format from the one that the reader is configured for.
 
     `RecordFormat.split` and `RecordFormat.decode_key` raise this error, because a reader that skipped the key would
     miss offsets.

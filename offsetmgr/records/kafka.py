@@ -1,7 +1,7 @@
 """`KafkaRecordFormat`: the record format in which Kafka's group coordinator writes to ``__consumer_offsets``.
 
 Source: Kafka's message schemas OffsetCommitKey, OffsetCommitValue, GroupMetadataKey and GroupMetadataValue. The reader
-accepts all their versions; the writer uses the versions that brokers from 2.1 to 4.x read.
+accepts all versions of these schemas; the writer uses versions that brokers from 2.1 to 4.x read.
 """
 
 from __future__ import annotations
@@ -176,14 +176,14 @@ class KafkaRecordFormat:
         return decoded
 
     def decode_value(self, value: bytes) -> OffsetValue:
-        # This is a fast path for version 3. The general reader takes eight times as long.
+        # This is a fast path for version 3. The general reader, which decodes all versions, takes eight times as long.
         try:
             version, offset, epoch, length = _BEFORE_METADATA.unpack_from(value)
             end = _BEFORE_METADATA.size + length
             if version == _VERSION_WITH_EPOCH and length >= 0 and len(value) == end + _TIMESTAMP_BYTES:
                 metadata = value[_BEFORE_METADATA.size : end].decode() if length else ""
-                last_active = INT64.unpack_from(value, end)[0]
-                return OffsetValue(offset, None if epoch == -1 else epoch, metadata, last_active)
+                commit_timestamp = INT64.unpack_from(value, end)[0]
+                return OffsetValue(offset, None if epoch == -1 else epoch, metadata, commit_timestamp)
         except (struct.error, UnicodeDecodeError):
             pass  # the general reader reports the error
         return self._decode_value_slowly(value)

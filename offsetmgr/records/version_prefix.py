@@ -1,12 +1,13 @@
 """The two-byte version at the start of every key and value, which also identifies the record format.
 
-Kafka numbers its kinds of keys from 0 (to 23 in 4.1). The versions of offsetmgr's keys start at 0x4F00, and Kafka's
-readers skip them, so no reader mistakes a key of the other format for its own. The two bytes are ``4F kr``, where k is
-the kind of the record (0 for a committed offset, 1 for a group) and r its revision. A key and its value have the same
-k, so that the reader detects a value under the wrong key.
+Kafka numbers its kinds of keys from 0 (to 23 in 4.1). The versions of offsetmgr's keys start at 0x4F00. Kafka's readers
+skip keys with these versions, so a reader of one format never misinterprets a key of the other. The two bytes are ``4F
+kr``, where k is the kind of the record (0 for a committed offset, 1 for a group) and r its revision. A key and its
+value have the same k, so that a reader detects a value that is stored under the wrong kind of key.
 
 The revision of a key never changes, because a manager that does not know a new revision would skip those offsets. A
-change of the format raises the revision of values; a value with an unknown revision is an error of its offset.
+change of the format raises the revision of values; if a value has an unknown revision, decoding that offset raises
+`UnknownVersion`.
 """
 
 from __future__ import annotations

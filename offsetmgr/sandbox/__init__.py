@@ -1,7 +1,7 @@
 """The sandbox: real ZooKeeper servers, Kafka brokers and old high-level consumers as child processes on this machine.
 
-The jars are those of the released versions; nothing is simulated. Only the command line, scripts and tests import this
-package.
+They run the jars of Kafka's and ZooKeeper's releases; nothing is simulated. Only the command line, scripts and tests
+import this package.
 """
 
 from offsetmgr.sandbox.broker import KafkaBroker, KraftBroker

@@ -26,14 +26,16 @@ _COMMON: Final[Mapping[str, object]] = {
     "transaction.state.log.min.isr": 1,
     "group.initial.rebalance.delay.ms": 0,
     "auto.create.topics.enable": "false",
-    # By default the log cleaner would use 128 MB of the heap of 512 MB.
+    # By default the log cleaner would use 128 MB of the 512 MB heap.
     "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,
-    # The last broker of a cluster cannot move its leaders to another broker, so it should not retry for long.
+    # At a controlled shutdown the last broker of a cluster cannot move its partition leaders to another broker, so it
+    # should not retry for long.
     "controlled.shutdown.retry.backoff.ms": 200,
 }
-_LOG: Final = re.compile(r"(.+)-\d+")
-"""The name of the directory of one partition's log. (The name for a deleted topic is longer.)"""
-# Another broker may listen on the port before ours notices that it is taken, so check that ours logs its start.
+_PARTITION_DIRECTORY: Final = re.compile(r"(.+)-\d+")
+"""The name of the directory of one partition's log. (The directory name of a deleted topic has a suffix.)"""
+# Another broker may respond on the port before this one reports that the port is taken, so check that this one logs its
+# start.
 _UP: Final = re.compile(rb"started \(kafka\.server\.Kafka(Raft)?Server\)")
 
 
@@ -45,7 +47,7 @@ BROKER_JARS: Final[Mapping[str, tuple[str, ...]]] = {
     "2.8.2": ("kafka-2.8",),
     "3.9.1": ("kafka-3.9",),
 }
-"""The releases of brokers that store their metadata in ZooKeeper, each with its sets of jars."""
+"""The broker releases that store their metadata in ZooKeeper, and the sets of jars (`jars.SETS`) that each needs."""
 DEFAULT_VERSION: Final = "3.9.1"
 _WITHOUT_LISTENERS: Final = frozenset({"0.8.2.2", "0.9.0.1"})
 _WITH_METADATA_4: Final = frozenset({"1.1.1", "2.8.2", "3.9.1"})
@@ -91,14 +93,15 @@ class KafkaBroker(ListeningServer):
         return super().start()
 
     def _await_expired_registration(self) -> None:
-        """Waits until the registration of a killed broker has expired, because a broker that finds it at its start
-        exits."""
+        """Waits until the registration of a killed broker has expired, because a broker exits if its id is still
+        registered when it starts."""
         servers, slash, chroot = self.zookeeper.partition("/")
         registration = f"{slash}{chroot}".rstrip("/") + f"/brokers/ids/{self.broker_id}"
         address = servers.split(",")[0]
 
         def registered() -> bool:
-            # If ZooKeeper does not allow this command, the broker itself reports the old registration.
+            # If ZooKeeper does not allow the `dump` command, this returns False, and the broker itself fails because of
+            # the old registration.
             return registration in _ephemeral_nodes(address)
 
         if not wait_until(lambda: not registered(), SESSION_TIMEOUT_MS / 1000 + 15):
@@ -204,16 +207,18 @@ class KraftBroker(ListeningServer):
 
 
 def _is_up(broker: KafkaBroker | KraftBroker, metadata: int = 4) -> bool:
-    """Returns whether the broker has logged its start, responds, and knows all topics whose logs it has."""
+    """Returns whether the broker has logged its start, responds, and can serve all topics that have a log in its
+    directory."""
     if not _UP.search(broker.log_of_this_run()):
         return False
     logs = [directory.name for directory in (broker.directory / "data").glob("*-*") if directory.is_dir()]
-    topics = {found[1] for name in logs if (found := _LOG.fullmatch(name))}
+    topics = {found[1] for name in logs if (found := _PARTITION_DIRECTORY.fullmatch(name))}
     return ports.broker_responds(broker.port, topics - {"__cluster_metadata"}, metadata)
 
 
 def _ephemeral_nodes(zookeeper: str) -> set[str]:
-    """Returns the paths of all ephemeral nodes of a ZooKeeper server; empty if it does not list them."""
+    """Returns the paths of all ephemeral nodes of a ZooKeeper server; empty if the server does not allow the `dump`
+    command."""
     return {line.strip() for line in ports.four_letter_word(zookeeper, "dump").splitlines() if line.startswith("\t/")}
 
 

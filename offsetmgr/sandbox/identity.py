@@ -45,7 +45,7 @@ class ProcessRef:
         return bool(self.started) and _start_time(self.pid) == self.started
 
     def stopped(self) -> bool:
-        """Returns whether all threads of the process are stopped, as after SIGSTOP."""
+        """Returns whether all threads of the process are stopped, for example by SIGSTOP."""
         return set(_states(self.pid)) == {"T"}
 
     def signal_group(self, number: int) -> None:
@@ -81,9 +81,11 @@ def _states(pid: int) -> list[str]:
 
 
 def _start_time(pid: int) -> str:
-    """Returns a text that is unique to this process among all with its pid; empty if no such process runs."""
+    """Returns a text that distinguishes this process from all other processes that have had the same pid; empty if no
+    process with this pid runs."""
     try:
-        # Fields after the command's closing parenthesis: state first, start time (ticks since boot) is the 20th.
+        # In the fields after the command's closing parenthesis, the 1st is the state, the 20th the start time (ticks
+        # since boot).
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -92,7 +94,7 @@ def _start_time(pid: int) -> str:
 
 
 def _start_time_from_ps(pid: int) -> str:
-    """Works as `_start_time`, for systems without /proc."""
+    """Like `_start_time`, for systems without /proc."""
     answer = subprocess.run(
         ["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False, timeout=10
     ).stdout.split(maxsplit=1)

@@ -1,7 +1,7 @@
 """The jars of the servers, fetched from the public repository by Apache Ivy, which is part of PySpark's wheel.
 
-Each set of jars is fetched once and kept in the user's cache directory; no file outside that directory is written. The
-address of the repository comes from Ivy's default settings.
+Each set of jars is fetched once and kept in the cache directory (`paths.cache_directory`). This module writes no file
+outside of that directory. The address of the repository comes from Ivy's default settings.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Progress = Callable[[str], None]
 
 
 class Module(NamedTuple):
-    """A released module. If ``transitive`` is False, its dependencies are not fetched."""
+    """A module of the repository, in one release. If ``transitive`` is False, its dependencies are not fetched."""
 
     organisation: str
     name: str
@@ -36,7 +36,7 @@ class Module(NamedTuple):
 
 
 SETS: Final[Mapping[str, tuple[Module, ...]]] = {
-    # Contains ZooKeeper 3.8. The tools' other dependencies are Kafka Connect's, which no tool of ours needs.
+    # Contains ZooKeeper 3.8. kafka-tools depends otherwise only on Kafka Connect, which the sandbox does not use.
     "kafka-3.9": (
         Module("org.apache.kafka", "kafka_2.13", "3.9.1"),
         Module("org.apache.kafka", "kafka-tools", "3.9.1", transitive=False),
@@ -60,12 +60,13 @@ SETS: Final[Mapping[str, tuple[Module, ...]]] = {
         Module("org.apache.kafka", "kafka_2.12", "2.8.2"),
         Module("org.slf4j", "slf4j-log4j12", "1.7.30"),
     ),
-    # The broker 0.10.2 needs these classes of Java 8.
+    # Broker 0.10.2 needs these classes, which are no longer a part of Java.
     "jaxb": (Module("javax.xml.bind", "jaxb-api", "2.3.1"),),
 }
 DEFAULT_SETS: Final = ("kafka-3.9", "kafka-4.1", "kafka-0.10.2")
-"""The sets of the default releases of the sandbox's servers."""
-RESOLUTION_TIMEOUT_S: Final = 900.0
+"""The sets of jars for the default releases of the sandbox's servers."""
+_EXIT_TIMEOUT_S: Final = 900.0
+"""Seconds for which Ivy may continue to run after it has closed its output."""
 _COMPLETE: Final = ".complete"
 
 
@@ -124,14 +125,14 @@ def _fetch(name: str, directory: Path, cache: Path, report: Progress) -> None:
         module.write_text(_module_descriptor(name), encoding="utf-8")
         command = [
             java,
-            # Ivy gets its own home directory: an incomplete artifact in the default one, ~/.ivy2, would make it fail.
+            # Ivy gets its own home directory: an incomplete artifact in the default one, ~/.ivy2, would make Ivy fail.
             f"-Divy.home={cache / 'ivy'}",
             f"-Duser.home={cache / 'ivy'}",
-            # Sources and documentation are not needed, and their requests would take most of the time.
+            # Source and documentation jars are not needed, and looking for them would take most of the time.
             "-Divy.maven.lookup.sources=false",
             "-Divy.maven.lookup.javadoc=false",
             *("-jar", str(ivy), "-cache", str(cache / "ivy" / "cache"), "-ivy", str(module), "-confs", "default"),
-            # Without `bundle` some jars are missing.
+            # Some jars have the type `bundle`.
             *("-types", "jar", "bundle"),
             *("-retrieve", str(target / "[artifact]-[revision](-[classifier]).[ext]")),
         ]
@@ -141,7 +142,7 @@ def _fetch(name: str, directory: Path, cache: Path, report: Progress) -> None:
         if not count:
             raise SandboxError(f"cannot fetch the jars of {name}", "Ivy retrieved none")
         (target / _COMPLETE).write_text(f"{count}\n", encoding="utf-8")
-        if directory.exists():  # an incomplete one, without our marker
+        if directory.exists():  # an incomplete one, without the marker file
             shutil.rmtree(directory)
         target.rename(directory)
         report(f"fetched {count} jars of {name}")
@@ -177,7 +178,7 @@ def _run_ivy(name: str, command: list[str], scratch: Path, report: Progress) -> 
                 downloaded += 1
                 if downloaded % 10 == 0:
                     report(f"fetching the jars of {name}: {downloaded} so far")
-        code = process.wait(RESOLUTION_TIMEOUT_S)
+        code = process.wait(_EXIT_TIMEOUT_S)
     except BaseException:
         process.kill()
         process.wait()
@@ -187,7 +188,7 @@ def _run_ivy(name: str, command: list[str], scratch: Path, report: Progress) -> 
         raise SandboxError(
             f"cannot fetch the jars of {name}",
             "; ".join(dict.fromkeys(useful[-4:])) or f"Ivy ended with exit code {code}",
-            "check the network and its proxy, then try again; fetched files are kept",
+            "check the network connection and the proxy settings, then try again; fetched files are kept",
         )
 
 

@@ -14,14 +14,14 @@ from offsetmgr.core.errors import SandboxError
 
 MIN_JAVA_VERSION = 17
 QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
-"""JVM flags for servers that run for seconds: no parallel garbage collector and no optimizing compiler. Benchmarks
-that compare with a warm server use other flags."""
+"""JVM flags for servers that run only for seconds: they disable the parallel garbage collector and the optimizing
+compiler. Benchmarks of servers that are warmed up use other flags."""
 
 
 def java_program(environ: Mapping[str, str] | None = None) -> str:
     """Returns the path of a ``java`` of version 17 or later: that of ``JAVA_HOME``, otherwise the one on ``PATH``.
 
-    Raises `SandboxError` if there is none, or only an older one.
+    Raises `SandboxError` if there is no Java or if it is older.
     """
     env = os.environ if environ is None else environ
     hint = f"install Java {MIN_JAVA_VERSION} or later, or set JAVA_HOME to one"

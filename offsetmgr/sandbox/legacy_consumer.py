@@ -2,9 +2,9 @@
 (kafka.consumer.ZookeeperConsumerConnector).
 
 Kafka's own console consumer is not sufficient: it forces ``auto.offset.reset`` to ``largest``, and prints neither the
-partition nor the offset, which are needed to count lost and repeated messages. So a small program in this directory
-(``OldConsumerMain.java``) uses the same library. Janino, a compiler in PySpark's wheel, runs it from its source, so
-that no JDK and no compiled class is needed.
+partition nor the offset, which are needed to count lost and repeated messages. Therefore `OldConsumer` runs a small
+program (``OldConsumerMain.java`` in this directory) that uses the same library. Janino, a compiler in PySpark's wheel,
+compiles and runs the source, so that neither a JDK nor a compiled class is needed.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class OldConsumerOptions(TypedDict, total=False):
     """The optional settings of an `OldConsumer`.
 
     ``offsets_storage`` (default ``zookeeper``) and ``dual_commit`` (default False) set the consumer's properties of
-    these names. ``extra`` adds to and overrides its properties, for example ``{"zookeeper.session.timeout.ms": 4000}``.
-    ``streams`` (default 1) is the number of threads for each topic. Without ``consumer_id`` the library generates one
-    at each start. ``version`` (default 0.10.2.2) is the release, ``jvm`` are the flags of the JVM, and a ``detached``
-    consumer survives this program.
+    these names. ``extra`` contains further properties, which override the others, for example
+    ``{"zookeeper.session.timeout.ms": 4000}``. ``streams`` (default 1) is the number of threads for each topic. Without
+    ``consumer_id`` the library generates one at each start. ``version`` (default 0.10.2.2) is the release of Kafka, and
+    ``jvm`` are the flags of the JVM. A ``detached`` consumer keeps running after this program has ended.
     """
 
     offsets_storage: Literal["zookeeper", "kafka"]
@@ -70,7 +70,7 @@ class OldConsumer(ServerProcess):
     """One member of an old consumer group, as a child process.
 
     ``zookeeper`` is the brokers' connect string with its chroot. ``topic`` is one topic, several joined by commas, or
-    ``white_list:REGEX`` or ``black_list:REGEX``. `start` returns after the registration and the first rebalance. With
+    ``white_list:REGEX`` or ``black_list:REGEX``. `start` returns after the registration and the first rebalance. On
     `stop` the consumer commits, releases its partitions and leaves the group.
     """
 
@@ -108,8 +108,8 @@ class OldConsumer(ServerProcess):
 
     @property
     def member_id(self) -> str:
-        """The consumer's id under ``/consumers/GROUP/ids`` in this run. Raises `SandboxError` before it has
-        registered."""
+        """The consumer's id under ``/consumers/GROUP/ids`` in this run. Raises `SandboxError` if the consumer has not
+        registered yet."""
         found = _REGISTERED.search(self.log_of_this_run())
         if not found:
             raise SandboxError(f"{self.name} has not registered")

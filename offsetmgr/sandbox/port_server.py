@@ -1,4 +1,5 @@
-"""`ListeningServer`: a server that listens on a port, and tries another port if its port was taken meanwhile."""
+"""`ListeningServer`: a server process that listens on a port. If another program takes a selected port first, the
+server tries another port."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ _BACKOFF = Backoff.fixed(0, max_retries=4)
 
 
 class ListeningServer(ServerProcess):
-    """A server with a port. Without ``port`` the first start selects a free one, which later starts use again."""
+    """A server with a port. Without ``port`` the first start selects a free port, and later starts use the same
+    port."""
 
     def __init__(
         self, directory: Path | str, *, port: int | None, detached: bool, start_timeout_s: float = 90.0

@@ -21,8 +21,8 @@ _random = random.SystemRandom()
 
 
 def free_port() -> int:
-    """Returns a port on which no program listens now. Another program may take it before the caller does; the caller
-    then retries with another port. Raises `SandboxError`."""
+    """Returns a port on which no program listens now. If another program takes the port before the caller does, the
+    caller must retry with another port. Raises `SandboxError`."""
     for _ in range(200):
         port = _random.randrange(_MIN_PORT, _MAX_PORT)
         if is_free(port):
@@ -60,8 +60,8 @@ def zookeeper_responds(port: int) -> bool:
 
 def broker_responds(port: int, topics: Collection[str] = (), version: int = 4) -> bool:
     """Returns whether a Kafka broker responds to a Metadata request of this version (4 or 0), knows a controller, lists
-    a broker at this port, and can serve these topics. A broker that has just started knows the other brokers before it
-    knows the topics."""
+    a broker at this port, and can serve these topics. The topics are checked as well, because a broker that has just
+    started knows the other brokers before it knows the topics."""
     everything = struct.pack(">ib", -1, 0) if version else struct.pack(">i", 0)  # all topics, no auto creation
     body = struct.pack(">hhih", ApiKey.METADATA, version, 1, -1) + everything
     try:
@@ -125,7 +125,7 @@ def _lists_broker(response: _Reader, port: int, version: int) -> bool:
 
 
 def _usable_topics(response: _Reader, version: int) -> set[str]:
-    """Returns the topics all of whose partitions have a leader, or can get one on another broker."""
+    """Returns the topics of which every partition has a leader or has a replica on another broker."""
     names = set()
     for _ in range(response.number("i")):
         usable = response.number("h") == ErrorCode.NONE

@@ -22,7 +22,8 @@ _watchdog = Watchdog()
 class ServerProcess(ABC):
     """One server as a child process with its own directory. The constructor performs no I/O.
 
-    A ``detached`` server survives this program; any other is killed when the program ends for any reason.
+    A ``detached`` server keeps running after this program has ended; any other server is killed when this program ends
+    for any reason.
     """
 
     name = "server"
@@ -36,7 +37,7 @@ class ServerProcess(ABC):
         self._ref: ProcessRef | None = None
         self._log_start = 0
         self.on_launch: Callable[[ServerProcess], None] | None = None
-        """Called as soon as the process exists and before it is ready, so that a caller can record it."""
+        """Called as soon as the process exists, before the server is ready, so that a caller can record the process."""
 
     @abstractmethod
     def _command(self) -> list[str]:
@@ -44,7 +45,7 @@ class ServerProcess(ABC):
 
     @abstractmethod
     def _is_ready(self) -> bool:
-        """Returns whether the server serves clients."""
+        """Returns whether the server is ready to serve clients."""
 
     @property
     def log_file(self) -> Path:
@@ -104,7 +105,7 @@ class ServerProcess(ABC):
             raise SandboxError(f"cannot freeze {self.name}", f"process {self.pid} still runs 10 s after SIGSTOP")
 
     def thaw(self) -> None:
-        """Sends SIGCONT, after which a frozen process continues."""
+        """Sends SIGCONT, so that a frozen process continues."""
         self.ref.signal_group(signal.SIGCONT)
 
     def __enter__(self) -> Self:
@@ -144,7 +145,7 @@ class ServerProcess(ABC):
             self.on_launch(self)
 
     def _await_ready(self) -> None:
-        # The check is not repeated after it has succeeded: a topic may be created at that moment, and it would fail.
+        # Once the check has succeeded, do not repeat it: it would fail if a topic is just being created.
         answered = wait_until(lambda: not self.running() or self._is_ready(), self.start_timeout_s)
         if not self.running():
             raise SandboxError(f"{self.name} ended while starting", log_tail(self.log_file), f"see {self.log_file}")
@@ -165,7 +166,7 @@ class ServerProcess(ABC):
 
 
 def log_tail(path: Path, lines: int = 5, size: int = 8192) -> str:
-    """Returns the last lines with errors of a log, or its last lines if none has an error, joined in one line."""
+    """Returns the last lines of a log that contain an error, or the last lines if none does, joined into one line."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)

@@ -1,7 +1,7 @@
 """`Sandbox`: a cluster of servers that outlives the program that started it (``offsetmgr sandbox up`` and ``down``).
 
 Ordering contract: each server is recorded in the state file before the program waits for it to become ready. So a later
-`Sandbox.up` or `Sandbox.down` finds it, even if this program dies meanwhile.
+`Sandbox.up` or `Sandbox.down` finds the server, even if this program dies before the server is ready.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from offsetmgr.sandbox.zookeeper import ZooKeeperServer
 MAX_BROKERS: Final = 9
 _DATA: Final = "data"
 _MARKER_FILE: Final = ".offsetmgr-sandbox"
-"""A marker file in the data directory: only directories that contain it are ever removed."""
+"""A marker file in the data directory. A data directory without it is never removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class SampleGroup:
     offsets_storage: Literal["zookeeper", "kafka"] = "zookeeper"
     dual_commit: bool = False
     partitions: int = 8
-    """Number of the topic's partitions, if it has to be created."""
+    """Number of partitions with which the topic is created if it does not exist."""
 
 
 class Sandbox:
@@ -56,8 +56,8 @@ class Sandbox:
         self.directory = state_directory() if directory is None else Path(directory).absolute()
 
     def status(self) -> SandboxState | None:
-        """Returns the servers that were started and not stopped since; None if there are none. `ServerRecord.running`
-        returns whether a server still runs."""
+        """Returns the servers that were started and have not been stopped with `down`; `None` if there are none.
+        `ServerRecord.running` returns whether a server still runs."""
         return states.load(self.directory)
 
     def env(self) -> dict[str, str | None]:
@@ -82,9 +82,9 @@ class Sandbox:
         """Starts ZooKeeper and Kafka brokers of release ``version`` (with ``kraft``: one Kafka 4.1 broker without
         ZooKeeper), and waits until they are ready.
 
-        Returns True if it started them, False if they were already running. First it stops the remaining servers of a
-        sandbox that did not end properly, and removes its data. After any failure, including Ctrl-C, it stops all
-        servers that it started. Raises `SandboxError`, `UsageError`.
+        Returns True if it started them, False if they were already running. If an earlier sandbox did not end properly,
+        first stops the remaining servers of that sandbox and removes its data. After any failure, including Ctrl-C,
+        stops all servers that this call started. Raises `SandboxError`, `UsageError`.
         """
         if not 1 <= brokers <= (1 if kraft else MAX_BROKERS):
             raise UsageError(
@@ -250,7 +250,8 @@ class Sandbox:
 
     def _clear(self, state: SandboxState | None, report: Progress) -> list[str]:
         stopped: list[str] = []
-        # If a server has died, the others may wait for it forever before they end, so they get little time.
+        # If a server has died, the others may wait for it forever at their shutdown, so they are killed after a short
+        # time.
         wait_s = 20.0 if state is not None and state.intact() else 2.0
         # Reverse order of start: consumers leave their groups, brokers shut down in order, ZooKeeper ends last.
         for server in reversed(state.servers if state else ()):

@@ -18,7 +18,7 @@ FILE: Final = "state.json"
 
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
-    """One process of the sandbox. ``address`` is ``HOST:PORT``, empty if it does not listen."""
+    """One process of the sandbox. ``address`` is ``HOST:PORT``; empty if the process does not listen on a port."""
 
     kind: str
     """``zookeeper``, ``broker`` or ``old-consumer``."""
@@ -35,7 +35,7 @@ class ServerRecord:
         return ProcessRef(self.pid, self.started)
 
     def running(self) -> bool:
-        """Returns whether this process runs, and not only another one with the same pid."""
+        """Returns whether this process still runs. A later process with the same pid does not count."""
         return self.ref.alive()
 
 
@@ -63,7 +63,7 @@ class SandboxState:
         return None
 
     def intact(self) -> bool:
-        """Returns whether it has started completely and all its ZooKeeper servers and brokers still run."""
+        """Returns whether the sandbox has started completely and its ZooKeeper server and all its brokers still run."""
         return self.complete and all(s.running() for s in self.servers if s.kind != "old-consumer")
 
 
@@ -92,7 +92,7 @@ def load(directory: Path) -> SandboxState | None:
 
 
 def save(directory: Path, state: SandboxState) -> None:
-    """Writes the state atomically: a reader reads either the old one or the new one."""
+    """Writes the state file atomically: a reader reads either the old state or the new one."""
     new = directory / f".{FILE}.{os.getpid()}"
     text = json.dumps({"version": VERSION, **asdict(state)}, indent=2)
     new.write_text(text + "\n", encoding="utf-8")

@@ -1,8 +1,8 @@
 """A watchdog process, which kills the servers of a program that dies without stopping them, for example by SIGKILL.
 
 `Watchdog` starts the process, one for all servers of a program. The process reads lines ``+PID STARTED`` and ``-PID
-STARTED`` (the fields of `ProcessRef`) from its standard input; the end of the input shows that the program has ended. A
-parent-death signal is not suitable, because it is sent when the *thread* that started the child ends.
+STARTED`` (the fields of `ProcessRef`) from its standard input; when the input ends, the program has ended. Linux's
+parent-death signal is not suitable, because the kernel sends it when the *thread* that started the child ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from offsetmgr.sandbox.identity import ProcessRef
 
 
 class Watchdog:
-    """The program's side: sends the watchdog process the process groups to kill when this program ends."""
+    """Used in the program: starts the watchdog process, and sends it the process groups that it must kill when this
+    program ends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,9 +28,9 @@ class Watchdog:
         self._watched: set[ProcessRef] = set()
 
     def add(self, leader: ProcessRef) -> None:
-        """Adds the process group of ``leader``, to be killed when this program ends."""
+        """Adds the process group of ``leader`` to those that are killed when this program ends."""
         with self._lock:
-            if self._owner != os.getpid():  # a fork: the servers started before it belong to the parent
+            if self._owner != os.getpid():  # a fork: the servers started before the fork belong to the parent
                 self._process, self._owner, self._watched = None, os.getpid(), set()
             self._watched.add(leader)
             self._send(f"+{leader.pid} {leader.started}\n")
@@ -43,7 +44,7 @@ class Watchdog:
 
     def _send(self, line: str) -> None:
         if self._process is None or self._process.poll() is not None:
-            # The watchdog gets this process's import path, which may differ from that of a new interpreter.
+            # The watchdog gets this process's import path, because the default one of a new interpreter may differ.
             program = (
                 f"import sys; sys.path[:] = {sys.path!r}; from offsetmgr.sandbox import watchdog; watchdog.watch()"
             )

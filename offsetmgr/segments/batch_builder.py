@@ -88,11 +88,11 @@ def batch(
 ) -> bytes:
     """Encodes a batch of format 2.
 
-    ``base_offset`` and ``last_offset`` default to the offsets of the first and the last record. Give them for a
-    compacted batch: compaction removes records, even all of them, but the batch keeps its bounds. ``delete_horizon``
-    (milliseconds since 1970) is the time from which tombstones may be removed (KIP-534).
-    Raises `UnsupportedOperation` for values that the format cannot hold, offsets that do not ascend, and records of
-    which only some have the broker's append time; `UnknownVersion` for an unknown codec.
+    ``base_offset`` and ``last_offset`` default to the offsets of the first and the last record. Pass both for a
+    compacted batch: compaction removes records, even all of them, but the batch keeps its first and last offset.
+    ``delete_horizon`` (milliseconds since 1970) is the time from which tombstones may be removed (KIP-534). Raises
+    `UnsupportedOperation` for values that the format cannot hold, offsets that do not ascend, and records of which only
+    some have the broker's append time; `UnknownVersion` for an unknown codec.
     """
     base = records[0].offset if base_offset is None and records else base_offset
     last = records[-1].offset if last_offset is None and records else last_offset
@@ -148,8 +148,8 @@ def end_of_transaction(
 
 
 def _append_time(records: Sequence[Record]) -> int | None:
-    """Returns the append time that the broker gave the records, None without one. A batch or a compressed message has
-    only one append time."""
+    """Returns the broker's append time of the records; `None` if they have none. Raises `UnsupportedOperation` if the
+    times differ, because a batch or a compressed message stores only one append time."""
     times = {record.timestamp if record.log_append_time else None for record in records}
     if times <= {None}:
         return None

@@ -20,11 +20,12 @@ from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.segments.compression import CODEC, MAX_DECOMPRESSED_BYTES, decompress
 
 LOG_OVERHEAD: Final = 12
-"""Bytes before every batch of every format: its offset (or base offset) and its size."""
+"""Number of bytes with which every batch begins in all formats: its offset (or base offset) and its size."""
 LOG_HEADER: Final = struct.Struct(">qi")
 MAGIC_AT: Final = 16
 LEGACY_MIN_BYTES: Final = 14
-"""Bytes after the size of a message of version 0: CRC, magic, attributes, lengths of key and value."""
+"""Minimum number of bytes after the size field of a message of version 0: CRC, magic, attributes, lengths of key and
+value."""
 LEGACY_HEADER: Final = struct.Struct(">IbB")
 BATCH_MIN_BYTES: Final = 49
 BATCH_HEADER: Final = struct.Struct(">ibIhiqqqhii")
@@ -38,7 +39,7 @@ LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 DELETE_HORIZON: Final = 0x40
-"""The base timestamp is the time at which tombstones may be removed (KIP-534)."""
+"""If this attribute is set, the base timestamp is the time from which tombstones may be removed (KIP-534)."""
 
 Header = tuple[str, bytes | None]
 
@@ -47,7 +48,7 @@ class Record(NamedTuple):
     """One message.
 
     ``timestamp`` is in milliseconds since 1970, and None if the format has no timestamps or the producer set none.
-    ``log_append_time`` means that the broker set the timestamp. In compacted topics a null ``value`` is a tombstone.
+    ``log_append_time`` is True if the broker set the timestamp. In compacted topics a null ``value`` is a tombstone.
     """
 
     offset: int
@@ -79,7 +80,8 @@ class RecordBatch(NamedTuple):
 def batches(
     data: bytes, first: int = 0, *, controls: bool = False, limit: int = MAX_DECOMPRESSED_BYTES
 ) -> Iterator[RecordBatch]:
-    """Yields the complete batches of ``data``, which begins with a batch, with their records from offset ``first`` on.
+    """Yields the complete batches of ``data``, each with its records from offset ``first`` on. ``data`` must begin with
+    a batch.
 
     ``controls`` adds the records of control batches. ``limit`` is the maximum number of decompressed bytes of a batch.
     Raises `CorruptData` for a batch with a wrong checksum or structure, `LimitExceeded` for a batch over the limit, and
@@ -93,7 +95,7 @@ def batches(
             raise CorruptData(f"batch at offset {offset}", f"it has an invalid size: {size} bytes")
         if end > len(data):
             return
-        if offset < 0:  # no checksum covers the offset, and a reader from offset 0 on would skip the batch silently
+        if offset < 0:  # no checksum covers the offset, and the records of the batch would be skipped silently
             raise CorruptData(f"batch at offset {offset}", "an offset cannot be negative")
         magic = data[at + MAGIC_AT]
         try:
@@ -205,7 +207,7 @@ def _bytes_field(body: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """Returns a zigzag varint and its end."""
+    """Returns the value of a zigzag varint, and the position after it."""
     byte = body[at]
     at += 1
     if byte < 0x80:
@@ -251,10 +253,11 @@ def _legacy_batch(data: bytes, start: int, end: int, first: int, limit: int) -> 
 
 
 def _inner(outer: _Message, offset: int, codec: int, appended: bool, limit: int) -> list[Record]:
-    """Returns the messages inside a compressed message, whose own offset is that of the last inner message.
+    """Returns the messages inside a compressed message. The offset of the compressed message is that of its last inner
+    message.
 
-    Inner offsets are absolute in version 0 and relative to the first in version 1 (KIP-31). If the broker set the outer
-    timestamp, it applies to every inner message.
+    Inner offsets are absolute in version 0 and relative to the first inner message in version 1 (KIP-31). If the broker
+    set the outer timestamp, that timestamp applies to every inner message.
     """
     what = f"message at offset {offset}"
     body = decompress(codec, outer.value or b"", what, limit)

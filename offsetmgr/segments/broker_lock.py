@@ -1,9 +1,10 @@
 """Detects whether a running broker uses a log directory, and keeps brokers out while offsetmgr writes to one.
 
 A running broker locks the file ``.lock`` in each of its log directories (Java's ``FileChannel.tryLock``: a POSIX record
-lock over the whole file). Before it writes, offsetmgr takes the same lock, so that no broker can start meanwhile. A
-POSIX lock belongs to the process, and the process loses it when it closes any descriptor of the file. Therefore this
-process locks each file once for all users, and never opens the file again while it holds the lock.
+lock over the whole file). Before offsetmgr writes to a log directory, it takes the same lock, so that no broker can
+start while it writes. A POSIX lock belongs to the process, and the process loses it when it closes any descriptor of
+the file. Therefore this process locks each file once, shares the lock among all callers, and never opens the file again
+while it holds the lock.
 
 Source: kafka.utils.FileLock, kafka.log.LogManager.lockLogDirs; proc(5), fcntl_locking(2).
 """
@@ -27,7 +28,7 @@ from offsetmgr.core.errors import Conflict, FileFailure
 
 LOCK: Final = ".lock"
 _LOG_DIR_FILES: Final = ("meta.properties", "recovery-point-offset-checkpoint", "cleaner-offset-checkpoint")
-"""Files by which a broker's log directory is recognized; a broker creates them in addition to the lock file."""
+"""A directory that contains one of these files counts as a broker's log directory."""
 _PROC: Final = Path("/proc")
 _FLOCK: Final = struct.Struct("hhqqi4x")
 """Linux' ``struct flock``: type, whence, start, length, process id."""
@@ -36,7 +37,8 @@ _ELSEWHERE: Final = "write a repaired copy elsewhere with --to"
 _lock = threading.Lock()
 """Guards `_locked_files`. A thread holds it from the opening of a lock file until the file is closed or registered."""
 _locked_files: dict[Path, list[int]] = {}
-"""Lock files that this process has locked, each with its descriptor and its number of users."""
+"""The lock files that this process has locked, each with its descriptor and the number of contexts that use the
+lock."""
 
 
 class Use(StrEnum):
@@ -50,24 +52,25 @@ class Use(StrEnum):
 @dataclass(frozen=True, slots=True)
 class BrokerUse:
     """Whether a broker uses a directory, and how offsetmgr knows. ``known`` is *seen*, *inferred* or *unknown*; ``how``
-    is the evidence in words."""
+    describes the evidence."""
 
     use: Use
     known: str
     how: str
     log_dir: Path | None = None
-    """The broker's log directory that contains the examined directory or is that directory; None without one."""
+    """The broker's log directory: the examined directory or the nearest parent of it; `None` if neither is one."""
 
     def __str__(self) -> str:
         return f"{self.use} ({self.known}: {self.how})"
 
 
 def detect_broker(path: Path) -> BrokerUse:
-    """Returns whether a broker uses a log directory, a partition's directory, or a file in one. Takes no lock.
+    """Returns whether a broker uses a log directory, a partition's directory, or a file in such a directory. Takes no
+    lock.
 
-    If the log directory has a lock file, the lock decides. Otherwise a broker counts as running if a process of this
-    machine has a file of the directory open for writing. A broker on another machine that shares the disk is detected
-    only by its lock, and only if the file system shares locks.
+    If the log directory has a lock file, the result depends only on whether a process holds its lock. Otherwise a
+    broker counts as running if a process of this machine has a file of the directory open for writing. A broker on
+    another machine that shares the disk is detected only by its lock, and only if the file system shares locks.
     """
     real = Path(os.path.realpath(path))
     directory = real if real.is_dir() else real.parent
@@ -75,7 +78,7 @@ def detect_broker(path: Path) -> BrokerUse:
     if log_dir is not None and (log_dir / LOCK).exists():
         return _by_lock(log_dir)
     for near in (directory, directory.parent):
-        # Any program may create a file of this name; only a held lock shows a broker.
+        # Outside of a log directory, any program may have created a file of this name, so only a held lock counts.
         if (near / LOCK).exists() and (found := _by_lock(near)).use is not Use.IDLE:
             return found
     return _by_processes(directory, log_dir)
@@ -86,8 +89,8 @@ def require_unused(path: Path, elsewhere: str = _ELSEWHERE) -> Iterator[BrokerUs
     """Keeps brokers out of the log directory of ``path`` while the context is open.
 
     Yields the evidence that no broker uses the directory. Several contexts of one process may lock the same directory.
-    Raises `Conflict` if a broker uses it or if that is unknown; ``elsewhere`` is the alternative that the error's hint
-    names. Raises `FileFailure` if the lock file cannot be opened.
+    Raises `Conflict` if a broker uses the directory or if that is unknown; ``elsewhere`` is the alternative that the
+    error's hint proposes. Raises `FileFailure` if the lock file cannot be opened.
     """
     found = detect_broker(path)
     if found.use is not Use.IDLE:
@@ -193,8 +196,8 @@ def _by_lock(log_dir: Path) -> BrokerUse:
 
 
 def _by_processes(directory: Path, log_dir: Path | None) -> BrokerUse:
-    """Decides by the files that processes have open. A broker closes an index after it has mapped it into memory, but
-    it keeps the segments open."""
+    """Decides by the files that processes have open. A running broker has its segments open, but not its indexes, which
+    it maps into memory."""
     missing = f"no {LOCK} in {log_dir}" if log_dir else "it is not in a broker's log directory"
     if not (_PROC / "self" / "fd").exists():
         return BrokerUse(
@@ -221,10 +224,10 @@ def _by_processes(directory: Path, log_dir: Path | None) -> BrokerUse:
 
 
 def _writes_to(process: Path, files: set[tuple[int, int]]) -> str | None:
-    """Returns the name of one of ``files`` that the process has open for writing, and "" if there is none.
+    """Returns the name of one of ``files`` that the process has open for writing; empty if there is none.
 
-    Returns None if this user may not see the process's files. A process that has ended and a kernel thread have no
-    files, so for them the result is "".
+    Returns `None` if this user may not see the process's files. For an ended process and for a kernel thread, which
+    have no files, the result is empty.
     """
     try:
         descriptors = list((process / "fd").iterdir())

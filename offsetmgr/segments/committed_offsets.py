@@ -1,4 +1,5 @@
-"""Decodes the newest record of each key of an offsets topic into groups with their committed offsets and activity.
+"""Decodes the newest record of each key of an offsets topic. The result is the groups with their committed offsets and
+activity.
 
 Pure. The decoder decides for each key whether it is in Kafka's format or in offsetmgr's. If a value is unreadable, only
 its partition gets an error, and decoding continues (data rule "versioned formats"). Keys that are neither an offset nor
@@ -70,16 +71,16 @@ class SavedGroup:
 class DecodedPartition:
     """The decoded content of one partition of an offsets topic.
 
-    ``groups`` are the groups with offsets, sorted by name. ``other`` counts, by version, the live keys that are neither
-    offsets nor groups. ``errors`` are the errors of unreadable keys.
+    ``groups`` are the groups with offsets, sorted by name. ``other`` counts the keys that are neither offsets nor
+    groups, by version. ``errors`` are the errors of unreadable keys.
     """
 
     groups: list[SavedGroup] = field(default_factory=list)
     other: Counter[str] = field(default_factory=Counter)
     errors: list[OffsetMgrError] = field(default_factory=list)
     foreign: int = 0
-    """The number of keys in neither Kafka's nor offsetmgr's format. If that is every key, the topic is not an offsets
-    topic."""
+    """The number of keys in neither Kafka's nor offsetmgr's format. If all keys are of this kind, the topic is not an
+    offsets topic."""
 
 
 def decode(newest: Newest) -> DecodedPartition:

@@ -1,7 +1,7 @@
 """Decompresses and compresses batches, for all of Kafka's codecs.
 
-`decompress` has a maximum size, whatever sizes the data itself states, because a few kilobytes can expand to gigabytes.
-`compress` writes what Kafka's Java producers and brokers write.
+`decompress` limits the size of its result and does not rely on the sizes that the data states, because a few kilobytes
+can expand to gigabytes. `compress` writes the same formats as Kafka's Java producers and brokers.
 
 Source: org.apache.kafka.common.compress; the codec is the lowest three bits of a batch's attributes. KAFKA-3160 for LZ4
 in format 0.
@@ -32,7 +32,7 @@ _GZIP_WINDOW: Final = 31
 _GZIP_PIECE: Final = 16 * 1024
 """Number of compressed bytes that are passed to zlib at once."""
 _SNAPPY_RATIO: Final = 32
-"""Upper bound of snappy's compression ratio: three bytes can stand for 64, a ratio of 21.3, rounded up."""
+"""Upper bound of snappy's compression ratio: three bytes can encode 64 bytes, which is a ratio of 21.3."""
 
 _XERIAL: Final = b"\x82SNAPPY\x00"
 """The magic bytes of Java producers' snappy format. Two version numbers of four bytes follow, then chunks, each after
@@ -53,15 +53,15 @@ _LZ4_BLOCK: Final = 64 * 1024
 _LZ4_START: Final = b"\x04\x22\x4d\x18\x60\x40"
 """The magic number, then the flags (version 1, independent blocks, no checksums) and the block size (64 KiB)."""
 _LZ4_CHECKSUM: Final = b"\x82"
-"""The second byte of xxHash-32 of the two bytes before it."""
+"""The header checksum in formats 1 and 2: the second byte of the xxHash-32 of the flags and the block size."""
 _LZ4_BROKEN_CHECKSUM: Final = b"\x1a"
-"""The header checksum in format 0. Kafka computes it over the magic number as well, against the LZ4 specification, and
-accepts no other checksum in that format (KAFKA-3160)."""
+"""The header checksum in format 0. Contrary to the LZ4 specification, Kafka includes the magic number in this checksum,
+and accepts no other checksum in format 0 (KAFKA-3160)."""
 _ZSTD_LEVEL: Final = 3
 
 
 def decompress(codec: int, data: bytes, what: str, limit: int = MAX_DECOMPRESSED_BYTES) -> bytes:
-    """Returns ``data`` decompressed; ``what`` names the batch in errors.
+    """Returns the decompressed ``data``; ``what`` names the batch in errors.
 
     Raises `CorruptData` for invalid data, `LimitExceeded` for more than ``limit`` bytes, `UnknownVersion` for an
     unknown codec.
@@ -95,7 +95,8 @@ def _over(what: str, limit: int) -> LimitExceeded:
 def _gunzip(data: bytes, what: str, limit: int) -> bytes:
     """Decompresses all members of a gzip stream; zeros may follow each member.
 
-    zlib gets small pieces: at the end of a member it copies the unused rest, and a stream may have many members.
+    Passes small pieces to zlib: at the end of each member zlib copies the rest of its input, and a stream may have many
+    members.
     """
     parts: list[bytes] = []
     remaining = limit
@@ -166,8 +167,8 @@ def _zstd(data: bytes, what: str, limit: int) -> bytes:
 def _lz4(data: bytes, what: str, limit: int) -> bytes:
     """Decompresses LZ4 frames.
 
-    The frame format is parsed here without a check of the header checksum: in messages of version 0 that checksum is
-    wrong (KAFKA-3160), and the batch has a checksum of its own.
+    Parses the frames without a check of their header checksum: in messages of version 0 that checksum is wrong
+    (KAFKA-3160), and the batch has its own checksum.
     """
     out = bytearray()
     at = 0

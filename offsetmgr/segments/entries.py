@@ -40,7 +40,7 @@ from offsetmgr.segments.compression import CODEC, MAX_DECOMPRESSED_BYTES
 CHUNK: Final = 1024 * 1024
 """Default number of bytes that the reader reads at once."""
 MAX_ENTRY_BYTES: Final = 256 * 1024 * 1024
-"""Default maximum size of an entry. Brokers accept entries of 1 MiB by default."""
+"""Default maximum size of an entry. (By default brokers accept entries of up to 1 MiB.)"""
 _INT64: Final = struct.Struct(">q")
 _LEGACY_CRC_FROM: Final = 16
 
@@ -59,8 +59,8 @@ class EntryHeader(NamedTuple):
     last_offset: int
     codec: int
     base_timestamp: int | None
-    """In format 2 the time of the first record; with ``delete_horizon``, the time from which the batch's tombstones may
-    be removed."""
+    """In format 2 the time of the first record, or, if ``delete_horizon`` is set, the time from which the batch's
+    tombstones may be removed."""
     largest_timestamp: int | None
     log_append_time: bool = False
     record_count: int | None = None
@@ -117,7 +117,7 @@ class LogEntry(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Bytes of a file from ``position`` on that consist of complete entries. `batches` decodes them."""
+    """Complete entries of a file: its bytes from ``position`` on. `batches` decodes them."""
 
     position: int
     data: bytes
@@ -126,13 +126,13 @@ class Chunk(NamedTuple):
 class EntryReader:
     """Reads the entries of a file once, from a position to the end.
 
-    It reads ``source`` from ``position``, where an entry must begin, to ``end`` (by default the file's size at the
-    start). ``what`` names the source in errors. The reader needs memory for a few times ``chunk`` bytes, or for a
-    larger entry of up to ``max_entry_bytes``.
+    ``source`` is read from ``position``, at which an entry must begin, to ``end`` (default: the file's size when the
+    reader is created). ``what`` names the source in errors. The reader needs memory for a few times ``chunk`` bytes, or
+    for a larger entry of up to ``max_entry_bytes``.
 
-    The attribute ``position`` is the position of the next entry. It stays valid after an error: all bytes before it
-    belong to complete entries. ``incomplete_bytes`` is the number of bytes between it and ``end`` that do not form a
-    complete entry; it is None until the reader has reached the end.
+    The attribute ``position`` is the position of the next entry. After an error, all bytes
+    before this position belong to complete entries. ``incomplete_bytes`` is the number of bytes before ``end`` that do
+    not form a complete entry; `None` until the reader has reached the end.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class EntryReader:
         self.incomplete_bytes: int | None = None
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yields complete entries, many at once. That is faster than iteration for a caller that decodes all entries.
+        """Yields complete entries, many at once. For a caller that decodes all entries, this is faster than iteration.
 
         Raises `CorruptData` for an entry with an invalid size and `LimitExceeded` for an entry over the maximum, after
         it has yielded the entries before that one. Raises `FileFailure` if the file cannot be read.
@@ -226,7 +226,8 @@ def split(data: bytes, position: int = 0) -> Iterator[LogEntry]:
 
 
 def _complete_prefix(data: bytes, what: str, position: int) -> tuple[int, CorruptData | None]:
-    """Returns the number of bytes of complete entries at the beginning, and the error of the entry after them."""
+    """Returns the number of bytes of complete entries at the beginning of ``data``, and an error if the next entry has
+    an invalid size."""
     at, length = 0, len(data)
     unpack = LOG_HEADER.unpack_from
     while at + LOG_OVERHEAD <= length:
@@ -301,5 +302,5 @@ def _legacy_header(data: bytes, offset: int) -> EntryHeader:
 
 
 def _known(number: int) -> int | None:
-    """Returns None for -1, which Kafka writes for unknown."""
+    """Returns `None` for -1, which Kafka writes if a value is unknown."""
     return None if number == -1 else number

@@ -1,8 +1,9 @@
 """The index files of a segment: offset index, time index, and the index of aborted transactions.
 
 A broker preallocates the offset index and the time index, and truncates them when it rolls the segment or stops.
-Therefore zeros follow the last entry in an index of a running or killed broker. An index only contains positions at
-which a reader can begin. A damaged index may name a wrong position, so `Segment.position_before` verifies the position.
+Therefore zeros follow the last entry in an index of a running or killed broker. An index contains only positions at
+which an entry of the log begins. A damaged index may name a wrong position, so `Segment.position_before` verifies the
+position.
 
 Source: org.apache.kafka.storage.internals.log (OffsetIndex, TimeIndex, AbortedTxn).
 """
@@ -24,7 +25,8 @@ ABORTED_ENTRY: Final = struct.Struct(">hqqqq")
 """Version, producer id, first offset, last offset, last stable offset."""
 _ABORTED_VERSION: Final = 0
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
-"""Maximum distance of an offset from the segment's base offset: the indexes have four bytes for it."""
+"""Maximum distance of an offset from the segment's base offset, because the indexes store the distance in four
+bytes."""
 
 
 class IndexEntry(NamedTuple):
@@ -46,8 +48,9 @@ class TimeEntry(NamedTuple):
 class AbortedTransaction(NamedTuple):
     """An aborted transaction, whose messages ``read_committed`` consumers skip.
 
-    It covers the producer's messages from ``first_offset`` to ``last_offset``, the offset of the abort marker.
-    ``last_stable_offset`` is the partition's when the broker wrote the marker, None if unknown.
+    The transaction covers the producer's messages from ``first_offset`` to ``last_offset``, which is the offset of the
+    abort marker. ``last_stable_offset`` is the partition's last stable offset at the time at which the broker wrote the
+    marker; `None` if unknown.
     """
 
     producer_id: int
@@ -75,7 +78,7 @@ class OffsetIndex:
         return IndexEntry(self._base + relative, position)
 
     def before(self, offset: int) -> IndexEntry:
-        """Returns the last entry with an offset of at most ``offset``. Without such an entry, returns one for the
+        """Returns the last entry with an offset of at most ``offset``. If there is none, returns an entry for the
         beginning of the segment."""
         at = bisect_right(self, offset, key=lambda entry: entry.offset)
         return self[at - 1] if at else IndexEntry(self._base, 0)
@@ -100,8 +103,8 @@ class TimeIndex:
         return TimeEntry(timestamp, self._base + relative)
 
     def before(self, timestamp: int) -> TimeEntry | None:
-        """Returns the last entry with a time of at most ``timestamp``, None without one. No message up to the entry's
-        offset has a later time."""
+        """Returns the last entry with a time of at most ``timestamp``; `None` if there is none. No message up to the
+        entry's offset has a later time."""
         at = bisect_right(self, timestamp, key=lambda entry: entry.timestamp)
         return self[at - 1] if at else None
 
@@ -109,7 +112,7 @@ class TimeIndex:
 def aborted_transactions(data: bytes, what: str) -> list[AbortedTransaction]:
     """Returns the entries of an index of aborted transactions (``.txnindex``), in the order of their markers.
 
-    Raises `UnknownVersion`, and `CorruptData` if it ends within an entry.
+    Raises `UnknownVersion`, and `CorruptData` if the index ends within an entry.
     """
     if len(data) % ABORTED_ENTRY.size:
         raise CorruptData(

@@ -2,9 +2,9 @@
 
 Like a broker, the appender writes to the active (last) segment, rolls it by size and time, and updates its indexes.
 
-The appender writes the log before the indexes. After a crash an index may lack entries, and the log may end within an
-entry; `LogAppender` then refuses to append. `LogAppender.flush` makes appended entries durable; the caller decides how
-often to call it.
+The appender writes the log before the indexes. After a crash, index entries may be missing, which does no harm. If the
+log ends within an entry, `LogAppender` refuses to append. `LogAppender.flush` makes appended entries durable; the
+caller decides how often to call it.
 
 Source: Kafka 0.10.1, Implementation, 5.5 "Writes"; org.apache.kafka.storage.internals.log (LogSegment.append,
 shouldRoll), kafka.log.UnifiedLog.
@@ -48,11 +48,13 @@ _MAX_SEGMENT_BYTES: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class RollPolicy:
-    """When the appender closes a segment and begins the next. The fields have the names of Kafka's topic settings.
+    """Determines when the appender closes a segment and begins the next one. The fields have the names of Kafka's topic
+    settings.
 
     The appender rolls before an append that would make the segment larger than ``segment_bytes``, and before one whose
-    newest message is more than ``segment_ms`` later than the segment's first message. For messages without timestamps
-    the age of the segment counts. The appender adds an index entry after every ``index_interval_bytes``.
+    newest message is more than ``segment_ms`` later than the segment's first message. If the messages have no
+    timestamps, the time since the appender opened the segment counts instead. The appender adds an index entry after
+    every ``index_interval_bytes``.
     """
 
     segment_bytes: int = 1024 * 1024 * 1024
@@ -86,8 +88,8 @@ class _ActiveSegment:
 
 
 class LogAppender:
-    """Appends to one partition. Use it as a context manager: it keeps files open and keeps brokers out of the
-    directory.
+    """Appends to one partition. A context manager, which keeps files open and keeps brokers out of the directory until
+    it is exited.
 
     Entering raises `Conflict` if a broker uses the directory (see `broker_lock`), `CorruptData` if the last segment
     does not end with a complete entry (recover it first), and `FileFailure`. Instances are not thread-safe.
@@ -106,7 +108,7 @@ class LogAppender:
     def __enter__(self) -> Self:
         partition_of(self.directory)
         try:
-            # Before mkdir, because a broker that runs here would find the new directory.
+            # Check before mkdir, because a running broker would find the new directory.
             self._locks.enter_context(require_unused_parent(self.directory))
             self.directory.mkdir(parents=True, exist_ok=True)
             self._locks.enter_context(require_unused(self.directory))
@@ -136,7 +138,7 @@ class LogAppender:
         producer: Producer | None = None,
         leader_epoch: int | None = None,
     ) -> AppendInfo:
-        """Appends records as one batch and assigns the next offsets to them; it ignores their own offsets.
+        """Appends records as one batch. Assigns the next offsets to them, and ignores the offsets that they have.
 
         In formats 0 and 1 the records become uncompressed messages, or one compressed message. Raises the errors of
         `append_entries`, `batch` and `message_set`.
@@ -157,8 +159,8 @@ class LogAppender:
     def append_entries(self, data: bytes) -> AppendInfo:
         """Appends complete entries unchanged, as a follower replica does. Their offsets must ascend and may have gaps.
 
-        It verifies all entries before it writes any. Raises `CorruptData` for a damaged entry, `UnsupportedOperation`
-        for an offset below `next_offset`, and `FileFailure`.
+        Verifies all entries before it writes the first one. Raises `CorruptData` for a damaged entry,
+        `UnsupportedOperation` for an offset below `next_offset`, and `FileFailure`.
         """
         entries = list(split(data))
         if not entries or entries[-1].end != len(data):
@@ -205,7 +207,7 @@ class LogAppender:
         with (
             segment.open_reader() as reader,
             contextlib.suppress(CorruptData),
-        ):  # an invalid size ends the valid part too
+        ):  # an entry with an invalid size also ends the valid part
             for entry in reader:
                 if not entry.intact():
                     break

@@ -1,7 +1,7 @@
 """Reads selected messages from segments, one by one.
 
-The reader reports the error of a damaged entry and continues after that entry. If the size of an entry is invalid, the
-reader cannot find the next entry, so it reports that and continues with the next segment.
+The reader reports the error of a damaged entry and continues after that entry. If the size field of an entry is
+invalid, the reader cannot find the next entry, so it reports the error and continues with the next segment.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _SEQUENCES: Final = 2**31
 class MessageFilter:
     """Selects messages by offset and time, and limits the size of entries.
 
-    ``first`` and ``since`` are inclusive, ``end`` and ``until`` exclusive. Times are in milliseconds since 1970; a
-    range of times excludes messages without a time. ``committed`` excludes the messages that a ``read_committed``
-    consumer does not receive. ``controls`` adds control records. ``limit`` is the maximum of decompressed bytes of an
-    entry, ``max_entry_bytes`` the maximum size of an entry in the file.
+    ``first`` and ``since`` are inclusive, ``end`` and ``until`` exclusive. Times are in milliseconds since 1970. If
+    ``since`` or ``until`` is set, messages without a time are excluded. ``committed`` excludes the messages that a
+    ``read_committed`` consumer does not receive. ``controls`` adds control records. ``limit`` is the maximum number of
+    decompressed bytes of an entry, ``max_entry_bytes`` the maximum size of an entry in the file.
     """
 
     first: int = 0
@@ -51,7 +51,8 @@ class MessageFilter:
 
 
 class LogMessage(NamedTuple):
-    """A record with its entry. ``sequence`` is its producer's sequence number, None without an idempotent producer."""
+    """A record, and the entry that contains it. ``sequence`` is the record's sequence number; `None` if the producer
+    was not idempotent."""
 
     record: Record
     entry: LogEntry
@@ -64,7 +65,8 @@ OnError = Callable[[OffsetMgrError], None]
 
 
 def entries_of(segment: Segment, message_filter: MessageFilter, on_error: OnError) -> Iterator[LogEntry]:
-    """Yields a segment's intact entries from the entry with the filter's first offset on. Errors go to ``on_error``."""
+    """Yields a segment's intact entries. Begins at or shortly before the entry with the filter's first offset. Passes
+    errors to ``on_error``."""
     try:
         start = segment.position_before(message_filter.first) if message_filter.first > segment.base_offset else 0
         with segment.open_reader(start, max_entry_bytes=message_filter.max_entry_bytes) as reader:
@@ -87,7 +89,7 @@ def entries_of(segment: Segment, message_filter: MessageFilter, on_error: OnErro
 
 
 def messages(segments: Sequence[Segment], message_filter: MessageFilter, on_error: OnError) -> Iterator[LogMessage]:
-    """Yields the selected messages in the order of the log. Errors go to ``on_error``; it raises none."""
+    """Yields the selected messages in the order of the log. Passes all errors to ``on_error``."""
     transactions = _transactions(segments, message_filter) if message_filter.committed else None
     for segment, successor in zip(segments, [*segments[1:], None], strict=True):
         if successor is not None and successor.base_offset <= message_filter.first:
@@ -127,9 +129,10 @@ def _sequence(header: EntryHeader, record: Record) -> int | None:
 
 
 def _transactions(segments: Sequence[Segment], message_filter: MessageFilter) -> Transactions:
-    """Reads the transactions of the whole log: a transaction may begin before the selected offsets and end after them.
+    """Reads the transactions of the whole log, because a transaction may begin before the selected offsets and end
+    after them.
 
-    It skips damaged entries, because `messages` reports their errors.
+    Ignores the errors of damaged entries, because `messages` reports them.
     """
     found = Transactions()
     for segment in segments:

@@ -1,4 +1,4 @@
-"""Replays one partition of an offsets topic into the newest record of each key, with transactions. Pure.
+"""Replays one partition of an offsets topic, with its transactions, and keeps the newest record of each key. Pure.
 
 The rule is that of compaction and of Kafka's coordinator: among the valid records of a key, the one with the largest
 offset counts, and a null value deletes the key. A record outside a transaction is valid at once. A record in a
@@ -6,11 +6,11 @@ transaction is valid once the commit marker is read, and never if the transactio
 (`GroupMetadataManager.doLoadGroupsAndOffsets`, `OffsetMetadataManager.replay`). A transaction without a marker in the
 log stays *pending*.
 
-If a key is deleted while a transaction with an older record of it is open, the deletion still counts after the commit.
-Brokers of 4.x do the same, and so does any broker that was not restarted meanwhile. A broker of 3.x that loads such a
-log restores the older offset.
+If a key is deleted while a transaction that contains an older record of the key is open, the key stays deleted after
+the commit. Brokers of 4.x do the same, and so does a broker of 3.x as long as it is not restarted. A broker of 3.x that
+loads such a log restores the older offset instead.
 
-Keys and values stay bytes, because only the newest of many records of a key is ever decoded (`committed_offsets`).
+Keys and values are not decoded here; `committed_offsets` decodes only the newest record of each key.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from offsetmgr.segments.compression import CODEC, decompress
 from offsetmgr.segments.transactions import ABORT, COMMIT, marker_of
 
 Newest: TypeAlias = dict[bytes, tuple[int, bytes | None]]
-"""Maps each key to its newest record: the log offset and the value, None for a tombstone."""
+"""Maps each key to its newest record: the log offset, and the value (`None` for a tombstone)."""
 
 _BATCH: Final = struct.Struct(">qiibIhiqqqhii")
 """Base offset, size, leader epoch, magic, CRC, attributes, last offset's delta, base and largest timestamp, producer
@@ -64,14 +64,14 @@ class OffsetsReplay:
         self.records = 0
         self.keyless = 0
         self.replayed_bytes = 0
-        """Number of bytes of the last `replay` call's data that were processed."""
+        """Number of bytes that the last call of `replay` has processed."""
 
     def replay(self, data: bytes) -> None:
         """Replays the next complete entries of the log (`entries.Chunk.data`).
 
         Raises `CorruptData` for an entry with a wrong checksum, an invalid structure, or a decreasing offset; raises
-        `LimitExceeded` and `UnknownVersion` as well. The entries before the failed one have been replayed by then, and
-        ``replayed_bytes`` is the position of the failed one in ``data``.
+        `LimitExceeded` and `UnknownVersion` as well. After an error, the entries before the failed one have been
+        replayed, and ``replayed_bytes`` is the position of the failed one in ``data``.
         """
         at, length = 0, len(data)
         view = memoryview(data)
@@ -112,7 +112,7 @@ class OffsetsReplay:
             self.largest_timestamp = None if latest < 0 else latest
 
     def end_transaction(self, producer: int, *, committed: bool) -> None:
-        """Commits or aborts the open transaction of a producer, as a marker would."""
+        """Commits or aborts the open transaction of a producer, like a marker in the log."""
         found = self.pending.pop(producer, {})
         if not committed:
             self.aborted += len(found)
@@ -169,8 +169,9 @@ def _offset_not_ascending(offset: int, expected: int) -> CorruptData:
 def _replay_fast(body: bytes, at: int, stop: int, count: int, base: int, into: Newest) -> bool:  # noqa: PLR0912
     """Replays a batch whose records have no headers and fields under 8 KiB. Returns False for any other batch.
 
-    After False the caller replays the whole batch with `_replay_decoded`, which overwrites the records that this
-    function has already stored. This loop takes most of the time, so it decodes varints of one or two bytes inline.
+    If this function returns False, the caller replays the whole batch with `_replay_decoded`, which overwrites the
+    records that this function has already stored. This loop takes most of the time of a replay, so it decodes varints
+    of one or two bytes inline.
     """
     try:
         for _ in range(count):
@@ -214,7 +215,7 @@ def _replay_fast(body: bytes, at: int, stop: int, count: int, base: int, into: N
                 start = at
                 at += filled >> 1
                 value = body[start:at]
-            # If the record has no headers and ends where its size says, all sizes within it were right as well.
+            # If the record has no headers and ends where its size says, the sizes within it are right as well.
             if body[at] or at + 1 != end or (size | delta | length) & 1 or length >= 0x4000 or filled >= 0x4000:
                 return False
             at = end

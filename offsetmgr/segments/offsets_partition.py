@@ -1,8 +1,8 @@
 """Reads the committed offsets from the directory of one partition of an offsets topic.
 
-After a broker was killed, the newest segment may end with damage. The reader then ignores the part that the broker's
-recovery would truncate, and reports it. Damage anywhere else is an error of the whole directory, because the records
-after it are unknown.
+If a broker was killed, the end of the newest segment may be damaged. The reader then ignores the part that the broker's
+recovery would truncate, and reports this. Damage anywhere else is an error for the whole directory, because the records
+after the damage are unknown.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class LogEnd(NamedTuple):
 class SavedPartition:
     """The content of the directory of one partition of an offsets topic.
 
-    ``end`` is the end of its log, ``records`` the number of records, and ``ignored_tail`` the damaged end of its newest
-    segment. ``transactions`` counts the transactions without a known outcome and ``pending`` their offsets;
-    ``aborted`` counts the offsets of aborted transactions. ``decoded`` contains neither. ``latest`` is the largest time
-    in the log in milliseconds since 1970.
+    ``end`` is the end of the log, ``records`` the number of records, and ``ignored_tail`` the damaged end of the newest
+    segment. ``transactions`` is the number of transactions without a known outcome, and ``pending`` the number of
+    committed offsets in them; ``aborted`` is the number of committed offsets in aborted transactions. ``decoded``
+    contains none of these offsets. ``latest`` is the largest time in the log in milliseconds since 1970.
     """
 
     directory: Path
@@ -74,8 +74,8 @@ class SavedPartition:
     keyless: int = 0
     latest: int | None = None
     unknown_start: OffsetMgrError | None = None
-    """The error if the start offset of the log is unknown. All segments then count, as they do for a broker that
-    starts."""
+    """The error if the start offset of the log cannot be read. The records of all segments then count, as for a broker
+    that starts."""
 
 
 def read_partition(
@@ -95,7 +95,7 @@ def read_partition(
     unknown_start: OffsetMgrError | None = None
     try:
         _drop_before(replay, read_checkpoint(directory.absolute().parent / LOG_START).get(name, 0))
-    except (CorruptData, UnknownVersion, FileFailure) as error:  # as LogManager.loadLogs (3.9), which then uses none
+    except (CorruptData, UnknownVersion, FileFailure) as error:  # like LogManager.loadLogs (3.9)
         unknown_start = error
     decoded = decode(replay.newest)
     if decoded.foreign and decoded.foreign == len(replay.newest):
@@ -123,15 +123,15 @@ def read_partition(
 def read_decisions(
     directory: Path, on_read: OnBytesRead | None = None
 ) -> tuple[list[TransactionDecision], list[OffsetMgrError]]:
-    """Reads the decided transactions, and the errors of unreadable records, from the directory of a partition of
-    ``__transaction_state``. Raises the errors of `read_partition`."""
+    """Reads the directory of a partition of ``__transaction_state``. Returns the decided transactions, and the errors
+    of unreadable records. Raises the errors of `read_partition`."""
     replay, _, _ = _read(segments_in(directory), on_read)
     return decisions(replay.newest)
 
 
 def log_end(directory: Path) -> LogEnd:
-    """Returns the end of a replica's log, from its last segment with a valid entry. Raises the errors of
-    `read_partition`."""
+    """Returns the end of a replica's log, which is the end of its last segment that has a valid entry. Raises the
+    errors of `read_partition`."""
     filled = [segment for segment in segments_in(directory) if segment.size]
     for at in reversed(range(len(filled))):
         replay, _, _ = _read(filled[at:], None)
@@ -170,7 +170,7 @@ def _replay_segment(
         except OSError as error:
             raise FileFailure(f"file {segment.log}", error.strerror or str(error)) from error
         except (CorruptData, LimitExceeded, UnknownVersion) as error:
-            if position != reader.position:  # the damage is within this chunk, not after it
+            if position != reader.position:  # the damage is within the last chunk, not after it
                 position += replay.replayed_bytes
             ignored_tail = _damaged_tail(segment, position) if newest else None
             if ignored_tail is None:

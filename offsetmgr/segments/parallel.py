@@ -24,7 +24,8 @@ Result = TypeVar("Result")
 _POLL_S: Final = 0.2
 """Interval at which the parent reads the workers' progress."""
 _GC_THRESHOLD: Final = 1_000_000
-"""Garbage collections are rare in workers, because their millions of records contain no reference cycles."""
+"""A high threshold, so that garbage collections are rare in workers: the millions of records contain no reference
+cycles."""
 _bytes_read: Any = None
 
 
@@ -43,7 +44,8 @@ def map_directories(
 
     At most ``processes`` worker processes run at a time; with 1 the function runs in this process. ``function`` gets
     the argument and a callback that counts the bytes that it has read; ``progress`` periodically gets the total. The
-    function, the arguments and the results must be picklable. An exception other than `OffsetMgrError` is raised here.
+    function, the arguments and the results must be picklable. If the function raises an exception other than
+    `OffsetMgrError`, the iteration raises it.
     """
     if min(processes, len(arguments)) <= 1:
         yield from _run_inline(function, arguments, progress)
@@ -61,7 +63,8 @@ def map_directories(
         if progress is not None:
             progress(counter.value)
     finally:
-        # Without the wait a worker that is still starting would miss resources that the parent has removed.
+        # Wait for the workers, because a worker that is still starting needs resources that the parent removes
+        # afterwards.
         pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -99,7 +102,7 @@ def _initialize_worker(counter: Any) -> None:
     """Initializes a worker process."""
     global _bytes_read  # noqa: PLW0603 - a pool passes shared counters only through its initializer
     _bytes_read = counter
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # workers must not run the parent's handlers
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # workers must not use the parent's signal handlers
         if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGINT:
             signal.signal(number, signal.SIG_DFL)
     gc.set_threshold(_GC_THRESHOLD)

@@ -1,7 +1,7 @@
-"""A partition's directory (``topic-0``): lists its segments and reads from any offset.
+"""`Partition`: lists the segments in a partition's directory (``topic-0``), and reads the log from any offset.
 
-`Partition.refresh` replaces the tuple of segments. A reader that took `Partition.segments` before continues with its
-tuple, which does not change when a broker rolls or deletes segments.
+`Partition.refresh` replaces the tuple of segments. A caller that has read `Partition.segments` before can continue with
+the old tuple, which does not change when a broker rolls or deletes segments.
 
 After a crash of the broker, this module reads the files as the broker would at its next start: segments that compaction
 had written completely (``.swap``) replace the original ones, and files that are incomplete or marked for deletion
@@ -28,7 +28,7 @@ from offsetmgr.segments.segment import KAFKA_07_LOG, LOG, SWAP, LogSlice, Segmen
 
 _PARTITION_DIR: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>\d{1,10})")
 _INACTIVE_DIR: Final = re.compile(r".+\.[0-9a-f]{32}-(delete|future|stray)")
-"""A partition's directory that is not a live log: deleted, a copy in progress, or unknown to the cluster."""
+"""The name of a directory that is not a live log: it is deleted, a copy in progress, or unknown to the cluster."""
 _KAFKA_07_DIR: Final = re.compile(r".+_\d+")
 _CLEANED: Final = ".log.cleaned"
 
@@ -49,7 +49,7 @@ class Partition:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """Returns the segments at the last `refresh`, sorted by offset."""
+        """Returns the segments that the last `refresh` found, sorted by offset."""
         return self._segments
 
     def refresh(self) -> None:
@@ -121,10 +121,10 @@ def next_offset(segment: Segment) -> int:
 
 
 def partition_of(directory: Path) -> TopicPartition:
-    """Returns the partition of a directory according to its name. ``directory`` may be a link to one with such a name.
-    Raises the errors of `Partition`."""
+    """Returns the partition of a directory according to its name. ``directory`` may also be a link to a directory with
+    such a name. Raises the errors of `Partition`."""
     name = directory.name if _PARTITION_DIR.fullmatch(directory.name) else directory.resolve().name
-    with contextlib.suppress(FileFailure):  # the name is enough here; reading the directory raises the error
+    with contextlib.suppress(FileFailure):  # without access the name decides; a later read raises the error
         _reject_kafka_07(directory, name)
     if _INACTIVE_DIR.fullmatch(name):
         state = {"delete": "deleted", "future": "still being copied to", "stray": "unknown to its cluster"}
@@ -155,7 +155,8 @@ def partitions_in(directory: Path) -> Iterator[Path]:
 
 
 def named_partitions(directory: Path) -> list[tuple[TopicPartition, Path]]:
-    """Returns the partitions and directories of `partitions_in` without reading the directories. Raises its errors."""
+    """Returns the partitions and directories that `partitions_in` yields, without reading the directories. Raises the
+    errors of `partitions_in`."""
     named = []
     paths = _listing(directory)
     for path in paths:
@@ -197,7 +198,7 @@ def _valid_swaps(files: list[Path]) -> list[Segment]:
 
 
 def _named(files: list[Path], suffix: str) -> list[Segment]:
-    """Returns the segments with this suffix. Like a broker, it ignores other files."""
+    """Returns the segments with this suffix. Ignores other files, like a broker."""
     return [Segment.of(file) for file in files if file.name[20:] == suffix and file.name[:20].isdecimal()]
 
 
@@ -226,8 +227,8 @@ def _listing(directory: Path) -> list[Path]:
 def _reject_kafka_07(directory: Path, name: str = "") -> None:
     """Raises `UnsupportedOperation` for a directory of Kafka 0.7.
 
-    A ``.kafka`` file shows such a directory. If ``name`` is given and the directory has no later logs, a name of the
-    form TOPIC_N shows it too.
+    A ``.kafka`` file identifies such a directory. If ``name`` is given, a name of the form TOPIC_N also identifies one,
+    unless the directory contains ``.log`` files.
     """
     files = [file.name for file in _listing(directory)] if is_directory(directory) else []
     old = [file for file in files if file.endswith(KAFKA_07_LOG)]

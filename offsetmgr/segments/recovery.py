@@ -1,4 +1,4 @@
-"""Finds the valid part of a segment, by the rule of Kafka's recovery of the newest segment after a crash.
+"""Finds the valid part of a segment, by the rule that Kafka applies when it recovers the newest segment after a crash.
 
 An entry is valid if it ends within the file and its CRC is right. A broker truncates the log at the first entry that is
 not valid. The rule covers a tail that was never written, and invalid data at the end.
@@ -46,15 +46,15 @@ class Damage(StrEnum):
     """The kind of the first damage in a segment."""
 
     MISSING_TAIL = "missing tail"
-    """The last entry does not end within the file. An invalid size that is too large looks the same."""
+    """The last entry would end after the end of the file. A size field with an invalid, too large value looks the
+    same."""
     INVALID_ENTRY = "invalid entry"
-    """No entry begins there, or its checksum is wrong."""
+    """No entry begins at this position, or the checksum of the entry is wrong."""
 
 
 class Suspicion(NamedTuple):
-    """An entry with a right checksum but an impossible offset or version: no checksum covers these fields.
-
-    Kafka's recovery keeps such an entry.
+    """An entry whose checksum is right, but whose offset or version is impossible. The checksum does not cover these
+    fields, so Kafka's recovery keeps such an entry.
     """
 
     position: int
@@ -68,7 +68,7 @@ class RecoveryOutcome(StrEnum):
     KEPT = "kept"
     CUT = "cut"
     EMPTIED = "emptied"
-    """The broker discards the whole segment, because it cannot build the index of decreasing offsets."""
+    """The broker discards the whole segment, because it cannot build an index if the offsets decrease."""
     UNKNOWN = "unknown"
     """An offset is below the segment's base offset or too far above it. The broker tries to split the segment, and does
     not start if that fails."""
@@ -116,7 +116,7 @@ def examine(
     """Reads a segment from its beginning to the first damage, or to ``end`` (by default the file's size).
 
     ``base_offset`` is the base offset in the segment's file name; ``what`` names the file in errors. Raises
-    `FileFailure` if the file cannot be read, or becomes shorter meanwhile.
+    `FileFailure` if the file cannot be read, or becomes shorter while it is read.
     """
     examination = Examination(source, base_offset, what, end=end, index_interval=index_interval)
     for _ in examination:
@@ -125,7 +125,7 @@ def examine(
 
 
 class Examination:
-    """Does what `examine` does, in steps, for callers that report progress.
+    """Like `examine`, but in steps, for callers that report progress.
 
     Iteration yields the position after about every `CHUNK` bytes.
     """
@@ -232,7 +232,7 @@ class _Cursor:
             return self._end(
                 Damage.MISSING_TAIL, f"the entry would end {end - window.size} bytes after the end of the file"
             )
-        # Java reads the magic as a signed byte, so it takes 128 and more for versions below 2.
+        # Java reads the magic as a signed byte, so a broker treats 128 and more as versions below 2.
         if magic < 2 or magic > 0x7F:
             if window.checksum(at + _LEGACY_CRC_FROM, end, zlib.crc32) != legacy_crc & 0xFFFFFFFF:
                 return self._end(Damage.INVALID_ENTRY, "the checksum does not match its content")
@@ -310,7 +310,8 @@ class _BrokerIndexSimulation:
         self._indexed_time_offset: int | None = None
 
     def add(self, position: int, last: int, time: int) -> RecoveryOutcome:
-        """Adds an entry that begins at ``position``; returns the outcome for the segment so far."""
+        """Adds an entry that begins at ``position``. Returns the outcome for the part of the segment that has been
+        added."""
         if not self._base <= last <= self._base + _MAX_RELATIVE_OFFSET:
             return RecoveryOutcome.UNKNOWN
         if time > self._time:
@@ -324,7 +325,8 @@ class _BrokerIndexSimulation:
         return RecoveryOutcome.KEPT
 
     def close(self) -> RecoveryOutcome:
-        """Adds the largest time so far to the time index, as at the segment's end."""
+        """Adds the largest time so far to the time index, as a broker does at the segment's end. Returns the
+        outcome."""
         if self._indexed_time_offset is not None and self._time_offset < self._indexed_time_offset:
             return RecoveryOutcome.EMPTIED
         if self._time > self._indexed_time:

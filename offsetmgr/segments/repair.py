@@ -10,7 +10,7 @@ A truncation in place has four steps, in this order:
 If the process is killed between two steps, every segment is either unchanged or completely processed, and another run
 continues. `copy_log` and `copy_directory` write under a temporary name and rename the copy when all of it is on disk.
 
-The caller keeps brokers out meanwhile (`broker_lock.require_unused`).
+The caller must keep brokers out of the log directory until the truncation is done (`broker_lock.require_unused`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def backup_path(truncation: TruncationPoint, keep: Path | None = None) -> Path:
 
 def _backup_path(log: Path, at: int, keep: Path | None) -> Path:
     name = f"{log.name}{BACKUP}{at}"
-    # Logs of different partitions have the same file names.
+    # Segments of different partitions can have the same file name, so add the name of the directory.
     return log.with_name(name) if keep is None else keep / f"{log.absolute().parent.name}.{name}"
 
 
@@ -74,7 +74,8 @@ def truncate_in_place(truncation: TruncationPoint, keep: Path | None = None) -> 
 
 
 def _back_up(source: BinaryIO, truncation: TruncationPoint, copy: Path) -> None:
-    """Copies the bytes to remove to ``copy``. If an interrupted run has written the same copy, keeps that."""
+    """Copies the bytes to remove to ``copy``. If an interrupted run has already written the same copy, keeps that
+    copy."""
     if copy.exists():
         with _as_file_failure(f"file {copy}", "the log is unchanged"), copy.open("rb") as before:
             if not _is_same(before, source, truncation.position):
@@ -138,8 +139,8 @@ def copy_log(truncation: TruncationPoint, target: Path) -> None:
 def copy_directory(truncation: TruncationPoint, target: Path) -> None:
     """Copies a partition's directory to ``target``, a new directory, with the valid part of the truncated segment.
 
-    The copy omits that segment's indexes, which a broker rebuilds, the later segments, and files that a broker would
-    remove. Raises `FileFailure`.
+    The copy omits the indexes of that segment (a broker rebuilds them), the later segments, and files that a broker
+    would remove. Raises `FileFailure`.
     """
     log = truncation.examined.segment.log
     removed = (truncation.examined.segment, *truncation.examined.later)

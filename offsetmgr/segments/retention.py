@@ -1,8 +1,8 @@
 """Reports which segments of a log a retention policy would delete. It deletes nothing.
 
 Brokers delete whole segments, the oldest first, and stop at the first segment that the policy keeps, so a log never
-gets a gap. If the policy would delete even the last segment, a broker first rolls a new one, which keeps the log end
-offset; it does not delete an empty last segment.
+gets a gap. If the policy would delete even the last segment, a broker first rolls a new segment, so that the log keeps
+its end offset. A broker does not delete an empty last segment.
 
 Source: Kafka 0.10.1, Implementation, 5.5 "Deletes"; kafka.log.UnifiedLog.deleteOldSegments.
 """
@@ -17,7 +17,7 @@ from offsetmgr.segments.segment import Segment
 
 
 class DeletionCandidate(NamedTuple):
-    """A segment on which a policy decides.
+    """A segment for which a policy decides whether to delete it.
 
     ``newest`` is the largest time of its messages in milliseconds since 1970; for messages without times, the last
     modification of its file. ``later_bytes`` is the number of bytes of all later segments.
@@ -60,7 +60,7 @@ class LargerThan:
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """Deletes what any of the policies deletes, as a broker with several policies does."""
+    """Deletes a segment if at least one of the policies deletes it, like a broker with several policies."""
 
     policies: tuple[DeletionPolicy, ...]
 
@@ -69,7 +69,7 @@ class AnyOf:
 
 
 class DeletionDecision(NamedTuple):
-    """The decision on a segment; ``reason`` is None if it is kept."""
+    """The decision on a segment. ``reason`` is `None` if the segment is kept."""
 
     segment: Segment
     size: int
@@ -96,8 +96,9 @@ def max_timestamp(segment: Segment) -> int:
     """Returns the largest time of a segment's messages in milliseconds since 1970. If the messages have no times
     (format 0), returns the last modification of the file.
 
-    The time index of a closed segment contains the time. The index of the active segment lags behind, so the entries
-    after its last index entry are read. Raises `FileFailure`, and `CorruptData` if one of those entries is damaged.
+    The last entry of a closed segment's time index has the largest time. The time index of the active segment lags
+    behind the log, so the log entries after its last index entry are read as well. Raises `FileFailure`, and
+    `CorruptData` if one of those entries is damaged.
     """
     index = segment.time_index()
     last = index[len(index) - 1] if len(index) else None

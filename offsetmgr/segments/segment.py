@@ -21,12 +21,13 @@ INDEX: Final = ".index"
 TIME_INDEX: Final = ".timeindex"
 ABORTED_INDEX: Final = ".txnindex"
 SWAP: Final = ".swap"
-"""Suffix of a file that compaction has written completely and will rename."""
+"""Suffix of a file that compaction has written completely, and that a broker renames at its next start."""
 KAFKA_07_LOG: Final = ".kafka"
 _NAME: Final = re.compile(r"(\d{20})\.log(\.swap)?")
 _DIGITS: Final = 20
 _SEARCH: Final = 16 * 1024
-"""Number of bytes read at once in a search for an entry. An index has an entry for every 4 KiB of the log."""
+"""Number of bytes read at once in a search for an entry. By default an index has an entry for every 4 KiB of the
+log."""
 
 
 class LogSlice(NamedTuple):
@@ -37,7 +38,8 @@ class LogSlice(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A segment of a partition's log. ``base_offset`` is the number in its file name; it contains no smaller offset."""
+    """A segment of a partition's log. ``base_offset`` is the number in its file name; the segment contains no smaller
+    offset."""
 
     log: Path
     base_offset: int
@@ -102,14 +104,15 @@ class Segment(NamedTuple):
 
     def aborted_index(self) -> list[AbortedTransaction]:
         """Returns the aborted transactions in the segment's index. Returns an empty list if the file does not exist: a
-        broker creates it with the first abort. Raises `FileFailure`, and the errors of `aborted_transactions`."""
+        broker creates it only when it writes the first abort marker. Raises `FileFailure`, and the errors of
+        `aborted_transactions`."""
         file = self.index_path(ABORTED_INDEX)
         return aborted_transactions(_read_bytes(file), str(file))
 
     def position_before(self, offset: int) -> int:
         """Returns a position at which an entry begins; all entries before it have offsets below ``offset``.
 
-        It is the position in the index if an intact entry begins there, and otherwise 0.
+        The position comes from the index; if no intact entry begins there, it is 0.
         """
         near = self.offset_index().before(offset)
         if near.position == 0:
@@ -138,7 +141,7 @@ class Segment(NamedTuple):
         return None
 
     def read(self, offset: int, size: int = CHUNK, max_entry_bytes: int = MAX_ENTRY_BYTES) -> LogSlice | None:
-        """Returns about ``size`` bytes from the entry of `find` on; None if all entries are before ``offset``.
+        """Returns about ``size`` bytes from the entry that `find` returns; `None` if all entries are before ``offset``.
 
         The bytes may end within an entry, but the first entry is always complete. Raises `LimitExceeded` if that entry
         is larger than ``max_entry_bytes``.

@@ -1,8 +1,8 @@
 """Finds offsets by time in a partition's segments.
 
-Times are in milliseconds since 1970. Unless the topic uses the broker's append time, producers set them, so they need
-not ascend and a search must read the messages. For a message without a time (format 0), the last modification of its
-segment counts.
+Times are in milliseconds since 1970. Unless the topic uses the broker's append time, producers set the times. The times
+of successive messages may therefore decrease, so a search must read the messages. A message without a time (format 0)
+counts with the time of the last modification of its segment.
 
 Source: Kafka 0.10.1, Implementation, 5.5 "Reads"; kafka.log.UnifiedLog (fetchOffsetByTimestamp,
 legacyFetchOffsetsBefore).
@@ -39,10 +39,10 @@ def at_or_before(segments: Sequence[Segment], time: int) -> TimedOffset | None:
 
 
 def at_or_after(segments: Sequence[Segment], time: int) -> TimedOffset | None:
-    """Returns the first record of the log with a time at or after ``time``; None if all are earlier.
+    """Returns the first record of the log with a time at or after ``time``; `None` if there is none.
 
-    The rule is that of brokers since 0.10.1 (KIP-79): the record may be the marker of a transaction, and a message
-    without a time never matches. Raises the errors of `at_or_before`.
+    As in brokers since 0.10.1 (KIP-79), the record may be a transaction marker, and a message without a time never
+    matches. Raises the errors of `at_or_before`.
     """
     for segment in segments:
         if max_timestamp(segment) < time:
@@ -59,8 +59,8 @@ def at_or_after(segments: Sequence[Segment], time: int) -> TimedOffset | None:
 
 
 def offsets_before(segments: Sequence[Segment], time: int, max_count: int, now: int) -> list[int]:
-    """Returns the base offsets of the segments that were last modified at or before ``time``, as brokers before 0.10.1
-    do.
+    """Returns the base offsets of the segments that were last modified at or before ``time``, like brokers before
+    0.10.1.
 
     The list is descending and has at most ``max_count`` offsets. If the last segment is not empty, the log end offset
     counts as well, with the time ``now``. Raises `FileFailure`, and `CorruptData` if the last segment is damaged.
@@ -76,7 +76,7 @@ def offsets_before(segments: Sequence[Segment], time: int, max_count: int, now: 
 def _last_in_segment(segment: Segment, time: int) -> TimedOffset | None:
     """Returns the last message of a segment with a time at or before ``time``; None if there is none.
 
-    If all messages of an entry match, it decodes the entry only if no later entry of that kind follows.
+    An entry whose messages all match is decoded only if no later entry contains a match.
     """
     written = segment.modified
     found: TimedOffset | LogEntry | None = None

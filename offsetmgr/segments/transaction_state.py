@@ -1,7 +1,8 @@
 """Decodes the transactions in ``__transaction_state`` that were already decided when the cluster stopped. Pure.
 
 The transaction coordinator first writes its decision (PrepareCommit or PrepareAbort) to this topic, and then the
-markers to the partitions. After a restart it writes the missing markers, so a decided transaction counts as ended.
+markers to the partitions. After a restart the coordinator writes the missing markers, so a decided transaction counts
+as committed or aborted even without its markers.
 
 Source: Kafka's schemas TransactionLogKey and TransactionLogValue; org.apache.kafka.coordinator.transaction.
 """
@@ -23,7 +24,8 @@ _VALUES: Final = range(2)
 
 
 class TransactionDecision(NamedTuple):
-    """The outcome of a transaction in one partition whose marker the coordinator may not have written yet."""
+    """The outcome of a decided transaction, for one of its partitions. The coordinator may not have written the marker
+    to this partition yet."""
 
     producer: int
     partition: TopicPartition

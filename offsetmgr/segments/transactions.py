@@ -1,11 +1,11 @@
 """Decides which messages of a log a consumer with ``isolation.level=read_committed`` receives (KIP-98).
 
 Such a consumer skips the messages of aborted transactions, and stops at the first message of an open transaction (the
-last stable offset). Only the markers, which come after the messages, tell the outcome. Therefore a caller passes the
-entries of the whole log to `Transactions` before it reads messages.
+last stable offset). The outcome of a transaction is known only from its marker, which comes after its messages.
+Therefore a caller passes the entries of the whole log to `Transactions` before it reads messages.
 
-If a transaction begins before the first entry that was passed, it counts from its first message after that. Brokers
-store the aborted transactions next to each segment (``.txnindex``): see `Segment.aborted_index`.
+If a transaction begins before the first entry that is passed, its first message among the passed entries counts as its
+beginning. Brokers store the aborted transactions next to each segment (``.txnindex``): see `Segment.aborted_index`.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ MARKER_NAMES: Final = (
     "kraft-version",
     "kraft-voters",
 )
-"""Names of the types of control records; the index is the number in the record's key. From the third on they occur
-only in KRaft's metadata log."""
+"""Names of the types of control records. The index of a name is the number in the record's key. The types from the
+third one on occur only in KRaft's metadata log."""
 _KEY: Final = struct.Struct(">hh")
 _VALUE: Final = struct.Struct(">hi")
 
 
 class Marker(NamedTuple):
-    """A control record. ``kind`` is an index of `MARKER_NAMES`, or a larger number of a later version. Only commit and
-    abort markers have a ``coordinator_epoch``."""
+    """A control record. ``kind`` is an index of `MARKER_NAMES`, or a larger number that a later version of Kafka
+    defines. Only commit and abort markers have a ``coordinator_epoch``."""
 
     kind: int
     coordinator_epoch: int | None
@@ -57,8 +57,8 @@ class Transactions:
         self._aborted: dict[int, list[AbortedTransaction]] = {}
 
     def add(self, entry: LogEntry) -> None:
-        """Adds the next entry. Raises `CorruptData` or `UnknownVersion` for a damaged marker; it does not decode other
-        entries."""
+        """Adds the next entry. Raises `CorruptData` or `UnknownVersion` for a damaged marker. Entries other than
+        markers are not decoded."""
         if entry.magic < 2:
             return
         header = entry.header()
@@ -91,8 +91,8 @@ class Transactions:
 
     @property
     def last_stable_offset(self) -> int | None:
-        """Returns the first offset of any open transaction, at which ``read_committed`` consumers stop; None without an
-        open transaction."""
+        """Returns the smallest first offset of all open transactions, at which ``read_committed`` consumers stop;
+        `None` if no transaction is open."""
         return min(self._open.values(), default=None)
 
     def committed(self, batch: RecordBatch) -> bool:

@@ -20,9 +20,11 @@ from offsetmgr.segments.segment import Segment
 
 @dataclass(frozen=True, slots=True)
 class ExaminedSegment:
-    """A segment with the result of its examination. ``fingerprint`` shows whether the file has changed since then.
+    """A segment with the result of its examination. ``fingerprint`` shows whether the file has changed since the
+    examination.
 
-    ``later`` are the later segments of the same log. They were not examined, because the log ends in this segment.
+    ``later`` are the later segments of the same log. They were not examined, because the examination ends with this
+    segment.
     """
 
     segment: Segment
@@ -49,8 +51,8 @@ class TruncationPoint:
 def unflushed(directory: Path, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
     """Returns the segments that a broker examines after a crash: those from the recovery point on.
 
-    Returns all segments if the broker's checkpoint file does not contain the partition or cannot be read, because it is
-    never wrong to examine more.
+    Returns all segments if the broker's checkpoint file does not contain the partition or cannot be read, because it
+    does no harm to examine more segments.
     """
     try:
         points = read_checkpoint(directory.absolute().parent / RECOVERY_POINT)
@@ -67,16 +69,16 @@ def examine_segment(segment: Segment) -> ExaminedSegment:
 
 
 def scan_segments(segments: Sequence[Segment], *, strict: bool = False) -> ExaminedSegment:
-    """Examines the segments of a log in order; returns the first one in which the log ends, or the last one.
+    """Examines the segments of a log in order, up to the first one that is damaged or that a broker would not keep.
+    Returns that segment, or the last one if there is none.
 
-    The log ends in a segment that is damaged or that a broker would not keep; with ``strict`` also in one with a
-    suspicious entry. Raises `FileFailure`.
+    With ``strict``, a segment with a suspicious entry counts as damaged too. Raises `FileFailure`.
     """
     return next(examined for examined in scan_in_steps(segments, strict=strict) if examined is not None)
 
 
 def examine_in_steps(segment: Segment) -> Iterator[ExaminedSegment | None]:
-    """Does what `examine_segment` does, in steps of about a MiB: yields None after each step, and the result last."""
+    """Like `examine_segment`, in steps of about 1 MiB: yields `None` after each step, and the result last."""
     with segment.open() as source:
         mark = fingerprint(source.fileno())
         examination = Examination(source, segment.base_offset, str(segment.log), end=mark[1])
@@ -86,7 +88,7 @@ def examine_in_steps(segment: Segment) -> Iterator[ExaminedSegment | None]:
 
 
 def scan_in_steps(segments: Sequence[Segment], *, strict: bool = False) -> Iterator[ExaminedSegment | None]:
-    """Does what `scan_segments` does, in the steps of `examine_in_steps`."""
+    """Like `scan_segments`, in the steps of `examine_in_steps`."""
     for number, segment in enumerate(segments, 1):
         for examined in examine_in_steps(segment):
             if examined is None:
@@ -103,8 +105,8 @@ def _ends(found: ExaminationResult, strict: bool) -> bool:
 def truncation_point(examined: ExaminedSegment, *, strict: bool = False) -> TruncationPoint:
     """Returns the place at which a broker's recovery would truncate the log.
 
-    With ``strict``, an earlier suspicious entry counts as damage too, although a broker would keep it. Raises
-    `GateRefused` without ``strict`` if a broker would empty the segment or not start.
+    With ``strict``, an earlier suspicious entry counts as damage too, although a broker would keep it. Without
+    ``strict``, raises `GateRefused` if a broker would discard the whole segment, or would split it or not start.
     """
     found = examined.result
     if strict and found.suspicions:

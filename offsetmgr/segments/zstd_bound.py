@@ -21,7 +21,7 @@ _CONTENT_SIZE: Final = (0, 2, 4, 8)
 def max_decompressed_size(data: bytes) -> int:
     """Returns an upper bound of the decompressed size of zstd frames in bytes.
 
-    Raw and repeated blocks count exactly, and each compressed block counts as the largest possible block. Raises
+    Raw and repeated blocks count with their exact size, and compressed blocks with the maximum size of a block. Raises
     `ValueError` for data that is not a sequence of complete zstd frames.
     """
     total = at = 0

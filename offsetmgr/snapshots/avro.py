@@ -1,10 +1,10 @@
 """offsetmgr's own snapshot format: an Avro object container file that contains all data of a snapshot.
 
 The header is in the file's metadata (keys ``offsetmgr.*``), and each record is a group. Only the last record sets the
-field ``end``: the number of groups and offsets before it, and the CRC-32 of all bytes before its block. With it a
-reader detects a truncated or damaged file (raw deflate has no checksum). Any Avro reader can read the records;
-``schemas/snapshot.avsc`` is the schema. Read errors are recorded with their class, so that a value that was unreadable
-when the snapshot was taken never counts as absent (data rule "absent is not zero").
+field ``end``, which contains the number of groups and offsets in the file, and the CRC-32 of all bytes before the last
+block. With this field a reader detects a truncated or damaged file (raw deflate has no checksum). Any Avro reader can
+read the records; ``schemas/snapshot.avsc`` is the schema. A snapshot also records read errors with their class, so that
+an offset that could not be read never counts as absent (data rule "absent is not zero").
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ _NAMES_ONLY: Final = fastavro.parse_schema(
 
 
 class AvroFormat:
-    """The Avro format. ``codec`` and ``sync_marker`` are set by callers that need reproducible files."""
+    """The Avro format. Callers that need reproducible files set ``codec`` and ``sync_marker``."""
 
     name = "avro"
     capabilities: FormatCapabilities = FormatCapabilities(
@@ -159,12 +159,12 @@ class AvroReader:
         self._what = what
         self._block_of: dict[str, int] = {}
         self._blocks: array[int] = array("q")
-        """The position of each block, and the end of the last."""
+        """The position of each block, and the position after the last one."""
         self.header: SnapshotHeader = self._index()
         self._head = self._bytes(0, self._blocks[0])
         self._last_block = -1
         self._last_records: dict[str, dict[str, Any]] = {}
-        """The records of the block that was decoded last, because consecutive groups are usually in the same block."""
+        """A cache: the records of the block that was decoded last. Consecutive groups are usually in the same block."""
 
     def groups(self) -> Iterator[str]:
         return iter(self._block_of)
@@ -192,7 +192,7 @@ class AvroReader:
         return self._stream.read(end - start)
 
     def _entry(self, record: dict[str, Any]) -> GroupEntry:
-        new = tuple.__new__  # skips the argument handling of named tuples
+        new = tuple.__new__  # faster, because it skips the argument handling of named tuples
         offsets = {
             new(TopicPartition, (o["topic"], o["partition"])): new(
                 Committed, (o["offset"], o["metadata"], o["leader_epoch"], o["commit_timestamp"], None)
@@ -221,7 +221,7 @@ class AvroReader:
             end = self._read_names(file)
         except OffsetMgrError:
             raise
-        except Exception as error:  # fastavro raises any error of its decoders
+        except Exception as error:  # fastavro does not convert the errors of its decoders
             raise MalformedData(self._what, f"broken Avro: {type(error).__name__}: {error}".rstrip(": ")) from error
         if end is None:
             raise MalformedData(self._what, "it is truncated: the last record of a snapshot is missing")

@@ -1,9 +1,9 @@
-"""An encoder of the records of Avro snapshots that takes a third of fastavro's time.
+"""Encodes the records of Avro snapshots in a third of the time that fastavro takes.
 
-The cost of an export, and of before-images, is mostly that of encoding several fields for each partition. fastavro
-interprets the schema for every field. This module is written for one schema, and encodes repeated values only once.
-fastavro writes the rest of the file. Source: "Binary encoding" and "Object container files" of the Avro specification
-1.11.
+An export spends most of its time encoding several fields for each partition, and so does the writing of before-images.
+fastavro interprets the schema for every field. This module is written for one schema, and caches the encodings of
+repeated values. fastavro still writes the rest of the file. Source: "Binary encoding" and "Object container files" of
+the Avro specification 1.11.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _MAX_CACHED_VALUES: Final = 100_000
 
 
 def long(number: int) -> bytes:
-    """Encodes a long or an int, which have the same encoding. Raises `OverflowError` beyond 64 bits."""
+    """Encodes a long or an int, which have the same encoding. Raises `OverflowError` for numbers that need more than 64
+    bits."""
     if not -(2**63) <= number < 2**63:
         raise OverflowError(f"{number} does not fit 64 bits")
     return _unsigned(number << 1 if number >= 0 else ~(number << 1))
@@ -53,7 +54,7 @@ def _unsigned(z: int) -> bytes:
 
 
 def _low_14_bits(z: int) -> bytes:
-    """Encodes the lowest 14 bits of a number that has more bits."""
+    """Encodes the lowest 14 bits of a number, if further bits follow."""
     return bytes((z & 0x7F | 0x80, z >> 7 | 0x80))
 
 
@@ -85,7 +86,7 @@ class RecordEncoder:
     def columns(
         self, group: str, partitions: Sequence[TopicPartition], committed: Sequence[Committed], errors: bytes = b"\0"
     ) -> bytes:
-        """Works as `group`. Receives the sorted partitions, and their commits in the same order."""
+        """Like `group`, but receives the sorted partitions, and their commits in the same order."""
         return b"".join((string(group), self._offsets(partitions, committed), errors))
 
     def planned_offsets(self, partitions: Sequence[TopicPartition], offsets: Sequence[int | None]) -> bytes:
@@ -102,7 +103,8 @@ class RecordEncoder:
         return b"".join((long(len(partitions)), *items, b"\0"))
 
     def _offsets(self, partitions: Sequence[TopicPartition], committed: Sequence[Committed]) -> bytes:
-        """Encodes the field ``offsets``, column by column, so that usual fields need no Python bytecode per value."""
+        """Encodes the field ``offsets`` column by column. For usual values this runs in C code, without Python bytecode
+        per value."""
         if not partitions:
             return b"\0"
         offsets, metadata, epochs, timestamps, _ = zip(*committed, strict=True)
@@ -150,7 +152,7 @@ def _timestamp(timestamp: int | None) -> bytes:
 
 
 def errors_field(errors: Iterable[tuple[TopicPartition | None, OffsetMgrError]]) -> bytes:
-    """Encodes the field ``errors``. The partition is None for an error of the whole group."""
+    """Encodes the field ``errors``. For an error of the whole group, the partition is `None`."""
     items = [
         (b"\0\0" if tp is None else b"\x02" + string(tp.topic) + b"\x02" + _int(tp.partition))
         + b"".join(map(string, (type(error).__name__, error.what, error.why, error.hint)))
@@ -181,7 +183,7 @@ class RecordBlocks:
 
 
 class _Block:
-    """The attributes of fastavro's blocks that `Writer.write_block` reads."""
+    """A block with those attributes of fastavro's blocks that `Writer.write_block` reads."""
 
     def __init__(self, records: list[bytes]) -> None:
         self.num_records = len(records)

@@ -1,7 +1,7 @@
 """The interface of snapshot formats, and the code that all formats share: the header, capabilities and errors.
 
-Ordering contract of reads: `Format.open` reads and checks the whole stream once, so that a broken file causes an error
-before the first group is used, and never in the middle of an import.
+Ordering contract of reads: `Format.open` reads and checks the whole stream once. Therefore a broken file causes an
+error before the caller uses the first group, and never in the middle of an import.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FORMAT_VERSION: Final = 1
 MAX_OFFSET: Final = 2**63 - 1
 MAX_PARTITION: Final = 2**31 - 1
 MAX_BAD_LINES: Final = 20
-"""The maximum number of bad lines in one error; the read stops after this number."""
+"""The maximum number of bad lines in one error. When it is reached, the reader stops."""
 MAX_SHOWN_CHARACTERS: Final = 80
 """The maximum number of characters of a bad line in an error."""
 
@@ -28,7 +28,7 @@ MAX_SHOWN_CHARACTERS: Final = 80
 @dataclass(frozen=True, slots=True)
 class SnapshotHeader:
     """The origin of a snapshot. ``taken_at`` is milliseconds since 1970; ``source_kind`` is ``kafka``, ``zookeeper``,
-    ``file``...; ``cluster_id`` is the id of the source store, None if it has none."""
+    ``file``...; ``cluster_id`` is the id of the source store; `None` if the store has no id."""
 
     snapshot_id: str
     taken_at: int
@@ -38,11 +38,11 @@ class SnapshotHeader:
     tool_version: str = ""
     format_version: int = FORMAT_VERSION
     log_cluster_id: str | None = None
-    """The id of the Kafka cluster whose logs the offsets belong to; None if the source did not name it."""
+    """The id of the Kafka cluster whose logs the offsets refer to; `None` if the source did not report it."""
     log_brokers: tuple[str, ...] = ()
     """Addresses (``host:port``) of that cluster's brokers, as the source reported them."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """The known ids of the source's topics at the time of the snapshot."""
+    """The ids of the source's topics at the time of the snapshot, as far as they were known."""
 
     @classmethod
     def new(
@@ -74,7 +74,8 @@ class OffsetsOfGroup(Protocol):
 @dataclass(frozen=True, slots=True)
 class GroupEntry:
     """A group of a snapshot. ``errors`` contains the partitions that could not be read when the snapshot was taken, and
-    ``error`` is set if the whole group could not be read. Only formats that can record errors have them."""
+    ``error`` is set if the whole group could not be read. Only snapshots in a format that can record errors contain
+    them."""
 
     group: str
     offsets: Mapping[TopicPartition, Committed]
@@ -92,12 +93,13 @@ class FormatCapabilities:
     header: bool
     errors: bool
     broker_partitions: bool = False
-    """Whether it can contain partitions of Kafka 0.7, whose offsets are byte positions."""
+    """Whether the format can contain partitions of Kafka 0.7, whose offsets are byte positions."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteReport:
-    """The result of a write. ``lost`` lists the data that the format could not contain, with counts."""
+    """The result of a write. ``lost`` lists, with counts, the data that were not written because the format cannot
+    contain them."""
 
     groups: int
     offsets: int
@@ -106,16 +108,17 @@ class WriteReport:
 
 
 class SnapshotReader(Protocol):
-    """An open and checked snapshot. Its memory grows with the number of groups, not with the number of offsets."""
+    """An open snapshot that has been checked. A reader's memory use grows with the number of groups, not with the
+    number of offsets."""
 
     @property
     def header(self) -> SnapshotHeader | None:
-        """The header; None if the format has none."""
+        """The header; `None` if the format cannot contain one."""
         ...
 
     @property
     def format(self) -> Format:
-        """The format of the file, in which an edited snapshot is written back."""
+        """The format of the file. An edited snapshot is written back in this format."""
         ...
 
     def groups(self) -> Iterator[str]:
@@ -127,7 +130,7 @@ class SnapshotReader(Protocol):
         ...
 
     def find(self, group: str) -> GroupEntry | None:
-        """Returns one group; None if the file does not have it."""
+        """Returns one group; `None` if the file does not contain it."""
         ...
 
 
@@ -144,13 +147,14 @@ class Format(Protocol):
 
     @property
     def cannot_hold(self) -> str:
-        """A text for people: the data that this format can never contain; empty if it can contain everything."""
+        """A description, for messages, of the data that this format can never contain; empty if it can contain
+        everything."""
         ...
 
     def write(
         self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
     ) -> WriteReport:
-        """Writes the groups one after the other, with a few of them in memory.
+        """Writes the groups one after the other. Only a few of them are in memory at a time.
 
         Raises `UnsupportedOperation` for a name that the format cannot contain, and for a group or partition with a
         read error, unless ``keep_errors`` is set and the format can record the error.
@@ -206,9 +210,9 @@ class DroppedFields:
 
 
 def reject_unreadable(group: OffsetsOfGroup, capabilities: FormatCapabilities, keep_errors: bool) -> None:
-    """Raises `UnsupportedOperation` for a group that the format cannot contain: one with a read error that may not be
-    recorded (data rule "absent is not zero"), or one with byte positions of Kafka 0.7, if readers of the format would
-    mistake them for offsets."""
+    """Raises `UnsupportedOperation` if the group must not be written: because it has a read error that cannot be
+    recorded or that the caller does not want to keep (data rule "absent is not zero"), or because it has byte positions
+    of Kafka 0.7, which readers of the format would mistake for offsets."""
     if not capabilities.broker_partitions and (old := next((tp for tp in group.offsets if tp[1] < 0), None)):
         raise UnsupportedOperation(
             "snapshot not written",
@@ -235,11 +239,11 @@ def has_control_character(text: str) -> bool:
 
 
 class BadLine(Exception):
-    """A line is invalid. The reader catches the exception and adds the number of the line."""
+    """A line is invalid. The reader catches this exception and adds the number of the line."""
 
 
 class BadLines:
-    """Collects the bad lines of one file, and raises them together."""
+    """Collects the bad lines of one file, and reports them in one error."""
 
     def __init__(self, what: str, unit: str = "line") -> None:
         self._what = what
@@ -247,7 +251,8 @@ class BadLines:
         self._bad: dict[int, str] = {}
 
     def add(self, number: int, content: bytes | str, why: str) -> None:
-        """Records a bad line and the first reason for it. Raises `MalformedData` when there are `MAX_BAD_LINES`."""
+        """Records a bad line and the first reason for it. Raises `MalformedData` when `MAX_BAD_LINES` have been
+        recorded."""
         self._bad.setdefault(number, f"{self._unit} {number}: {why} in {shown(content)}")
         if len(self._bad) >= MAX_BAD_LINES:
             self._raise(" (and possibly more)")
@@ -265,7 +270,7 @@ class BadLines:
 
 
 def shown(content: bytes | str) -> str:
-    """Returns a line for an error message: quoted, shortened, without control characters."""
+    """Returns a line in the form for an error message: quoted, shortened, and with control characters escaped."""
     text = (
         content[: 4 * MAX_SHOWN_CHARACTERS].decode("utf-8", "backslashreplace")
         if isinstance(content, bytes)
@@ -281,7 +286,7 @@ def number(text: str, limit: int, name: str) -> int:
         if text[:1] == "-" and text[1:].isascii() and text[1:].isdigit():
             raise BadLine(f"negative {name}")
         raise BadLine(f"{name} is not a number" if text else f"empty {name}")
-    # For very long texts int() raises another error.
+    # Check the length first, because int() raises another error for very long texts.
     if len(text) > 40 or int(text) > limit:
         raise BadLine(f"{name} is larger than {limit}")
     return int(text)

@@ -2,7 +2,8 @@
 
 The writer follows Kafka's tool (org.apache.kafka.tools.consumer.group.CsvUtils): no header line, quotes only if a value
 needs them, an empty line at the end. The reader also accepts a header line, other quoted values, and empty lines
-anywhere. The first line determines the number of columns; a line with another number is a bad line.
+anywhere. The first line that is not empty determines the number of columns; a line with another number of columns is a
+bad line.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _COLUMNS: Final = ("group", "topic", "partition", "offset")
 
 
 class CsvFormat:
-    """The CSV format. With ``group`` it is the form without a group column, and all lines belong to that group."""
+    """The CSV format. If ``group`` is given, the lines have no group column, and all of them belong to that group."""
 
     name = "csv"
     capabilities: FormatCapabilities = LINE_FORMAT_CAPABILITIES
@@ -97,7 +98,7 @@ class _CsvLineSyntax:
     def parse(self, line: str) -> tuple[str, str, int, int]:
         values = _split(line)
         if len(values) != len(self._columns):
-            raise BadLine(f"{len(values)} values where there are {len(self._columns)} ({','.join(self._columns)})")
+            raise BadLine(f"{len(values)} values instead of {len(self._columns)} ({','.join(self._columns)})")
         *names, partition, offset = values
         for column, value in zip(self._columns, names, strict=False):
             if not value:
@@ -115,7 +116,7 @@ def _split(line: str) -> list[str]:
 
 
 def _quoted(name: str) -> str:
-    # At the beginning of the file a U+FEFF would be read as a byte order mark.
+    # Without quotes, a U+FEFF at the beginning of the file would be read as a byte order mark.
     if '"' in name or "," in name or name.startswith("\ufeff"):
         return '"' + name.replace('"', '""') + '"'
     return name

@@ -1,4 +1,5 @@
-"""Files of before-images: an Avro snapshot of the offsets before an edit, with the planned offsets after it.
+"""Files of before-images: Avro snapshots that contain the offsets before an edit, and the offsets planned for after the
+edit.
 
 The format is that of `offsetmgr.snapshots.avro` with one more field, ``after``, so every reader of snapshots can read
 it. A partition in ``after`` that is not in ``offsets`` had no commit before the edit, so an undo deletes its offset.
@@ -60,8 +61,8 @@ class GroupImages:
 
 
 ImageRow: TypeAlias = tuple[TopicPartition, Offset, OffsetAndMetadata | None, *tuple[Any, ...]]
-"""A partition that an edit changes, its offset before the edit, and the planned one (None: the edit deletes it). More
-values may follow; they are ignored."""
+"""A partition that an edit changes, its offset before the edit, and the planned offset (`None` if the edit deletes the
+offset). Further values are ignored."""
 
 
 def write_images(stream: BinaryIO, header: SnapshotHeader, groups: Iterable[tuple[str, Sequence[ImageRow]]]) -> int:
@@ -115,7 +116,7 @@ def _version(stream: BinaryIO) -> str | None:
 
 
 def read_images(stream: BinaryIO, *, what: str) -> Iterator[GroupImages]:
-    """Yields the before-images of a file, one group at a time. The whole file is checked before the first group.
+    """Yields the before-images of a file, one group at a time. Checks the whole file before it yields the first group.
 
     Raises `MalformedData`, `UnknownVersion`.
     """

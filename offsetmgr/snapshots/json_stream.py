@@ -1,7 +1,7 @@
-"""Reader of a stream of JSON documents, one at a time, for both JSON formats.
+"""Reads a stream of JSON documents one at a time. Both JSON formats use this reader.
 
-A document may be in one line, as the writers write it, or in several. Errors name the line. A duplicate key in an
-object is an error, because JSON parsers silently keep the last value.
+A document may be on one line, as the writers of these formats write it, or on several lines. Errors name the line. A
+duplicate key in an object is an error, because JSON parsers silently keep the last value.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Document:
         return self.line, self.line
 
     def _keys(self) -> Iterator[tuple[tuple[str, ...], int]]:
-        """Yields the path and the line of each key of a valid document. It is used only for error messages."""
+        """Yields the path and the line of each key of a valid document. Used only for error messages."""
         line = self.line
         path: list[str] = []
         text = ""
@@ -92,7 +92,7 @@ class Document:
 
 
 class BadEntry(Exception):
-    """A document is invalid, for one or several reasons, each with its line."""
+    """A document is invalid. ``problems`` contains one or several reasons, each with its line."""
 
     def __init__(self, line: int, why: str, *more: tuple[int, str]) -> None:
         super().__init__(why)
@@ -112,7 +112,7 @@ class _DuplicateKey(Exception):
 
 
 def documents(stream: BinaryIO, bad: BadLines) -> Iterator[Document]:
-    """Yields all documents of a stream. Adds text outside of documents to ``bad`` and continues after it."""
+    """Yields all documents of a stream. Adds lines outside of documents to ``bad`` and continues after them."""
     stream.seek(0)
     position = depth = begin_line = 0
     begin = 0

@@ -1,7 +1,7 @@
 """The JSON format of Yelp's kafka-utils: ``{"groupid": "g", "offsets": {"t": {"0": 42}}}``.
 
-The tools of kafka-utils write and read one group per file. This writer writes one line per group, each a JSON document;
-the reader accepts any number of documents, each in one line or in several.
+The tools of kafka-utils write and read one group per file. This module writes one JSON document per group, each on one
+line. It reads any number of documents, each on one line or on several.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class KafkaUtilsFormat:
 
 
 class KafkaUtilsReader:
-    """A checked file of documents, with an index of three numbers per group."""
+    """The reader of a checked file. It keeps an index with three numbers per group in memory."""
 
     header: SnapshotHeader | None = None
 
@@ -64,7 +64,7 @@ class KafkaUtilsReader:
         self.format = form
         self._stream = stream
         self._documents: dict[str, array[int]] = {}
-        """For each group the start, the end and the first line of its document."""
+        """For each group the start and the end of its document (in bytes), and the number of its first line."""
         bad = BadLines(what)
         for document in documents(stream, bad):
             try:

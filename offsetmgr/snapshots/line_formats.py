@@ -1,9 +1,9 @@
 """`LineReader`: the reader of formats with one offset per line (CSV and ExportZkOffsets).
 
 The first pass checks every line and builds an index with the byte ranges of each group's lines: usually one range per
-group, more if the lines of a group are not contiguous. So memory grows with the number of groups, not with the number
-of offsets. Later passes read the ranges of one group at a time. A small file of plain lines is read into memory as a
-whole instead, which takes half the time.
+group, more if the lines of a group are not contiguous. So the memory use grows with the number of groups, not with the
+number of offsets. Later passes read the ranges of one group at a time. A small file that contains only plain lines is
+read into memory as a whole instead, which takes half the time.
 
 Lines end with ``\\n`` or ``\\r\\n``. The reader skips empty lines, and a byte order mark at the beginning. A line is
 bad if it contains control characters or bytes that are not UTF-8, or if it is longer than 64 KiB.
@@ -49,8 +49,9 @@ _BLOCK_BYTES: Final = 32_768
 class LineSyntax(Protocol):
     """The grammar of one line.
 
-    ``plain`` is a fast pattern for usual lines: names in printable ASCII, numbers without leading zeros. Its groups are
-    quote, group, quote, topic, partition and offset; the quotes and the group may be empty. `parse` handles all lines.
+    ``plain`` is a regular expression that quickly matches usual lines: names in printable ASCII, numbers without
+    leading zeros. Its capture groups are quote, group, quote, topic, partition and offset; the quotes and the group may
+    be empty. `parse` handles all lines.
     """
 
     @property
@@ -66,7 +67,8 @@ class LineSyntax(Protocol):
 
 
 class LineReader:
-    """A checked snapshot with one offset per line. ``only_group`` is the group if the lines do not contain one.
+    """A checked snapshot with one offset per line. ``only_group`` is the group of all lines, if the lines do not
+    contain a group.
 
     The constructor raises `MalformedData` with the bad lines.
     """
@@ -84,7 +86,7 @@ class LineReader:
         self._ranges: dict[str, array[int]] = {}
         """For each group four numbers per byte range: start, end, first line's number, and `_PLAIN` or `_OTHER`."""
         self._small_file = self._read_small_file()
-        """All groups of a small file of plain lines; None if the index is used instead."""
+        """All groups of a small file that contains only plain lines; `None` if the index is used instead."""
         if self._small_file is None:
             self._index(what)
 
@@ -125,8 +127,9 @@ class LineReader:
     # --- small files ------------------------------------------------------------------------------
 
     def _read_small_file(self) -> dict[str, _GroupValues] | None:
-        """Returns all groups of a small file. Returns None if the file is large, has a line that is not plain, a group
-        whose lines are not contiguous, or a duplicate partition; such a file needs the index and its checks."""
+        """Returns all groups of a small file. Returns `None` for a file that needs the index and its checks: a large
+        file, or one with a line that is not plain, with a group whose lines are not contiguous, or with a duplicate
+        partition."""
         whole_lines = re.compile(f"^{self._syntax.plain.pattern.decode('ascii')}(?:(?<=\n)|\\Z)", re.MULTILINE)
         values_by_group: dict[str, _GroupValues] = {}
         known, last = _Partitions(), _GroupValues([], array("q"))
@@ -227,7 +230,8 @@ class LineReader:
         return group.encode(), topic.encode(), str(partition).encode()
 
     def _check_scattered(self, group: str, bad: BadLines) -> None:
-        """Finds duplicate partitions in a group whose lines are not contiguous; the first pass cannot find them."""
+        """Finds duplicate partitions in a group whose lines are not contiguous. The first pass finds duplicates only
+        among contiguous lines."""
         seen: dict[TopicPartition, int] = {}
         for start, end, first, _ in _ranges_of(self._ranges[group]):
             self._stream.seek(start)
@@ -256,8 +260,8 @@ class _Partitions(dict[tuple[str, str], TopicPartition]):
 
 
 def require_line_end(stream: BinaryIO, what: str) -> None:
-    """Raises `MalformedData` if the last line has no line end, because a file that was truncated within its last number
-    contains a smaller offset."""
+    """Raises `MalformedData` if the last line has no line end: the file may have been truncated within its last number,
+    and would then contain a smaller offset."""
     size = stream.seek(0, os.SEEK_END)
     stream.seek(max(size - MAX_LINE_BYTES, 0))
     last = stream.read().rpartition(b"\n")[2]

@@ -1,4 +1,5 @@
-"""The list of formats, and the selection of one by name (``?format=``), by suffix, or, for ``.json``, by content."""
+"""Lists the snapshot formats, and selects the format of a file by name (``?format=``), by suffix, or, for ``.json``, by
+content."""
 
 from __future__ import annotations
 
@@ -59,8 +60,9 @@ def open_snapshot(
 ) -> SnapshotReader:
     """Opens a stream of the format ``name``. For ``json`` the content decides between kafka-utils' and Spark's JSON.
 
-    A file of lines whose last line has no line end may be truncated within its last number, so it is rejected unless
-    ``accept_unterminated`` is set. Raises `UsageError`, `MalformedData`, `UnknownVersion`.
+    If the last line of a CSV or ExportZkOffsets file has no line end, the file may be truncated within its last number.
+    Such a file is rejected unless ``accept_unterminated`` is set. Raises `UsageError`, `MalformedData`,
+    `UnknownVersion`.
     """
     if name in ("csv", "zk") and not accept_unterminated:
         require_line_end(stream, what)

@@ -1,9 +1,9 @@
 """Spark's JSON of one query's offsets, as in startingOffsets and endingOffsets: ``{"t": {"0": 23, "1": -2}}``.
 
 The JSON does not contain a group, so the caller gives its name. The values -2 and -1 stand for the earliest and the
-latest offset of the partition's log when Spark starts. They are not offsets: only a read of the log can resolve them.
-The reader returns them as `SymbolicOffset` errors of their partitions (data rule "absent is not zero"), unless the
-caller passes a function that resolves them.
+latest offset of the partition's log when Spark starts. These values are not offsets, and only the log shows which
+offsets they stand for. The reader returns a `SymbolicOffset` error for each partition with such a value (data rule
+"absent is not zero"), unless the caller passes a function that resolves the values.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ LATEST: Final = -1
 _NAMES: Final = {EARLIEST: "earliest", LATEST: "latest"}
 
 Resolve = Callable[[TopicPartition, int], int]
-"""Returns the offset for a partition and `EARLIEST` or `LATEST`."""
+"""A function that returns the earliest or latest offset of a partition; its second argument is `EARLIEST` or
+`LATEST`."""
 
 
 class SymbolicOffset(OffsetMgrError):
@@ -45,8 +46,8 @@ class SymbolicOffset(OffsetMgrError):
 
 
 class SparkFormat:
-    """The offsets of exactly one group. ``group`` is its name, which a read needs. ``resolve`` returns the offset for a
-    symbolic value; without it a symbolic value becomes an error of its partition."""
+    """The offsets of exactly one group. ``group`` is the name of the group, which is required for reading. ``resolve``
+    returns the offset for a symbolic value; without it the reader returns an error for the partition."""
 
     name = "spark"
     capabilities: FormatCapabilities = LINE_FORMAT_CAPABILITIES
@@ -59,8 +60,8 @@ class SparkFormat:
     def write(
         self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
     ) -> WriteReport:
-        """Works as `Format.write`. Raises `UnsupportedOperation` unless ``groups`` contains exactly one group. If this
-        format has a group name, the group must have that name, or ``groups`` may be empty."""
+        """Like `Format.write`. Raises `UnsupportedOperation` if ``groups`` contains several groups, or a group with
+        another name than the given one, or if ``groups`` is empty and no name is given."""
         dropped = DroppedFields(self.capabilities, header)
         names = NameCheck("Spark's JSON")
         document: dict[str, dict[str, int]] = {}
@@ -97,7 +98,7 @@ class SparkFormat:
         for document in documents(stream, bad):
             try:
                 if first is not None:
-                    raise BadEntry(document.line, f"a second document, the first began in line {first}")
+                    raise BadEntry(document.line, f"a second document; the first one begins in line {first}")
                 first = document.line
                 found = offsets_of(document, document.parse(), (), lowest=EARLIEST)
             except BadEntry as entry:
@@ -122,7 +123,7 @@ class SparkFormat:
 
 
 class SparkReader:
-    """A checked file of Spark's JSON with one group, or without groups if it contains no partition."""
+    """The reader of a checked file. It returns one group, or no group if the file contains no partition."""
 
     header: SnapshotHeader | None = None
 

@@ -1,4 +1,5 @@
-"""The lines of Kafka's old ExportZkOffsets and ImportZkOffsets: ``/consumers/GROUP/offsets/TOPIC/PARTITION:OFFSET``.
+"""The line format of Kafka's old tools ExportZkOffsets and ImportZkOffsets:
+``/consumers/GROUP/offsets/TOPIC/PARTITION:OFFSET``.
 
 ImportZkOffsets (0.10.2) stops silently at the first empty line; this reader skips empty lines. ImportZkOffsets splits a
 line at its first colon, so the writer rejects names with colons. Kafka 0.7's ExportZkOffsets wrote ``BROKER-PARTITION``
@@ -35,7 +36,7 @@ _ANY: Final = re.compile(r"/consumers/([^/]+)/offsets/([^/]+)/([^/:]*):([^/:]*)"
 
 
 class ZkExportFormat:
-    """The format of ExportZkOffsets: one znode path (without the chroot) and offset per line."""
+    """The format of ExportZkOffsets: each line has a znode path (without the chroot) and an offset."""
 
     name = "zk"
     capabilities: FormatCapabilities = replace(LINE_FORMAT_CAPABILITIES, broker_partitions=True)

@@ -246,7 +246,7 @@ class PeriodRunner:
         """Starts an attempt of this process. Returns None if another process has published its output meanwhile."""
         name, number = self._job.name, work.period.number
         member = self._coordinator.member
-        epoch = self._coordinator.registered()
+        epoch = self._coordinator.wait_registered()
         try:
             return self._history.attempt(name, number, member, epoch, self._clock.now_ms())
         except Conflict:

@@ -190,7 +190,7 @@ class KafkaOffsetsTopic:
             leader: Address, partitions_of_leader: list[TopicPartition], attempt: float
         ) -> dict[TopicPartition, FetchedPartition | OffsetMgrError]:
             connection = await self._client.node(leader).connection(attempt)
-            return await fetch.fetch(
+            return await fetch.fetch_log(
                 connection, {tp: positions[tp] for tp in partitions_of_leader}, limits, _remaining_s(attempt)
             )
 

@@ -1,4 +1,5 @@
-"""`FaultyStore`: wraps an `OffsetStore` and fails as a test requests, so that users can test their error handling.
+"""`FaultyStore`: wraps an `OffsetStore` and raises the errors that a test requests, so that users can test their error
+handling.
 
 A test arms faults and removes them again; faults are never random. A test that needs randomness generates the faults
 itself.
@@ -32,10 +33,11 @@ Call = Literal["read", "write"]
 class Fault:
     """One fault.
 
-    ``call`` is ``read`` (fetch, scan, groups, identity) or ``write`` (edit); ``error`` is the error that it reports.
-    The fault affects only ``group`` and ``partition``; None means all of them, and without either the store as a whole
-    fails. ``times`` is the number of calls that fail, None for all until `FaultyStore.heal`. With ``after`` a write is
-    executed and only its response is lost.
+    ``call`` is ``write`` (edit) or ``read`` (all other calls to the wrapped store); ``error`` is the error that the
+    store reports. The fault affects only ``group`` and ``partition``, if they are given; without either, the whole call
+    fails. ``times`` is the number of such calls after which the fault ends, including calls for other groups or
+    partitions; if it is `None`, the fault ends with `FaultyStore.heal`. With ``after``, the store executes the write,
+    and only the response is lost.
     """
 
     call: Call
@@ -50,21 +52,22 @@ class Fault:
         return self.group is None and self.partition is None
 
     def hits(self, group: str, tp: TopicPartition | None = None) -> bool:
-        """Returns whether the fault affects the partition ``tp`` of a group; without ``tp``, the group as a whole."""
+        """Returns whether the fault affects the partition ``tp`` of a group. Without ``tp``, returns whether it affects
+        the whole group."""
         if self.group not in (None, group):
             return False
         return self.partition is None if tp is None else self.partition in (None, tp)
 
 
 class FaultyStore(StoreBase):
-    """Wraps ``store``; every call is delegated unless an armed `Fault` applies."""
+    """Wraps ``store``. Passes every call on to it unless an armed `Fault` applies."""
 
     def __init__(self, store: OffsetStore) -> None:
         self.store = store
         self.has_topic_creation_times = store.has_topic_creation_times
         self.faults: list[Fault] = []
         self.writes = 0
-        """The number of edits of single groups that have reached the store."""
+        """The number of group edits that were passed on to the store."""
 
     def fail(
         self,
@@ -160,7 +163,7 @@ class FaultyStore(StoreBase):
         self.store.close()
 
     def _armed(self, call: Call) -> list[Fault]:
-        """Returns the faults that apply to one call, and reduces their remaining number of calls."""
+        """Returns the armed faults for this kind of call, and counts the call for each of them."""
         armed = [fault for fault in self.faults if fault.call == call]
         self.faults = [
             left

@@ -1,7 +1,7 @@
-"""`LogContract`: the contract of every `PartitionLog` as tests, with which users can test their own logs.
+"""`LogContract`: tests of the contract of `PartitionLog`, with which users can test their own implementations.
 
-The tests contain only guarantees of *all* logs. The test module of a log subclasses `LogContract` and overrides a
-fixture and two methods::
+The tests check only guarantees that *every* log gives. The test module of a log subclasses `LogContract` and overrides
+a fixture and two methods::
 
     pytest.register_assert_rewrite("offsetmgr.testing")   # before the import, for readable failures
     from offsetmgr.testing.log_contract import LogContract
@@ -35,7 +35,8 @@ from offsetmgr.testing.log_read_contract import PARTITIONS, TIMEOUT_S, LogReadCo
 
 
 class LogContract(LogReadContract):
-    """The contract of `PartitionLog`. Override the fixture ``log``, `leave_unfinished` and `recreate`."""
+    """The tests of the contract of `PartitionLog`. Subclasses must override the fixture ``log``, `leave_unfinished` and
+    `recreate`."""
 
     # --- appending ----------------------------------------------------------------------------------
 

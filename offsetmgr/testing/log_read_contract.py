@@ -1,4 +1,4 @@
-"""`LogReadContract`: the tests of a log's readers, a part of `offsetmgr.testing.log_contract`."""
+"""`LogReadContract`: the tests of a log's readers, which are a part of `LogContract`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from offsetmgr.records.base import EncodedRecord
 PARTITIONS = 10
 
 TIMEOUT_S = 20.0
-"""Seconds within which every expected event must happen."""
+"""Seconds after which a test fails if an expected event has not happened."""
 
 
 def numbered(first: int, end: int) -> list[EncodedRecord]:
@@ -40,7 +40,7 @@ def read(reader: LogReader, count: int) -> list[LogRecord]:
 
 
 def read_to(reader: LogReader, ends: Mapping[int, int]) -> list[LogRecord]:
-    """Reads until the positions are at ``ends``, and returns the records."""
+    """Reads until the reader's position in each partition is at least the one in ``ends``, and returns the records."""
     records: list[LogRecord] = []
     deadline = time.monotonic() + TIMEOUT_S
     while any(reader.position(partition) < end for partition, end in ends.items()):
@@ -50,14 +50,14 @@ def read_to(reader: LogReader, ends: Mapping[int, int]) -> list[LogRecord]:
 
 
 class LogReadContract:
-    """The part of the contract of `PartitionLog` that concerns loading and following."""
+    """The tests of loading a log and of following its new records."""
 
     too_large = 2_000_000
     """The size in bytes of a single value that the log always rejects."""
 
     @pytest.fixture
     def log(self) -> PartitionLog | Iterator[PartitionLog]:
-        """A new, empty log of `PARTITIONS` partitions. The override closes it after the test."""
+        """A new, empty log of `PARTITIONS` partitions. The overriding fixture closes the log after the test."""
         raise NotImplementedError("override the fixture `log`")
 
     def leave_unfinished(
@@ -74,7 +74,8 @@ class LogReadContract:
 
     @pytest.fixture
     def claim(self, log: PartitionLog) -> Iterator[Callable[[int], ShardGroupWriter]]:
-        """Returns a function that creates a writer that has claimed a shard group; closes it after the test."""
+        """A function that creates a writer and claims a shard group with it. The fixture closes the writers after the
+        test."""
         writers: list[ShardGroupWriter] = []
 
         def claim(shard_group: int) -> ShardGroupWriter:

@@ -1,6 +1,6 @@
 """`MemoryStore`: an `OffsetStore` in memory, for tests of code that works with any store.
 
-It does not replace tests with a real server whose behaviour matters.
+If the behaviour of a server matters, test with a real server as well.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from offsetmgr.core.offset_store import (
 
 @dataclass
 class MemoryStore(StoreBase):
-    """Committed offsets in ``data[group][partition]``. ``active`` names groups with members, which reject edits;
-    ``broken`` maps groups or (group, partition) pairs to the error that reading them raises."""
+    """A store in memory; ``data[group][partition]`` contains the committed offsets. ``active`` contains the groups with
+    members; edits of these groups are rejected. ``broken`` maps groups or (group, partition) pairs to the errors that
+    the store reports when it reads them."""
 
     id: str = "memory"
     cluster: str = "memory"
-    """The cluster whose logs the offsets point into."""
+    """The id of the Kafka cluster whose logs the offsets refer to."""
     kind: str = "memory"
     conditional: str = "version"
     data: dict[str, dict[TopicPartition, Committed]] = field(default_factory=dict)

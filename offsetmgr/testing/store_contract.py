@@ -1,6 +1,6 @@
-"""`StoreContract`: the contract of every `OffsetStore` as tests, with which users can test their own stores.
+"""`StoreContract`: tests of the contract of `OffsetStore`, with which users can test their own stores.
 
-The tests contain only guarantees of *all* stores, and use no knowledge of a particular server. The test module of a
+The tests check only guarantees that *every* store gives, and do not depend on a particular server. The test module of a
 store subclasses `StoreContract` and overrides the fixture ``store``::
 
     pytest.register_assert_rewrite("offsetmgr.testing")   # before the import, for readable failures
@@ -42,10 +42,12 @@ MAX_TOPIC_LENGTH = 249
 
 
 class StoreContract(StoreEditContract):
-    """The contract of `OffsetStore`. Override the fixture ``store``, and the hooks where the store needs them."""
+    """The tests of the contract of `OffsetStore`. Subclasses must override the fixture ``store``, and `ensure_topic`
+    and `tp` if the store needs it."""
 
     many_groups = 150
-    """The number of groups that the bulk tests write. It should exceed one batch of the store."""
+    """The number of groups that the bulk tests write. It should be larger than the number of groups that the store
+    processes in one batch."""
 
     # --- absent and committed ---------------------------------------------------------------------
 

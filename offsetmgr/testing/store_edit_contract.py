@@ -1,4 +1,4 @@
-"""`StoreEditContract`: the tests of edits, a part of `offsetmgr.testing.store_contract`."""
+"""`StoreEditContract`: the tests of edits, which are a part of `StoreContract`."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, GroupEdit
 
 
 class StoreEditContract:
-    """The part of the contract of `OffsetStore` that concerns edits of one group."""
+    """The tests of edits of one group."""
 
     @pytest.fixture
     def store(self) -> OffsetStore | Iterator[OffsetStore]:
-        """The store under test. The override closes it after the test."""
+        """The store under test. The overriding fixture closes the store after the test."""
         raise NotImplementedError("override the fixture `store`")
 
     def ensure_topic(self, topic: str, partitions: int) -> None:
-        """Creates a topic unless it exists. Tests call it before they commit offsets of the topic. The default does
-        nothing; a store that accepts commits only for existing topics overrides it."""
+        """Creates a topic unless it exists. Tests call it before they commit offsets of the topic. This implementation
+        does nothing; override it for a store that accepts commits only for existing topics."""
 
     def tp(self, topic: str, number: int) -> TopicPartition:
-        """Returns a partition of a topic. Stores whose partitions are not plain numbers (Kafka 0.7) override it."""
+        """Returns a partition of a topic. Override it for a store whose partitions are not plain numbers (Kafka
+        0.7)."""
         return TopicPartition(topic, number)
 
     @pytest.fixture

@@ -232,7 +232,7 @@ def test_a_zookeeper_that_lists_no_broker_of_the_target_is_another_cluster(
     if listed is not None:
         register_broker(session, listed)
     said = plan_from(connect, f"kafka://{kafka.bootstrap}", Commands(tmp_path), unique, code=2)
-    assert "no broker of the source is a broker of the other side" in said
+    assert "the source and the target have no broker in common" in said
     assert f"lists {listed or 'no broker'}" in said
     assert not (tmp_path / "p.json").exists()
 

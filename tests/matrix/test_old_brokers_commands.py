@@ -93,7 +93,7 @@ def test_the_life_of_what_is_written_is_reported(world: World, era: Era, unique:
     life of the whole group again."""
     world.commit(world.kafka, unique, {0: 5})
     world.commit(world.zookeeper, unique, {0: 5, 1: 6})
-    apart = 'lacks "keeps the offsets of groups in use" (from 2.1 on): each offset expires by itself'
+    apart = 'lacks "keeps the offsets of groups with members" (from 2.1 on): each offset expires by itself'
     locked = "expiry  the group lock of a write restarts the retention of all offsets of the group"
     planned = ("migrate", "plan", "--from", world.zookeeper, "--to", world.kafka, "--group", unique, "-o", "p.json")
     for said in (world.run(*planned), world.run("migrate", "apply", "p.json", "--yes")):
@@ -137,7 +137,7 @@ def test_a_mirror_tells_what_is_weaker_and_how_long_offsets_live(world: World, e
     follow = ("migrate", "mirror", "--from", world.zookeeper, "--to", world.kafka, "--group", unique)
     said = world.run(*follow, "--once", "--settle", "0", "--yes")
     assert ('warning Kafka 0.8.2 lacks "holds the group lock"' in said) == (era.release == "0.8.2.2")
-    assert ('lacks "keeps the offsets of groups in use"' in said) == (era.release != "2.8.2")
+    assert ('lacks "keeps the offsets of groups with members"' in said) == (era.release != "2.8.2")
     days = 7 if era.release == "2.8.2" else 1
     again = f"expiry  the mirror commits its offsets again every {days * 360:,} min; after it ends, offsets"
     assert f"{again} that no consumer commits expire within {days * 1440:,} min" in said

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from offsetmgr.config.connection import SettingsLayer, config_path, resolve, state_directory
-from offsetmgr.config.java_config import translate
+from offsetmgr.config.java_config import translate_properties
 from offsetmgr.config.properties import parse_properties
 from offsetmgr.core.errors import ConfigError
 
@@ -69,6 +69,16 @@ def test_secrets_are_in_no_repr(environ: dict[str, str]) -> None:
     assert found.connection.zookeeper_auth == (("digest", "user:hunter2"),)
     assert "hunter2" not in repr(found)
     assert "hunter2" not in repr(SettingsLayer(zookeeper_auth="digest:user:hunter2"))
+
+
+def test_an_invalid_zookeeper_credential_is_blamed_on_its_source(environ: dict[str, str]) -> None:
+    path = Path(environ["OFFSETMGR_CONFIG"])
+    path.write_text(FILE.replace("[context.old]\n", "[context.old]\nzookeeper-auth = 'digest:hunter2'\n"))
+    with pytest.raises(ConfigError, match=r"config file .*: zookeeper-auth") as raised:
+        resolve(SettingsLayer(), "old", environ)
+    assert "hunter2" not in str(raised.value)
+    with pytest.raises(ConfigError, match=r"^OFFSETMGR_ZOOKEEPER_AUTH"):
+        resolve(SettingsLayer(), "old", environ | {"OFFSETMGR_ZOOKEEPER_AUTH": "digest:hunter2"})
 
 
 @pytest.mark.parametrize(
@@ -159,7 +169,7 @@ SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required userna
     ],
 )
 def test_java_settings_are_translated(java: dict[str, str], librdkafka: dict[str, str]) -> None:
-    assert dict(translate(java, "f").kafka) == librdkafka
+    assert dict(translate_properties(java, "f").kafka) == librdkafka
 
 
 @pytest.mark.parametrize(
@@ -180,7 +190,7 @@ def test_java_settings_are_translated(java: dict[str, str], librdkafka: dict[str
 )
 def test_an_unsupported_key_is_an_error_with_its_replacement(java: dict[str, str], key: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        translate(java, "f.properties")
+        translate_properties(java, "f.properties")
     assert caught.value.what == f"f.properties: {key}"
     assert hint in caught.value.hint
 
@@ -199,7 +209,7 @@ def test_an_unsupported_key_is_an_error_with_its_replacement(java: dict[str, str
 )
 def test_no_error_ever_quotes_a_value(java: dict[str, str]) -> None:
     with pytest.raises(ConfigError) as caught:
-        translate(java, "f")
+        translate_properties(java, "f")
     error = caught.value
     assert "hunter2" not in f"{error} {error.hint} {error.args}"
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
 
 from offsetmgr.cli.app import run
+from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.errors import JournalError
+from offsetmgr.core.errors import FileFailure, JournalError
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.migration.journal import Journal
 from offsetmgr.stores.snapshot import SnapshotStore
@@ -47,3 +50,23 @@ def test_a_snapshot_that_cannot_be_written_shall_go_elsewhere(
     assert run(["offsets", "export", str(there), "--all-groups", "--store", f"file:{here}"]) == 1
 
     assert capsys.readouterr().err.splitlines()[-1] == "hint: name another file, in a directory that can be written"
+
+
+def test_a_directory_that_cannot_be_synced_is_reported_as_a_written_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync = os.fsync
+
+    def fail_for_directories(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(5, "Input/output error")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fail_for_directories)
+    path = tmp_path / "offsets.txt"
+    path.write_bytes(b"old")
+
+    with pytest.raises(FileFailure, match="written, but may not survive a power failure: input/output error"):
+        replace_file(path, lambda stream: stream.write(b"new"), overwrite=True)
+
+    assert path.read_bytes() == b"new"

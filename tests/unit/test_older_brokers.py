@@ -381,9 +381,7 @@ def test_plans_for_brokers_before_2_1_say_that_each_offset_expires_by_itself() -
     """From 2.1 on brokers take OffsetCommit 5, which has no retention."""
     later: Versions = {**KAFKA_1_1, 8: (0, 6), 1: (0, 10)}
     for spoken, told in (([KAFKA_1_1], True), ([later, KAFKA_1_1], True), ([later], False)):
-        texts = [
-            weakness.text for weakness in releases.weaknesses(spoken) if weakness.capability == KEEPS_ACTIVE_OFFSETS
-        ]
+        texts = [weakness.text for weakness in releases.weaknesses(spoken) if weakness.subject == KEEPS_ACTIVE_OFFSETS]
         assert bool(texts) == told
         assert not told or "each offset expires by itself" in texts[0]
 

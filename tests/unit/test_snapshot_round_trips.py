@@ -303,8 +303,8 @@ def test_lines_of_many_blocks_come_to_whole_groups() -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"g,t,0", "3 values where there are 4 (group,topic,partition,offset)"),
-        (b"g,t,0,1,2", "5 values where there are 4 (group,topic,partition,offset)"),
+        (b"g,t,0", "3 values instead of 4 (group,topic,partition,offset)"),
+        (b"g,t,0,1,2", "5 values instead of 4 (group,topic,partition,offset)"),
         (b"g,t,0,-1", "negative offset"),
         (b"g,t,-1,0", "negative partition"),
         (b"g,t,0,", "empty offset"),
@@ -385,7 +385,7 @@ def test_a_double_is_found_where_the_groups_lines_do_not_stand_together() -> Non
 
 def test_a_long_bad_line_is_cut() -> None:
     assert why("csv", b"g," + b"x" * 500 + b"\n") == (
-        f"line 1: 2 values where there are 4 (group,topic,partition,offset) in 'g,{'x' * 78}...'"
+        f"line 1: 2 values instead of 4 (group,topic,partition,offset) in 'g,{'x' * 78}...'"
     )
     assert why("csv", b"g,t,0,1\ng" + b"x" * 70_000 + b",t,0,1\n").startswith("line 2: longer than 65535 bytes in 'gxx")
 

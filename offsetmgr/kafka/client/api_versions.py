@@ -14,7 +14,8 @@ from offsetmgr.kafka.protocol.primitives import NO_TAGS
 from offsetmgr.kafka.protocol.schema_codec import decode_response, encode_request
 
 _VERSION: Final = 3
-"""The first version with features. It is also the first flexible version, but its response header is not flexible."""
+"""The first version with features. Version 3 is also the first flexible version of ApiVersions, but the header of its
+response is not flexible."""
 
 _known: WeakKeyDictionary[BrokerConnection, Mapping[str, int]] = WeakKeyDictionary()
 

@@ -28,7 +28,7 @@ class EventLoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self._running())
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Runs ``coroutine`` and waits for its result. If the wait is interrupted, cancels it."""
+        """Runs ``coroutine`` and waits for its result. If the wait is interrupted, cancels the coroutine."""
         future = self.submit(coroutine)
         try:
             return future.result()
@@ -54,7 +54,8 @@ class EventLoopThread:
                     target=_serve, args=(self._loop,), name="offsetmgr-kafka-client", daemon=True
                 )
                 self._thread.start()
-                # Otherwise the interpreter destroys the loop while it is working, and prints warnings to stderr.
+                # Without this handler, the interpreter would destroy the loop while coroutines are running, and print
+                # warnings to stderr.
                 atexit.register(self.close)
             return self._loop
 

@@ -64,7 +64,7 @@ class OffsetQuery(NamedTuple):
 
 
 class FoundOffset(NamedTuple):
-    """The result of an `OffsetQuery`. An offset of -1 means that the leader found none."""
+    """The result of an `OffsetQuery`. ``offset`` is -1 if the leader found no offset."""
 
     partition: int
     error: int
@@ -241,16 +241,16 @@ def _layout(topic: Any, brokers: Mapping[int, Address]) -> TopicLayout:
 
 
 def _version(connection: BrokerConnection, api_key: int, supported: tuple[int, int]) -> int:
-    """Returns the latest version that both sides support, but at least the oldest that this class supports. A broker
-    that is too old then returns an error."""
+    """Returns the latest version that both the broker and this class support. If there is none, returns the oldest
+    version that this class supports; the broker then rejects the request."""
     return max(supported[0], min(supported[1], connection.versions.get(api_key, supported)[1]))
 
 
 def _split(
     requested: Mapping[str, Sequence[OffsetQuery]], version: int
 ) -> tuple[dict[str, list[OffsetQuery]], list[tuple[str, FoundOffset]]]:
-    """Returns the queries to send, and error results for queries with special timestamps that this version lacks. A
-    broker would treat such a value as a time."""
+    """Returns the queries to send, and error results for queries with special timestamps that this version does not
+    support. A broker would treat an unsupported special timestamp as a time."""
     sent: dict[str, list[OffsetQuery]] = {}
     rejected: list[tuple[str, FoundOffset]] = []
     for name, parts in requested.items():

@@ -23,7 +23,7 @@ class ClusterBroker(NamedTuple):
     release: str | None
     """The oldest release with these API versions; None if the broker does not respond."""
     capabilities: tuple[Capability, ...]
-    """All capabilities that offsetmgr knows. `Capability.supported_by` returns whether the broker has one."""
+    """All capabilities that offsetmgr knows. `Capability.supported_by` returns whether the broker has a capability."""
 
 
 async def describe_brokers(client: Client, deadline: float) -> list[ClusterBroker]:

@@ -1,8 +1,8 @@
 """`Client`, the client of a Kafka cluster: bootstrap, coordinator lookup, routing and retries.
 
 Bulk calls return one outcome for each group: the result, or an error. The client retries a *retriable* error (the
-coordinator moved, is still loading, or the connection broke) with backoff until the deadline; after it, the error is
-the outcome. A deadline is a time of the event loop's clock, in seconds.
+coordinator moved, is still loading, or the connection broke) with backoff until the deadline. If the last attempt
+before the deadline fails, its error is the outcome. A deadline is a time of the event loop's clock, in seconds.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from offsetmgr.kafka.protocol.requests import FetchedGroup
 T = TypeVar("T")
 
 _HANGING_TRANSACTION_TIMEOUT_S: Final = 1.0
-"""How long `fetch` retries partitions with open transactions. A group with a hanging transaction must not delay the
-other groups of its batch for long."""
+"""How long `fetch` retries partitions with open transactions. The time is short, because a group with a hanging
+transaction delays the other groups of its batch."""
 _DEAD_AFTER_S: Final = 5.0
 """The time without a response after which a broker counts as dead."""
 _FETCH_BATCH: Final = 25
-"""The number of groups in one OffsetFetch request. It is small, so that the broker works on one request while the
-client decodes the response to another."""
+"""The number of groups in one OffsetFetch request. The number is small, so that the broker processes one request while
+the client decodes the response to another."""
 
 
 class Client:
@@ -87,7 +87,7 @@ class Client:
         failure: OffsetMgrError = Unreachable("Kafka", "no bootstrap server was named")
         for left, address in zip(range(len(candidates), 0, -1), candidates, strict=True):
             now = asyncio.get_running_loop().time()
-            # If an address does not respond, time must remain for the other addresses.
+            # Each address gets only a share of the time, so that time remains for the others if it does not respond.
             share = min(deadline, now + max((deadline - now) / left, 0.001))
             try:
                 connection = await self.node(address).connection(share)
@@ -106,7 +106,7 @@ class Client:
 
     @property
     def reached(self) -> bool:
-        """Returns whether any broker has responded yet. Before that, the client does not retry a failed connection."""
+        """Returns whether any broker has responded. Until then, the client does not retry a failed connection."""
         return self._known_good is not None
 
     async def cluster(self, deadline: float) -> tuple[str, tuple[Address, ...]]:
@@ -149,7 +149,7 @@ class Client:
     async def fetch(
         self, partitions_by_group: Mapping[str, Sequence[TopicPartition] | None], deadline: float
     ) -> dict[str, FetchedGroup | OffsetMgrError]:
-        """Returns the committed offsets of many groups, for the given partitions or (None) for all.
+        """Returns the committed offsets of many groups, for the given partitions, or for all partitions if None.
 
         For a short time, the client retries groups that have partitions with open transactions, because most
         transactions are short.
@@ -176,7 +176,7 @@ class Client:
             named = await self._with_partitions(
                 connection, {group: partitions_by_group[group] for group in groups}, deadline
             )
-            until = deadline + now() - started  # A read of the offsets topic has its own limits, so it does not count.
+            until = deadline + now() - started  # A read of the offsets topic has its own time limit.
             batches = list(_batches(groups, _FETCH_BATCH))
             answers = await asyncio.gather(
                 *(
@@ -335,8 +335,8 @@ class Client:
         return done
 
     def _rotate_lookup_broker(self) -> None:
-        """Makes the next lookup of coordinators go to another broker. A restarted broker may not know yet that they
-        have moved, and would return the wrong coordinator again."""
+        """Makes the next lookup of coordinators go to another broker. A restarted broker may not know yet that
+        coordinators have moved, and would return the former coordinator again."""
         known = self.addresses
         if self._known_good in known:
             self._known_good = known[(known.index(self._known_good) + 1) % len(known)]
@@ -350,7 +350,7 @@ class Client:
     ) -> dict[str, T | OffsetMgrError]:
         """Makes one attempt; returns an outcome for every group."""
         answers: dict[str, T | OffsetMgrError] = {
-            group: ServerError(f"group {group}", "the broker did not answer for it") for group in groups
+            group: ServerError(f"group {group}", "the broker's response does not contain it") for group in groups
         }
         try:
             coordinators = dict.fromkeys(groups, at) if at else await self.find_coordinators(groups, deadline)

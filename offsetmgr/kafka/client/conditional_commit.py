@@ -21,8 +21,8 @@ from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, kafka_error
 
 
 class CommitResult(NamedTuple):
-    """The outcome of each partition. ``retried`` is True if an earlier attempt may have succeeded. Its commit may then
-    be the reason for a conflict."""
+    """The outcome of each partition. ``retried`` is True if the client sent the commit more than once. An earlier
+    attempt may then have succeeded, and may be the reason for a `Conflict`."""
 
     outcomes: CommitErrors
     retried: bool
@@ -62,8 +62,8 @@ async def commit_if(
 def _outcomes(group: str, answer: OffsetCommitResponse) -> CommitErrors | OffsetMgrError:
     """Returns the outcome of each partition, or the error of the whole commit.
 
-    A retriable code in any partition makes the whole commit retriable. This is safe, because a second attempt after a
-    successful commit conflicts with it and changes nothing.
+    A retriable code in any partition makes the whole commit retriable. A retry is safe: if the first attempt has
+    succeeded, the condition of the second attempt is false, so the second attempt changes nothing.
     """
     outcomes: CommitErrors = {}
     for topic in answer.topics:

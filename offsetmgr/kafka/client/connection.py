@@ -1,8 +1,8 @@
 """`BrokerConnection`, a connection to one broker: opening, TLS, SASL, and the detection of API versions.
 
 Ordering contract: a broker processes the requests of a connection one at a time and responds in order. Many requests
-may be in flight, but a request that waits in the broker (a JoinGroup) delays those behind it. A timeout closes the
-connection, because the broker cannot respond to later requests before that one.
+may be in flight, but a request that waits in the broker (such as a JoinGroup) delays all later requests of the
+connection. A timeout closes the connection, because the broker cannot respond to later requests before that one.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class BrokerConnection(FrameConnection):
                     except ConnectionClosedByBroker as closed:
                         await connection.close()
                         last_attempt = login
-                        # A stopping broker closes connections, too. So only a second closed connection is evidence of
-                        # an old release.
+                        # A stopping broker closes connections, too. Therefore a closed connection is evidence of an old
+                        # release only if it happens twice.
                         probe = not login and closed.versions is not None and closed.versions is not suspected
                         suspected = closed.versions
                         known = None if probe else suspected
@@ -107,8 +107,8 @@ class BrokerConnection(FrameConnection):
                 "check that this is the port of a TLS listener",
             ) from None
         except OSError as error:
-            # For refused connections, asyncio sets a text of its own. Resolver errors have negative numbers and
-            # their own text.
+            # If a connection is refused, asyncio replaces the operating system's text, so the code looks the text up.
+            # Errors of the resolver have negative numbers, for which the operating system has no text.
             number = error.errno or 0
             why = os.strerror(number) if number > 0 else error.strerror or str(error)
             hint = "check that it is running, and that host and port are right"
@@ -119,10 +119,10 @@ class BrokerConnection(FrameConnection):
     ) -> None:
         """Determines the API versions and logs in.
 
-        ``probe``: the broker may be too old for ApiVersions, so use `probe_old_versions`. ``last_attempt``: if the
-        broker closes the connection during the login, report a failed login. Otherwise raises
-        `ConnectionClosedByBroker`, also if the broker closes the connection after a request that it does not know; the
-        caller then opens another connection.
+        If ``probe`` is True, the broker may be too old for ApiVersions, so the method uses `probe_old_versions`. If the
+        broker closes the connection during `probe_old_versions` or during the login, the method raises
+        `ConnectionClosedByBroker`, and the caller opens another connection. If ``last_attempt`` is True and the broker
+        closes the connection during the login, the method raises `AuthenticationFailed` instead.
         """
         login = security.login()
         if versions is None and probe:
@@ -153,8 +153,8 @@ class BrokerConnection(FrameConnection):
     ) -> None:
         """Raises `UnsupportedOperation` if the broker does not respond to ApiVersions because it is too old.
 
-        The method checks this on a second connection. It does so only if the response is late, because a listener that
-        requires a login counts the check as a failed login.
+        If the response to ApiVersions is late, the method checks on a second connection whether the broker is too old.
+        It does not check earlier, because a listener that requires a login counts the check as a failed login.
         """
         done, _ = await asyncio.wait([pending_versions], timeout=min(_VERSIONS_TIMEOUT_S, timeout_s / 2))
         if done and pending_versions.exception() is None:
@@ -206,9 +206,9 @@ class BrokerConnection(FrameConnection):
     ) -> None:
         """Logs in to Kafka 0.10 and 0.11 (KIP-43), where each token is a frame without a header.
 
-        If the credentials are wrong, such a broker closes the connection without a reason. A stopping broker closes it,
-        too, so the client makes a second attempt. Raises `ConnectionClosedByBroker` on the first attempt and
-        `AuthenticationFailed` on the ``last_attempt``.
+        If the credentials are wrong, such a broker closes the connection without giving a reason. A broker that is
+        shutting down also closes the connection, so the client makes a second attempt. Raises
+        `ConnectionClosedByBroker` on the first attempt and `AuthenticationFailed` on the ``last_attempt``.
         """
         self._raw_tokens = True
         try:
@@ -252,10 +252,10 @@ async def probe_old_versions(
 ) -> Versions | None:
     """Returns the API versions of a broker before 0.10.0; None for a later broker, which supports ApiVersions.
 
-    A broker of 0.9 never responds to ApiVersions and then loses requests of other clients. So the client first sends
-    Metadata version 1 for an invalid topic name, to which brokers before 0.10.0 respond in the layout of version 0.
-    Then it sends ListGroups: 0.9 responds, and 0.8.2 closes the connection. If ``assumed`` is given, the client skips
-    ListGroups and returns ``assumed`` for a broker before 0.10.0.
+    The client cannot simply send ApiVersions, because a broker of 0.9 never responds to it and then loses requests of
+    other clients. Instead, the client first sends Metadata version 1 for an invalid topic name, to which brokers before
+    0.10.0 respond in the layout of version 0. Then it sends ListGroups: 0.9 responds, and 0.8.2 closes the connection.
+    If ``assumed`` is given, the client skips ListGroups and returns ``assumed`` for a broker before 0.10.0.
 
     Raises `ConnectionClosedByBroker` if the broker closed the connection, and the errors of
     `BrokerConnection.exchange`.
@@ -264,8 +264,8 @@ async def probe_old_versions(
     try:
         frame = await connection.exchange(EncodedRequest(ApiKey.METADATA, 1, one_impossible_topic), timeout_s)
     except (Unreachable, ServerError):
-        # An example is a listener that requires a login, which does respond to ApiVersions. A broker of 0.9 would have
-        # responded to Metadata.
+        # A broker of 0.9 would have responded to Metadata, so ApiVersions is safe on the next connection. An example is
+        # a listener that requires a login: it responds to ApiVersions only.
         raise ConnectionClosedByBroker from None
     if not _is_metadata_0(frame):
         return None

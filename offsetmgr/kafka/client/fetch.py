@@ -1,8 +1,9 @@
 """Sends Fetch and ListOffsets requests to the leader of a partition.
 
 Fetch v11 returns the log in the format of the broker's disk, in any message format. Brokers from 2.3 to 4.x support it;
-for older brokers `old_versions` translates it. ListOffsets v0 is the only version that returns several offsets of a
-partition, one for each segment. Kafka 4.0 removed it (KIP-896) and kio has no schema for it, so this module encodes it.
+for older brokers `old_versions` translates the request. ListOffsets v0 is the only version that returns several offsets
+of a partition, one for each segment. Kafka 4.0 removed it (KIP-896) and kio has no schema for it, so this module
+encodes it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class FetchedPartition(NamedTuple):
     data: bytes
 
 
-async def fetch(
+async def fetch_log(
     connection: BrokerConnection, offsets: Mapping[TopicPartition, int], limits: FetchLimits, timeout_s: float
 ) -> dict[TopicPartition, FetchedPartition | OffsetMgrError]:
     """Fetches the logs of partitions from these offsets on, within ``timeout_s`` seconds. Raises the errors of
@@ -101,9 +102,9 @@ async def offsets_before(
     """Returns start offsets of segments that were last written at or before a time, and possibly the log end offset, in
     descending order, at most ``max_offsets`` for each partition.
 
-    A broker from 4.0 on has no version 0 and does not list segments. There the function returns only one offset for
-    `EARLIEST` or `LATEST`; the outcome of any other request is `UnsupportedOperation`. Raises the errors of
-    `send_request`.
+    A broker from 4.0 on does not support version 0, so it does not list segments. For such a broker the function
+    supports only `EARLIEST` and `LATEST` with ``max_offsets`` 1; the outcome of other requests is
+    `UnsupportedOperation`. Raises the errors of `send_request`.
     """
     if connection.versions.get(ApiKey.LIST_OFFSETS, (0, 0))[0] == 0:
         return await _segment_offsets(connection, times, max_offsets, timeout_s)

@@ -39,7 +39,8 @@ _INT32: Final = struct.Struct(">i")
 
 
 class ConnectionClosedByBroker(Exception):
-    """The broker closed the connection. This may not be a failure; the caller continues with another connection."""
+    """The broker closed the connection. The caller retries on another connection, because this is not always a
+    failure."""
 
     def __init__(self, versions: Versions | None = None) -> None:
         super().__init__()
@@ -95,8 +96,8 @@ class FrameConnection:
         """Sends a request and waits for its response, at most ``timeout_s`` seconds. If the broker does not support the
         version of the request, `old_versions` translates it.
 
-        ``use_codec_thread``: the codec thread decodes a large response, so that the event loop can do other work. This
-        takes longer than decoding on the event loop.
+        If ``use_codec_thread`` is True, the codec thread decodes a large response, so that the event loop can do other
+        work meanwhile. Decoding in the codec thread takes longer than decoding on the event loop.
 
         Raises `TimedOut`, `Unreachable` (the connection broke), `ServerError` (the response is not valid).
         """
@@ -221,7 +222,7 @@ class FrameConnection:
             _, answer = self._waiting.popleft()
             if not answer.done():
                 answer.set_exception(error)
-                answer.exception()  # marks the exception as retrieved, because a cancelled caller does not
+                answer.exception()  # A cancelled caller never retrieves the exception; asyncio would log this.
         self._writer.close()
         self._receiver.cancel()
 

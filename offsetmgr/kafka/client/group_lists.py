@@ -2,9 +2,9 @@
 
 A broker lists only the groups of those partitions of ``__consumer_offsets`` that it has loaded. While the coordinator
 of a partition moves, neither the old nor the new broker lists its groups, and neither reports an error (3.9.1 listed
-100 of 300 groups). So the client accepts a list only under two conditions. Every partition has the same leader and
-leader epoch before and after the list. And each leader describes a group of each of its partitions without an error,
-which it does only after it has loaded the partition.
+100 of 300 groups). So the client accepts a list only under two conditions. First, every partition has the same leader
+and leader epoch before and after the list. Second, each leader describes one group of each of its partitions without an
+error, which shows that it has loaded these partitions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OFFSET_PROTOCOL_TYPES: Final = frozenset({"consumer", "streams", ""})
 """The protocol types of groups that commit offsets. Simple consumers have an empty type. The groups of Connect workers,
 for example, commit no offsets."""
 _NOT_ALLOWED: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED})
-"""After these codes the client skips the check, because it is not authorized to make it."""
+"""If the broker returns one of these codes, the client is not authorized for the check and skips it."""
 
 
 class _Layout(NamedTuple):
@@ -46,8 +46,8 @@ class _Layout(NamedTuple):
 async def list_groups(client: Client, deadline: float) -> list[str]:
     """Returns the ids of all groups that may have offsets, in any state.
 
-    Brokers before 0.10.1 list only groups with members, or none. If the cluster has such a broker, the client also
-    reads the groups in the offsets topic.
+    Brokers before 0.10.1 list only groups that have members; brokers of 0.8.2 list no groups. If the cluster has such a
+    broker, the client also reads the groups in the offsets topic.
 
     Raises `OffsetMgrError` if a broker does not respond, or if coordinators move until the deadline.
     """
@@ -84,8 +84,8 @@ async def _list_of_broker(client: Client, broker: Address, deadline: float) -> l
 
 
 async def _layout(client: Client, deadline: float) -> _Layout:
-    """Returns the leaders of the offsets topic, after it has checked that each of them has loaded its partitions.
-    Raises `OffsetMgrError`."""
+    """Returns the leaders of the offsets topic, after a check that each leader has loaded its partitions. Raises
+    `OffsetMgrError`."""
     connection = await client.any_connection(deadline)
     answer = await connection.call(requests.metadata([OFFSETS_TOPIC]), MetadataResponse, remaining(deadline))
     brokers = {int(b.node_id): Address(b.host, int(b.port)) for b in answer.brokers}

@@ -30,7 +30,7 @@ UNKNOWN_TOPIC_TIMEOUT_S: Final = 2.0
 """How long the client retries a request about an unknown topic. The topic may be new, or all brokers may have just
 started."""
 _ATTEMPT_SHARE: Final = 3
-"""Each attempt gets a third of the remaining time. If a broker does not respond, time remains for others."""
+"""Each attempt gets a third of the remaining time. If a broker does not respond, time remains for other attempts."""
 _MIN_ATTEMPT_S: Final = 1.0
 
 
@@ -81,7 +81,7 @@ class PartitionLeaders:
     ) -> tuple[dict[TopicPartition, T | OffsetMgrError], Collection[TopicPartition]]:
         """Makes one attempt. Returns an outcome for every partition, and the partitions without a known leader."""
         answers: dict[TopicPartition, T | OffsetMgrError] = {
-            tp: ServerError(str(tp), "the broker did not answer for it") for tp in partitions
+            tp: ServerError(str(tp), "the broker's response does not contain it") for tp in partitions
         }
         try:
             unknown = await self._look_up([tp for tp in partitions if tp not in self._known], deadline)
@@ -128,7 +128,7 @@ class PartitionLeaders:
 async def find_leaders(
     client: Client, partitions: Sequence[TopicPartition], deadline: float
 ) -> dict[TopicPartition, Address | OffsetMgrError]:
-    """Returns the leader of each partition, or an error if it is unknown.
+    """Returns the leader of each partition, or an error if the leader is unknown.
 
     A partition counts as missing only if no responding broker knows it, because a broker that has just started knows no
     partitions. Raises the errors of `Client.any_connection`.

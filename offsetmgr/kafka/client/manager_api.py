@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 INSPECT: Final = 30_001
-"""The API key. Kafka numbers its keys from 0, so the values are far apart."""
+"""The API key. Kafka numbers its API keys from 0, so this number does not collide with a key of Kafka."""
 
 VERSION: Final = 0
 

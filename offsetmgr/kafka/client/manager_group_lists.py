@@ -2,10 +2,10 @@
 
 Each manager lists the groups of the shards that it owns, and returns an error if one of them is not loaded. While a
 shard group changes its owner, neither manager lists its groups. So the client accepts a list only under two conditions.
-Every shard group has the same owner before and after the list. And the owner responds to a fetch for a group of the
-shard group, which only the owner does. For these fetches the client uses 200 fixed group names. There are at most 8
-shard groups (`offsetmgr.manager.log.base`), so the names cover all of them, except with a probability of 1 in 10 to the
-power of 10.
+First, every shard group has the same owner before and after the list. Second, the owner responds to a fetch for a group
+of the shard group; no other manager does. For these fetches the client uses 200 fixed group names, which hash to shard
+groups. There are at most 8 shard groups (`offsetmgr.manager.log.base`), so the probability that one of them has none of
+these names is below 1 in 10 to the power of 10.
 """
 
 from __future__ import annotations

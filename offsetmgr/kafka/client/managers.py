@@ -1,4 +1,4 @@
-"""`Managers`: the status of the running manager processes, for synchronous callers."""
+"""`Managers`: the status of the running manager processes and the contents of their shards, for synchronous callers."""
 
 from __future__ import annotations
 

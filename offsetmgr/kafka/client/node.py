@@ -1,8 +1,8 @@
 """`BrokerNode`: a shared connection to a broker for quick requests, and a pool of dedicated connections.
 
-A broker processes the requests of a connection one at a time. A dedicated connection has one user at a time, so that a
-JoinGroup that waits in the broker delays no other request, and the broker can process commits of many groups in
-parallel.
+A broker processes the requests of a connection one at a time. A dedicated connection has one user at a time, so that
+other requests do not wait behind a JoinGroup that waits in the broker, and the broker can process commits of many
+groups in parallel.
 """
 
 from __future__ import annotations

@@ -27,8 +27,9 @@ class Security:
     """Mechanism, user name, password."""
     client_id: str = "offsetmgr"
     assumed_versions: Versions | None = None
-    """The API versions of brokers before 0.10.0, if ``broker.version.fallback`` names such a release. They are not used
-    for later brokers and for connections with SASL, where the client requests the versions."""
+    """The API versions of brokers before 0.10.0, if ``broker.version.fallback`` names such a release. The client does
+    not use them for later brokers or for connections with SASL; in these cases it requests the versions from the
+    broker."""
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> Security:
@@ -89,7 +90,7 @@ def _reason(error: OSError) -> str:
 
 
 def _load_pem(context: ssl.SSLContext, pem: str, password: str | None) -> None:
-    # Python's ssl module reads certificates only from files. Only this user can read the file.
+    # Python's ssl module loads a certificate chain only from a file. Only this user can read the temporary file.
     handle, name = tempfile.mkstemp(suffix=".pem")
     try:
         with os.fdopen(handle, "w") as file:

@@ -1,9 +1,9 @@
 """`LibrdkafkaCluster`: implements `Cluster` with confluent-kafka's Admin client.
 
-`KafkaCluster` offers the same for all releases of brokers. This class is for SASL mechanisms and key stores that only
-librdkafka supports. The class `Admin` creates all Admin clients of the project. librdkafka retries dead servers without
-end and prints errors, so `Admin` limits the time of every call, silences the log, and converts errors into those of
-offsetmgr.
+offsetmgr uses this class only for SASL mechanisms and key stores that its own client does not support. In all other
+cases it uses `KafkaCluster`, which supports all releases of brokers. The class `Admin` creates all Admin clients of the
+project. librdkafka retries dead servers without end and prints errors, so `Admin` limits the time of every call,
+silences the log, and converts errors into those of offsetmgr.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ _RETRIABLE_CODES: Final = frozenset(
     }
 )
 _STALE_EPOCH: Final = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH})
-"""Error codes after which only a new Admin client helps. It has missed a change of the leader, and librdkafka's Admin
-client keeps the first leader epoch that it has seen."""
+"""Error codes after which offsetmgr creates a new Admin client. The leader of a partition has changed, but librdkafka's
+Admin client keeps the first leader epoch that it has seen."""
 
 
 def error_of(error: ck.KafkaError, what: str) -> OffsetMgrError:
@@ -219,7 +219,7 @@ class Admin:
 
     def _reported_error(self, what: str) -> OffsetMgrError | None:
         reported = tuple(self._reported)
-        # The most specific report comes first, in any order of arrival.
+        # The most specific error has precedence, regardless of the order in which the errors arrived.
         for error in reported:
             if error.code() == ck.KafkaError._AUTHENTICATION:
                 return error_of(error, what)
@@ -236,7 +236,7 @@ class Admin:
                 return Unreachable(
                     what, _short_reason(text), "check that it is running, and that host and port are right"
                 )
-        # librdkafka does not report a silently closed connection individually.
+        # librdkafka reports no specific error for a connection that the server closes silently.
         return _not_kafka(what) if self._reported else None
 
 
@@ -385,4 +385,4 @@ def _offset_of(found: Any, tp: TopicPartition) -> int | OffsetMgrError:
 
 
 def _error_of_end(end: int | OffsetMgrError | None, tp: TopicPartition) -> OffsetMgrError:
-    return end if isinstance(end, OffsetMgrError) else ServerError(str(tp), "the broker did not answer for it")
+    return end if isinstance(end, OffsetMgrError) else ServerError(str(tp), "the broker's response does not contain it")

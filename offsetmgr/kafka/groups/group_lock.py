@@ -64,8 +64,8 @@ class GroupLock:
     async def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float
     ) -> dict[TopicPartition, OffsetMgrError | None]:
-        """Commits, and returns one outcome for each partition. Raises `LockLost` if the lock was lost; nothing was
-        written then."""
+        """Commits, and returns one outcome for each partition. Raises `LockLost` if the lock was lost before the write;
+        in this case nothing was written."""
         return await self._retry(
             lambda c: lock_membership.commit(c, self._membership, offsets, deadline), deadline, writes=True
         )
@@ -115,7 +115,8 @@ class GroupLock:
         retries = Retries(deadline, backoff)
         while True:
             if self._lost is not None:
-                # An earlier attempt without a response may have succeeded, so the method reports its error.
+                # If an earlier attempt received no response, it may have succeeded. Therefore the method raises the
+                # error of that attempt.
                 raise unconfirmed or self._lost_error(self._lost)
             sent = False
             try:

@@ -1,8 +1,8 @@
 """`KafkaGroupMember`: a group member over the classic protocol, which joins, syncs and sends heartbeats.
 
-The class is independent of the purpose of the group: metadata and assignments are bytes, and a `MembershipListener`
-reacts to the coordinator's responses. Members are dynamic. A static member (KIP-345) would keep its assignment for a
-whole session after its process has died, and any process with its instance id could take it over.
+The class does not depend on the purpose of the group: it handles metadata and assignments as bytes, and a
+`MembershipListener` reacts to the coordinator's responses. Members are dynamic. A static member (KIP-345) would keep
+its assignment for a whole session after its process has died, and any process with its instance id could take it over.
 
 A member has two connections to the coordinator, one for joins and syncs and one for heartbeats, because a JoinGroup may
 wait in the coordinator for a whole rebalance. Times are seconds of ``clock``. `MembershipListener.on_confirmed`
@@ -34,8 +34,8 @@ _JOIN_MARGIN_S: Final = 10.0
 """Additional time for a JoinGroup response after the rebalance timeout. The broker delays the first join of a new group
 by its group.initial.rebalance.delay.ms."""
 _MAX_HEARTBEAT_INTERVAL_S: Final = 0.25
-"""The maximum interval. A heartbeat informs the member of a rebalance, so a long interval would delay the move of a
-shard group."""
+"""The maximum interval between heartbeats. A member learns of a rebalance from the response to a heartbeat, so a long
+interval would delay the rebalance."""
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +102,8 @@ class KafkaGroupMember:
         self._clock = clock
         self._interval = min(session_timeout_s / 6, _MAX_HEARTBEAT_INTERVAL_S)
         self._wait_s = session_timeout_s / 5
-        """The timeout of one heartbeat or one coordinator lookup. Several attempts fit into a session."""
+        """The timeout of one heartbeat or one coordinator lookup, short enough for several attempts within a session
+        timeout."""
         self._coordinator: Address | None = None
         self._lookup_lock = asyncio.Lock()
         self._member_id = ""
@@ -113,7 +114,7 @@ class KafkaGroupMember:
         """Whether a JoinGroup is in flight. The generation may then change at any moment."""
         self._newer_generation_since: float | None = None
         """The time at which a heartbeat first showed that the coordinator has a newer generation, while the JoinGroup
-        response is still outstanding; None if it has not."""
+        response is still outstanding; None if no heartbeat has shown this."""
         self._heartbeat_task: asyncio.Task[None] | None = None
         self._last_problem = ""
 
@@ -141,8 +142,8 @@ class KafkaGroupMember:
                 await retries.pause()
 
     async def leave(self, timeout_s: float) -> None:
-        """Leaves the group and closes the connections, within ``timeout_s``. If the request fails, the membership
-        ends with its session."""
+        """Leaves the group and closes the connections, within ``timeout_s`` seconds. If the request fails, the
+        membership ends when the session times out."""
         membership, self._membership = self._membership, None
         deadline = asyncio.get_running_loop().time() + timeout_s
         if membership is not None:
@@ -153,7 +154,7 @@ class KafkaGroupMember:
         await self.close()
 
     async def close(self) -> None:
-        """Closes the connections without leaving the group. The membership ends with its session."""
+        """Closes the connections without leaving the group. The membership ends when the session times out."""
         if self._heartbeat_task is not None:
             self._heartbeat_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -213,7 +214,8 @@ class KafkaGroupMember:
             assignments = assign(generation, [(m.member_id, m.metadata) for m in joined.members])
         request = member_requests.sync_group(self._group, generation, joined.member_id, assignments)
         sent = self._clock()
-        # The response waits for the leader's SyncGroup. The coordinator removes a dead leader after its session.
+        # The coordinator responds only after the leader has sent SyncGroup. If the leader is dead, the coordinator
+        # removes it after the session timeout.
         answer = await connection.call(request, SyncGroupResponse, self._session_timeout_s + self._wait_s)
         code = int(answer.error_code)
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
@@ -298,8 +300,8 @@ class KafkaGroupMember:
     def _join_response_pending(self) -> bool:
         """Returns whether the JoinGroup in flight may have started the newer generation.
 
-        Its response is then about to arrive. If it does not arrive within the timeout of a heartbeat, it counts as
-        lost.
+        If it has, the JoinGroup response is about to arrive. If this response does not arrive within the timeout of a
+        heartbeat, it counts as lost and the method returns False.
         """
         if not self._join_in_flight:
             return False
@@ -347,12 +349,12 @@ class KafkaGroupMember:
         """Logs an error once, and not again for each failed attempt with the same error."""
         if str(error) != self._last_problem:
             self._last_problem = str(error)
-            _log.warning("managers' group %s: %s", self._group, error)
+            _log.warning("group %s: %s", self._group, error)
 
     def _log_recovery(self) -> None:
         if self._last_problem:
             self._last_problem = ""
-            _log.info("managers' group %s: the coordinator responds again", self._group)
+            _log.info("group %s: the coordinator responds again", self._group)
 
 
 def _ms(seconds: float) -> int:

@@ -57,11 +57,11 @@ SESSION_MS: Final = LOCK_SESSION_S * 1000
 default."""
 
 _WAITING_AFTER_S: Final = 0.1
-"""The time after which a join counts as waiting for the broker's rebalance delay."""
+"""The time after which a JoinGroup request counts as waiting in the broker for the initial rebalance delay."""
 
 _MAX_READS: Final = 5
 _STALE_READ_S: Final = 1.0
-"""A read that took longer than this is repeated, because this process may have been stopped meanwhile."""
+"""A read that took longer than this is repeated, because the process may have been frozen since it sent the request."""
 
 _MIN_LEAVE_TIMEOUT_S: Final = 1.0
 """The minimum time for the leave request, even if the deadline has passed."""
@@ -104,7 +104,7 @@ async def join_alone(
     If the group has other members, leaves again and raises `GroupActive`. Otherwise raises the error of the
     coordinator.
     """
-    connection, request = dedicated.connection, member_requests.join_group(group, instance_id, SESSION_MS)
+    connection, request = dedicated.connection, member_requests.join_lock(group, instance_id, SESSION_MS)
     # The broker delays the first join of an empty group by its group.initial.rebalance.delay.ms. Meanwhile the
     # connection does not count towards the limit of the pool.
     timer = asyncio.get_running_loop().call_later(_WAITING_AFTER_S, dedicated.mark_waiting)
@@ -131,7 +131,7 @@ async def join_alone(
             remaining(deadline),
         )
         if int(sync.error_code) == ErrorCode.REBALANCE_IN_PROGRESS:
-            # Another client has just joined. It waits until this member leaves.
+            # Another client has just joined, and its JoinGroup waits in the coordinator until this member leaves.
             raise await other_members_error(client, membership, deadline)
         if sync.error_code:
             raise kafka_error(int(sync.error_code), f"lock of group {group}")
@@ -156,8 +156,8 @@ async def leave(
     """Leaves the group, at first over ``connection`` or at the coordinator ``at``. Retries at the current coordinator,
     because the coordinator may have moved.
 
-    The retries end at the deadline, but last at least `_MIN_LEAVE_TIMEOUT_S` and at most a session timeout. If they all
-    fail, the membership ends with its session.
+    The retries end at the deadline, but last at least `_MIN_LEAVE_TIMEOUT_S` and at most a session timeout. If all
+    attempts fail, the membership ends when the session times out.
     """
     request = member_requests.leave_group(membership.group, membership.member_id, membership.instance_id)
     now = asyncio.get_running_loop().time
@@ -228,8 +228,9 @@ async def delete(
     """Deletes committed offsets and returns one outcome for each partition.
 
     The request contains no generation, but no other client can commit during the membership. On a broker that cannot
-    delete single offsets, the function makes them expire. There ``expected`` contains the offsets that the caller has
-    read without a group lock; an offset that has changed since stays, and its outcome is `Conflict`.
+    delete single offsets, the function makes the offsets expire instead. In this case it uses ``expected``, the offsets
+    that the caller has read without a group lock: if an offset has changed since then, the function does not delete it,
+    and the outcome is `Conflict`.
     """
     group = membership.group
     if not DELETES_OFFSETS.supported_by(connection.versions):

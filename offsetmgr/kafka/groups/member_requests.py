@@ -1,4 +1,5 @@
-"""Builds the requests of a group member: JoinGroup, SyncGroup, LeaveGroup and OffsetDelete. Pure.
+"""Builds the requests of the group lock and of ordinary group members: JoinGroup, SyncGroup, LeaveGroup and
+OffsetDelete. Pure.
 
 This module is separate from `requests` because most commands only read and need not import it.
 """
@@ -52,7 +53,7 @@ def offset_delete(group: str, partitions: Iterable[TopicPartition]) -> OffsetDel
     )
 
 
-def join_group(
+def join_lock(
     group: str, instance_id: str | None, session_timeout_ms: int
 ) -> JoinGroupRequest | StaticJoinGroupRequest:
     """Returns the JoinGroup request of a group lock, with an empty subscription.

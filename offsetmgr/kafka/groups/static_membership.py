@@ -1,11 +1,11 @@
 """`StaticMemberLock`: a group lock that a process holds for longer than one edit, as a static member with heartbeats.
 
-Static membership (KIP-345) gives the lock a name that outlives the process: a restarted process replaces its dead
-predecessor at once, and the coordinator fences a predecessor that was only frozen (FENCED_INSTANCE_ID). When a consumer
+On brokers from 2.3 on, static membership (KIP-345) gives the lock a name that outlives the process: a restarted process
+replaces its dead predecessor at once, and the coordinator fences a predecessor that was only frozen
+(FENCED_INSTANCE_ID). On older brokers the lock of a dead process remains until its session times out. When a consumer
 joins, the lock leaves the group and sets `lost`, and the consumer continues.
 
-Brokers without group membership (0.8.2) have no lock. There other clients may commit at any moment, and `locked` is
-False.
+Brokers without group membership (0.8.2) have no lock: `locked` is False, and other clients may commit at any moment.
 
 A membership does not depend on a connection, so thousands of locks can share the connections to a broker.
 """
@@ -88,7 +88,7 @@ class StaticMemberLock(GroupLock):
         return await super().fetch(partitions, deadline)
 
     async def release(self, deadline: float) -> None:
-        """Releases the lock. Does nothing if it is already lost."""
+        """Releases the lock. Does nothing if the lock is already lost."""
         if self._heartbeat_task is not None:
             self._heartbeat_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""The API keys of the Kafka protocol. Source: org.apache.kafka.common.protocol.ApiKeys."""
+"""The API keys of the Kafka protocol that offsetmgr uses. Source: org.apache.kafka.common.protocol.ApiKeys."""
 
 from enum import IntEnum
 

@@ -2,9 +2,10 @@
 features.
 
 Kafka has no compare-and-set on offsets. OffsetCommit is flexible from version 8 on (KIP-482), so a partition may have
-tagged fields, and brokers ignore unknown ones. The tag of offsetmgr contains the offset that must be committed at
-present for the commit of the partition to take effect. A client uses the tag only on a connection whose ApiVersions
-response announces the feature, because a broker or an older manager would ignore the condition and commit.
+tagged fields, and brokers ignore unknown ones. offsetmgr's tagged field contains the expected committed offset; the
+commit of the partition takes effect only if that offset is committed at this moment. A client uses the tag only on a
+connection whose ApiVersions response announces the feature, because a broker or an older manager would ignore the
+condition and commit.
 
 The client and the server share these constants.
 """
@@ -26,9 +27,9 @@ CONDITIONAL_FEATURE: Final = "offsetmgr.conditional"
 `EXPECTED_TAG`."""
 
 EXPECTED_TAG: Final = 10_001
-"""The tagged field of a partition in OffsetCommit. Its 8 bytes are the offset that must be committed for the commit to
-take effect; `NO_OFFSET` requires that nothing is committed. In a commit with this field, a new offset of -1 deletes the
-committed offset. offsetmgr uses tags from 10,000 on; Kafka numbers its own from 0."""
+"""The tagged field of a partition in OffsetCommit. Its 8 bytes are the expected committed offset: the new commit takes
+effect only if that offset is committed. `NO_OFFSET` requires that nothing is committed. In a commit with this field, a
+new offset of -1 deletes the committed offset. offsetmgr uses tags from 10,000 on; Kafka numbers its own from 0."""
 
 EXPECTED: Final = struct.Struct(">q")
 
@@ -49,7 +50,7 @@ CONDITIONAL_COMMIT: Final = (ApiKey.OFFSET_COMMIT, 8)
 
 DROPS_METADATA: Final = "offsetmgr.drops-metadata"
 DROPS_LEADER_EPOCH: Final = "offsetmgr.drops-leader-epoch"
-"""Features of a listener in front of a store that cannot save these fields."""
+"""Features with which a listener announces that its store cannot save metadata or leader epochs."""
 
 _PARTITION: Final = struct.Struct(">iqi")
 _TAG: Final = b"\1" + varint(EXPECTED_TAG) + varint(EXPECTED.size)

@@ -1,7 +1,7 @@
 """Encodes and decodes the subscription and the assignment of a consumer group member.
 
-The members exchange them through the coordinator. Source: ConsumerProtocolSubscription.json and
-ConsumerProtocolAssignment.json, version 0 of both. Every client can read that version, and later versions begin with
+The members exchange subscriptions and assignments through the coordinator. Source: ConsumerProtocolSubscription.json
+and ConsumerProtocolAssignment.json, version 0 of both. Every client can read version 0, and later versions begin with
 the same fields.
 """
 
@@ -55,7 +55,7 @@ def encode_assignment(partitions: Iterable[TopicPartition] = ()) -> bytes:
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
     """Decodes the assigned partitions, sorted, from an assignment of any version.
 
-    Returns none for empty bytes, which means that the member has no assignment.
+    Returns no partitions if ``data`` is empty, because the member then has no assignment.
 
     Raises `MalformedData`.
     """

@@ -101,10 +101,11 @@ _REASONS: Final[dict[int, str]] = {
     ErrorCode.UNSUPPORTED_SASL_MECHANISM: "the broker does not offer this SASL mechanism",
     ErrorCode.ILLEGAL_SASL_STATE: "the broker did not expect SASL authentication at this point",
     ErrorCode.UNSUPPORTED_VERSION: "the broker does not support this version of the request",
-    ErrorCode.INVALID_PARTITIONS: "the number of partitions is not possible",
+    ErrorCode.INVALID_PARTITIONS: "the number of partitions is not valid",
     ErrorCode.INVALID_REPLICATION_FACTOR: "the replication factor is larger than the number of brokers",
     ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: (
-        "the topic's messages have a format without timestamps (before 0.10); reset to an offset or an end of the log"
+        "the topic's messages have a format without timestamps (before 0.10); reset to an offset, or to the start or"
+        " end of the log"
     ),
     ErrorCode.POLICY_VIOLATION: "the topic policy of the brokers (create.topic.policy.class.name) rejects it",
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "not authorized for this transactional id",

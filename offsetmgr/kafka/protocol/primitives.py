@@ -25,11 +25,11 @@ FLOAT64: Final = struct.Struct(">d")
 NO_TAGS: Final = b"\0"
 
 _MAX_ITEMS: Final = 200_000
-"""The maximum number of array items in one message. As Python objects, small items take hundreds of times the memory of
-their encoding."""
+"""The maximum number of array items in one message. As a Python object, a small item takes hundreds of times the memory
+of its encoding, so a small message could otherwise use up the memory."""
 _MIN_ITEM_BYTES: Final = 4
-"""The assumed minimum size of an item of a response, which is the size of a replica id. A Metadata response of a large
-cluster contains millions of them."""
+"""The assumed minimum size of an item of a response. It is the size of a replica id; a Metadata response of a large
+cluster contains millions of replica ids."""
 
 
 @dataclass(slots=True)
@@ -37,8 +37,8 @@ class DecodingLimits:
     """Limits for decoding one message."""
 
     tags: int = 64
-    """The maximum number of tagged fields in one structure. A client can send one in three bytes, and each costs an
-    iteration here."""
+    """The maximum number of tagged fields in one structure. A tagged field can be as small as three bytes, and the
+    reader needs an iteration for each."""
     string_bytes: int = 32_767
     """The maximum size of a string. The default is the limit of the classic encoding; the flexible encoding has no
     limit of its own."""
@@ -61,8 +61,8 @@ class Cursor:
         flexible: bool,
         is_response: bool = False,
     ) -> None:
-        """``is_response``: the message is a broker's response. The limits of its strings and items then depend on its
-        size, which the connection limits."""
+        """If ``is_response`` is True, the message is a broker's response. The limits for strings and items then depend
+        on the size of the message, because the connection already limits that size."""
         self.max_string_bytes = len(data) if is_response else DECODING.string_bytes
         self.data = data
         self.at = at
@@ -94,7 +94,8 @@ class Cursor:
         return value if value.int else None
 
     def string(self) -> str:
-        """Reads a string. It must be valid UTF-8, because a string with replaced bytes would be another name."""
+        """Reads a string. The string must be valid UTF-8. If invalid bytes were replaced, the result would be a
+        different name."""
         return self._text(self._not_null(self.length()))
 
     def nullable_string(self) -> str | None:

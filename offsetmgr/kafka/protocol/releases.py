@@ -143,9 +143,9 @@ HOLDS_LOCK: Final = Capability(
     weakens=True,
 )
 ACCEPTS_LOGINS: Final = Capability("accepts SASL logins", "0.10.0", ApiKey.API_VERSIONS, 0)
-"""The test is for ApiVersions, which Kafka introduced together with SaslHandshake, because offset managers without a
-login do not list SaslHandshake. A broker of 0.9 with SASL accepts only Kerberos tickets, which offsetmgr does not
-send."""
+"""Kafka introduced SaslHandshake together with ApiVersions. The capability depends on ApiVersions, because offset
+managers without a login do not list SaslHandshake. A broker of 0.9 with SASL accepts only Kerberos tickets, which
+offsetmgr does not send."""
 LISTS_GROUPS: Final = Capability(
     "lists groups", "0.10.1", ApiKey.METADATA, 2, "offsetmgr finds groups without members in __consumer_offsets"
 )

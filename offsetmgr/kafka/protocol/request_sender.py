@@ -1,4 +1,5 @@
-"""Sends a request as a plain dict. If the broker does not support its version, `old_versions` translates it."""
+"""Sends a request as a plain dict. If the broker does not support the version of the request, `old_versions` translates
+the request."""
 
 from __future__ import annotations
 

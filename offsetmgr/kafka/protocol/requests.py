@@ -109,8 +109,8 @@ def consumer_group_describe(groups: Sequence[str]) -> ConsumerGroupDescribeReque
 def offset_fetch(partitions_by_group: Mapping[str, Sequence[TopicPartition] | None]) -> OffsetFetchRequest:
     """Requests the offsets of many groups; None requests all partitions of a group.
 
-    The request demands stable offsets (KIP-447). A partition with a pending commit of a transaction is then an error;
-    otherwise the broker would return its previous offset.
+    The request demands stable offsets (KIP-447). If an open transaction has a pending commit for a partition, the
+    broker then returns an error for the partition instead of its previous offset.
     """
     return OffsetFetchRequest(
         groups=tuple(

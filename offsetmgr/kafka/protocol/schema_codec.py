@@ -1,10 +1,11 @@
 """Converts messages of Kafka's protocol to and from plain dicts, in every version for which kio has a schema. It is for
-requests that are too rare for an optimized codec of their own.
+requests that are sent too rarely to need an optimized codec.
 
-The module uses only kio's *schemas* and not its reader. That reader allocates memory for the claimed length of an
-array, and aborts the process if the allocation fails, for which a request of 20 bytes is enough. The keys of a dict are
-kio's field names. If a version lacks a field, the decoder omits it and the encoder ignores it, so one handler serves
-all versions. Times are in milliseconds, error codes and ids are numbers, nested messages are dicts, arrays are lists.
+The module uses only kio's *schemas* and not its reader. kio's reader allocates memory for the length that an array
+claims to have, and aborts the process if the allocation fails; a request of 20 bytes can cause this. The keys of a dict
+are kio's field names. If a version lacks a field, the decoder omits it and the encoder ignores it, so one handler
+serves all versions. Times are in milliseconds, error codes and ids are numbers, nested messages are dicts, arrays are
+lists.
 
 Servers use `decode_request` and `encode_response`, clients `encode_request` and `decode_response`.
 """
@@ -69,8 +70,8 @@ def encode_request(api_key: int, version: int, message: Mapping[str, Any]) -> by
 
 
 def request_is_flexible(api_key: int, version: int) -> bool:
-    """Returns whether the headers of the request and the response have tagged fields. (The response header of
-    ApiVersions never has.)"""
+    """Returns whether the headers of the request and the response have tagged fields. The exception is ApiVersions,
+    whose response header never has tagged fields."""
     return _request(api_key, version).flexible
 
 
@@ -84,8 +85,8 @@ def is_known(api_key: int, version: int) -> bool:
 
 
 class EncodedItems(NamedTuple):
-    """Already encoded items, accepted in place of an array. Callers encode a long array in pieces, so that the event
-    loop can serve other clients in between."""
+    """Already encoded items, which the encoder accepts in place of an array. Callers encode a long array in pieces, so
+    that the event loop can serve other clients in between."""
 
     number: int
     data: bytes | bytearray

@@ -168,9 +168,8 @@ class ShardGroup:
         return future
 
     def wait_for_writes(self) -> asyncio.Future[None]:
-        """Returns a future that completes once all writes in flight have ended, so that none can take effect later. A
-        write may still be in flight after its request has timed out, and a write with an unknown outcome ends only when
-        the outcome is known. The future raises `TimedOut` after the timeouts of a claim and a commit together."""
+        """Returns a future that completes once all writes in flight have ended. A write with a timed-out request or an
+        unknown outcome may still be in flight. The future fails with `TimedOut` after both timeouts (claim, commit)."""
         done: asyncio.Future[None] = self._loop.create_future()
         newest = self._open_batch or (self._in_flight[-1] if self._in_flight else None)
         if newest is None and not self.recovering:

@@ -289,7 +289,7 @@ class StandbyReplica:
             ends = self._log.end_offsets(sorted(shards), self._config.claim_timeout_s)
             for partition in truncated_partitions(shards.values(), ends):
                 shards[partition] = self._new_shard(partition)
-            load = self.load = ShardLoader(self._log, shards, self._stopping.is_set)
+            load = self.loader = ShardLoader(self._log, shards, self._stopping.is_set)
             load.plan(ends, self._config.claim_timeout_s)
             read = with_load_permit(load, self._load_permits, self._stopping)
             check_same_log(self._log, generation, self._config.claim_timeout_s)

@@ -293,10 +293,10 @@ class EditBatch:
         return [write for write in writes if write is not failed]
 
     def _resolve_in_doubt(self, transaction: Transaction, error: OffsetMgrError | None) -> list[NodeWrite]:
-        """Reads the nodes of a transaction without a response to find out whether the server carried it out.
+        """Reads the nodes of a transaction without a response to find out whether the server executed it.
 
-        The server carries out a transaction entirely or not at all. Therefore one unchanged node proves that it did not
-        carry out the transaction, and one node in exactly the new state proves that it did.
+        The server executes a transaction entirely or not at all. Therefore one unchanged node proves that it did not
+        execute the transaction, and one node in exactly the new state proves that it did.
         """
         writes = transaction.node_writes()
         try:
