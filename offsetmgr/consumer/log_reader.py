@@ -6,17 +6,17 @@ event loop.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
 from offsetmgr.core.errors import OffsetMgrError, OffsetOutOfRange
 from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.client.fetch import EARLIEST, LATEST, FetchedPartition, FetchLimits
 from offsetmgr.kafka.client.leader_router import PartitionLeaders
-from offsetmgr.kafka.client.retries import backoff, remaining
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.segments.batch_reader import starts_with_complete_batch
 
@@ -62,7 +62,8 @@ class PartitionLogReader:
         ``out_of_range`` is not ``raise``."""
         found: dict[TopicPartition, ReadResult | OffsetMgrError] = {}
         requests = dict(offsets)
-        for pause in backoff():
+        retries = Retries(deadline)
+        while True:
             found |= await self._once(requests, limits, deadline)
             out_of_range_partitions = [tp for tp in requests if isinstance(found[tp], OffsetOutOfRange)]
             if not out_of_range_partitions:
@@ -70,16 +71,15 @@ class PartitionLogReader:
             ranges = await self._ranges(out_of_range_partitions, deadline)
             for tp in out_of_range_partitions:
                 found[tp] = _out_of_range_error(tp, requests[tp], ranges[tp])
-            if out_of_range == "raise" or asyncio.get_running_loop().time() + pause >= deadline:
+            if out_of_range == "raise":
                 break
             requests = {
                 tp: log.start if out_of_range == "earliest" else log.end
                 for tp in out_of_range_partitions
                 if isinstance(log := ranges[tp], LogRange)
             }
-            if not requests:
+            if not requests or not await retries.pause():
                 break
-            await asyncio.sleep(pause)
         return found
 
     async def _once(

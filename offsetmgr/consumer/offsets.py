@@ -24,6 +24,7 @@ from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import Conflict, OffsetMgrError, PartialFailure, SessionExpired, UsageError
 from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, Guard, OffsetStore
+from offsetmgr.core.retry import Backoff, BlockingRetries
 from offsetmgr.stores.dual import DualStore
 from offsetmgr.stores.pair_uri import inner_uris, translate_of
 from offsetmgr.stores.switched.scheme import open_switched
@@ -155,8 +156,7 @@ class ConsumerOffsets:
         self._store = store
         self._group = group
         self._lease = lease
-        self._retries = retries
-        self._backoff_s = backoff_s
+        self._backoff = Backoff.fixed(backoff_s, retries)
         self._wait_s = wait_s
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
@@ -206,9 +206,8 @@ class ConsumerOffsets:
         errors: dict[TopicPartition, OffsetMgrError] = {}
         lost: dict[TopicPartition, OffsetMgrError] = {}
         with self._lock:
-            for attempt in range(self._retries + 1):
-                if attempt:
-                    self._clock.sleep(self._backoff_s)
+            retries = BlockingRetries(backoff=self._backoff, clock=self._clock)
+            while True:
                 has_lease = self._wait_for_lease()  # this may take so long that partitions are lost
                 for tp in [tp for tp in remaining if not owned(tp)]:
                     del remaining[tp]
@@ -225,7 +224,7 @@ class ConsumerOffsets:
                 remaining = {
                     tp: offset for tp, offset in remaining.items() if tp in errors and _is_worth_retrying(errors[tp])
                 }
-                if not remaining:
+                if not remaining or not retries.pause():
                     break
         return committed, errors | lost
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from offsetmgr.core.errors import GroupActive, OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.leader_router import UNKNOWN_TOPIC_TIMEOUT_S, find_leaders
 from offsetmgr.kafka.client.offset_commits import NotAMember
 from offsetmgr.kafka.client.pinned_client import PinnedCoordinatorClient
-from offsetmgr.kafka.client.retries import backoff
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.requests import MANAGER_API_VERSIONS, FetchedGroup
@@ -56,7 +56,8 @@ class OffsetManagers:
         wait_s = min(deadline, loop.time() + UNKNOWN_TOPIC_TIMEOUT_S)
         outcomes: dict[TopicPartition, OffsetMgrError | None] = {}
         pending = dict(offsets)
-        for pause in backoff():
+        retries = Retries(deadline)
+        while True:
             try:
                 outcomes |= await client.commit(group, pending, deadline)
             except NotAMember as error:
@@ -65,14 +66,12 @@ class OffsetManagers:
             # A coordinator that has just started may not have the metadata of a topic yet, although other brokers have
             # it.
             unknown = [tp for tp in pending if isinstance(outcomes.get(tp), UnknownTopicOrPartition)]
-            now = loop.time() + pause
-            if unknown and wait_s <= now < deadline:
+            if unknown and loop.time() + retries.next_pause_s >= wait_s and not retries.exhausted:
                 known = await find_leaders(client, unknown, deadline)
                 unknown = [tp for tp in unknown if not isinstance(known[tp], UnknownTopicOrPartition)]
-            if not unknown or now >= deadline:
+            if not unknown or not await retries.pause():
                 break
             pending = {tp: offsets[tp] for tp in unknown}
-            await asyncio.sleep(pause)
         return outcomes
 
     async def close(self) -> None:

@@ -16,9 +16,10 @@ from typing import BinaryIO, Final, TypeVar
 
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import FileFailure
+from offsetmgr.core.retry import Backoff, BlockingRetries
 
 T = TypeVar("T")
-_POLL_S: Final = 0.02
+_LOCK_BACKOFF: Final = Backoff.fixed(0.02)
 
 
 def replace_file(path: Path, write: Callable[[BinaryIO], T], *, overwrite: bool) -> T:
@@ -81,11 +82,10 @@ def exclusive_writer(path: Path, clock: Clock, timeout_ms: int) -> Iterator[None
     """
     target = Path(os.path.realpath(path))
     lock_file = target.with_name(f".{target.name}.lock")
-    deadline = clock.monotonic() + timeout_ms / 1000
+    retries = BlockingRetries(clock.monotonic() + timeout_ms / 1000, _LOCK_BACKOFF, clock)
     while (descriptor := _try_lock(lock_file, path)) is None:
-        if clock.monotonic() >= deadline:
+        if not retries.pause():
             raise FileFailure(f"file {path}", "another process is writing it", "try again when it is done")
-        clock.sleep(_POLL_S)
     try:
         yield
     finally:

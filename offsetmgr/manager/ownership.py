@@ -29,6 +29,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.manager.assignment import Assignment, ManagerMetadata, NodeAddress, SharedConfig, assign
 from offsetmgr.manager.assignment_format import decode_assignment, decode_metadata, encode_assignment, encode_metadata
 from offsetmgr.manager.lease import OwnershipLease, boottime
@@ -45,8 +46,8 @@ REBALANCE_TIMEOUT_S: Final = 30.0
 
 _REVOCATION_SHARE: Final = 0.25
 """A JoinGroup may wait for this fraction of the rebalance timeout until shard groups are revoked."""
-_RETRY_PAUSE_S: Final = 5.0
-"""The pause after a failed join that needs an administrator, and the longest pause after shard groups were lost."""
+_JOIN_BACKOFF: Final = Backoff.fixed(5.0)  # after a failed join that needs an administrator
+_LOSS_BACKOFF: Final = Backoff(0.2, 5.0)
 _LOSS_RESET_S: Final = 10.0
 """If no shard group was lost for this time, the next loss counts as the first one."""
 _LEAVE_TIMEOUT_S: Final = 2.0
@@ -107,8 +108,7 @@ class OwnershipManager:
         clock: Callable[[], float] = boottime,
     ) -> None:
         """``host`` and ``port`` are the address for clients. ``member`` creates the member of the group, with the same
-        timeouts and clock; the member reports its events to `kept`, `rebalance` and `ended` of the given ownership.
-        ``session_timeout_s`` and ``rebalance_timeout_s`` are the timeouts in seconds."""
+        clock and timeouts. ``session_timeout_s`` and ``rebalance_timeout_s`` are the timeouts in seconds."""
         self._address = (host, port)
         self._parameters = parameters
         self._relay = dict(relay or {})
@@ -229,6 +229,7 @@ class OwnershipManager:
     # --- the membership ------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        retries = Retries(backoff=_JOIN_BACKOFF)
         while True:
             try:
                 joined = await self._member.join(self._metadata, self._lead)
@@ -237,7 +238,7 @@ class OwnershipManager:
                     self._first_assignment.set_exception(error)
                     return
                 _log.error("managers' group: %s", error)
-                await asyncio.sleep(_RETRY_PAUSE_S)
+                await retries.pause()
                 continue
             await self._apply_assignment(joined)
             await self._wait_until_rejoin_needed()
@@ -336,13 +337,12 @@ class OwnershipManager:
                     await self._rejoin_needed.wait()
 
     def _loss_backoff(self) -> float:
-        """Returns the pause in seconds before the member rejoins: 0 after the first loss, longer after repeated
-        ones."""
+        """Returns the pause in seconds before the member rejoins: 0 after the first loss, then growing."""
         now = asyncio.get_running_loop().time()
         if now - self._last_loss > _LOSS_RESET_S:
             self._losses = 1
         self._last_loss = now
-        return min(0.05 * 2**self._losses, _RETRY_PAUSE_S) if self._losses > 1 else 0.0
+        return _LOSS_BACKOFF.pause_s(self._losses - 1) if self._losses > 1 else 0.0
 
     # --- the runtime ---------------------------------------------------------------------------------
 

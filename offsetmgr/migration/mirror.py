@@ -18,6 +18,7 @@ from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, Recreat
 from offsetmgr.core.lockable_store import LockableStore
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupOffsets, OffsetStore
+from offsetmgr.core.retry import Backoff
 from offsetmgr.migration.change_notifier import ChangeNotifier, first_changed_partition
 from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched
 from offsetmgr.migration.mirror_group import GroupMirror, MirrorState, MirrorStatus
@@ -32,7 +33,7 @@ _MAX_WAIT_S: Final = 0.25
 """The longest single wait, so that the mirror reacts to ``stop`` quickly."""
 _ROUNDING_S: Final = 0.01
 _RETRY_S: Final = 0.2
-_MAX_BACKOFF_S: Final = 5.0
+_BACKOFF: Final = Backoff(2 * _RETRY_S, 5.0)
 
 
 @dataclass(slots=True)
@@ -74,8 +75,7 @@ class Mirror:
     _failures: int = 0
 
     def run(self, *, once: bool = False) -> MirrorStatus:
-        """Mirrors until ``stop`` returns True or, with ``once``, until nothing is left to write. Returns the last
-        status.
+        """Mirrors until ``stop`` returns True, or (``once``) until everything is written. Returns the last status.
 
         An error in the first round is raised; after a later error, the next round retries.
         """
@@ -113,7 +113,7 @@ class Mirror:
         now = self.clock.monotonic()
         deadline = min(now + _RETRY_S, self._full_at) if pending else self._full_at
         if self._failures:
-            deadline = now + min(_RETRY_S * 2.0 ** min(self._failures, 10), _MAX_BACKOFF_S)
+            deadline = now + _BACKOFF.pause_s(self._failures)
         changed: set[str] | None = set()
         while not changed and not self.stop() and (remaining_s := deadline - self.clock.monotonic()) > 0:
             if self._failures:
@@ -368,7 +368,7 @@ class Mirror:
             mirror.refresh_at = now + self.refresh_s
         for name, error in target.refresh_locked([m.lock for m in due.values() if m.lock is not None]):
             if error is not None and error.retriable:
-                due[name].refresh_at = now + min(self.refresh_s, _MAX_BACKOFF_S)
+                due[name].refresh_at = now + min(self.refresh_s, _BACKOFF.max_s)
 
     def _target_offsets(self, mirrors: Iterable[GroupMirror]) -> dict[str, GroupOffsets]:
         return {found.group: found for found in self.target.scan(m.target_group for m in mirrors)}

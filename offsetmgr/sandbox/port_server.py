@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Self
 
 from offsetmgr.core.errors import SandboxError
+from offsetmgr.core.retry import Backoff, BlockingRetries
 from offsetmgr.sandbox import ports
 from offsetmgr.sandbox.process import ServerProcess
 
 _PORT_TAKEN = ("Address already in use", "BindException")
-_MAX_ATTEMPTS = 5
+_BACKOFF = Backoff.fixed(0, max_retries=4)
 
 
 class ListeningServer(ServerProcess):
@@ -36,16 +37,16 @@ class ListeningServer(ServerProcess):
             if not self.running() and not ports.is_free(self._port):
                 raise SandboxError(f"cannot start {self.name}", f"port {self._port} is taken", "choose another port")
             return super().start()
-        for attempt in range(1, _MAX_ATTEMPTS + 1):
+        retries = BlockingRetries(backoff=_BACKOFF)
+        while True:
             self._select_ports()
             try:
                 return super().start()
             except SandboxError as error:
                 # Another program took the port between our check and the server's start.
                 self._release_ports()
-                if attempt == _MAX_ATTEMPTS or not any(sign in error.why for sign in _PORT_TAKEN):
+                if not any(sign in error.why for sign in _PORT_TAKEN) or not retries.pause():
                     raise
-        raise AssertionError("unreachable")
 
     def _select_ports(self) -> None:
         self._port = ports.free_port()

@@ -16,6 +16,7 @@ from typing import Final
 
 from offsetmgr.core.errors import OffsetMgrError, SparkError, UsageError
 from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.retry import Backoff
 from offsetmgr.spark import metrics
 from offsetmgr.spark.group_committer import LOG, CommitterState, GroupCommitter, is_retriable
 from offsetmgr.spark.offset_merge import CommitBlock, merge_min
@@ -259,8 +260,8 @@ class QueryTracker:
             return
         self._consecutive_failures += 1
         if again := is_retriable(new):
-            pause = min(self._retry_policy.pause_s * 2 ** min(self._consecutive_failures - 1, 20), _MAX_PAUSE_S)
-            self._schedule([tracked.query.id for tracked in checked], pause)
+            backoff = Backoff(self._retry_policy.pause_s, _MAX_PAUSE_S)
+            self._schedule([tracked.query.id for tracked in checked], backoff.pause_s(self._consecutive_failures))
         if not again or self._consecutive_failures > self._retry_policy.retries:
             self._committer.report(new)
             if self._stop_on_failure:

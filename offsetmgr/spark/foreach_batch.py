@@ -7,6 +7,7 @@ Spark writes ``commits/N``, the query repeats batch N although the group already
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from pyspark.sql import SparkSession
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import CorruptData, OffsetMgrError, SparkError
 from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.core.retry import Backoff, BlockingRetries
 from offsetmgr.spark.checkpoint import CheckpointBatch
 from offsetmgr.spark.checkpoint_files import CheckpointFiles, LocalFiles, directory_of, newest_finished, planned_batch
 from offsetmgr.spark.commit_policy import CommitPolicy
@@ -105,19 +107,15 @@ class BatchCommitter:
         return None if self._query is None else self._query.sources()
 
     def _commit(self, read_batch: Callable[[], CheckpointBatch | None]) -> None:
-        failed: OffsetMgrError | None = None
-        for attempt in range(self._policy.retries + 1):
-            failed = self._attempt(read_batch)
-            if failed is None:
-                self._committer.clear_failure()
+        backoff = Backoff(self._policy.pause_s, math.inf, self._policy.retries)
+        retries = BlockingRetries(backoff=backoff, clock=self._clock)
+        while (failed := self._attempt(read_batch)) is not None:
+            if not is_retriable(failed) or not retries.pause():
+                self._committer.report(failed)
+                if self._policy.stop_on_failure:
+                    raise failed
                 return
-            if not is_retriable(failed) or attempt == self._policy.retries:
-                break
-            self._clock.sleep(self._policy.pause_s * 2**attempt)
-        assert failed is not None
-        self._committer.report(failed)
-        if self._policy.stop_on_failure:
-            raise failed
+        self._committer.clear_failure()
 
     def _attempt(self, read_batch: Callable[[], CheckpointBatch | None]) -> OffsetMgrError | None:
         try:

@@ -39,6 +39,7 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.core.retry import Backoff, BlockingRetries
 from offsetmgr.period.barrier import ReportStatus
 from offsetmgr.period.coordinator import PeriodCoordinator
 from offsetmgr.period.history import History, WorkClaim
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LOG: Final = logging.getLogger("offsetmgr.spark")
-_RETRY_PAUSES_S: Final = (0.2, 5.0)
+_BACKOFF: Final = Backoff(0.2, 5.0)
 
 
 class PeriodStep(Enum):
@@ -291,16 +292,15 @@ class PeriodRunner:
     def _retry(self, call: Callable[[], T]) -> T:
         """Calls a function and retries temporary failures for up to ``wait_s``. Every such call is idempotent."""
         deadline = self._clock.monotonic() + self._job.rules.wait_s
-        pause, longest = _RETRY_PAUSES_S
+        retries = BlockingRetries(deadline, _BACKOFF, self._clock)
         while True:
             try:
                 return call()
             except OffsetMgrError as error:
-                if not _is_temporary(error) or self._clock.monotonic() + pause >= deadline:
+                if not _is_temporary(error) or retries.exhausted:
                     raise
                 LOG.warning("job %s: %s; retrying", self._job.name, error)
-            self._clock.sleep(pause)
-            pause = min(2 * pause, longest)
+                retries.pause()
 
 
 def _is_temporary(error: OffsetMgrError) -> bool:

@@ -41,6 +41,7 @@ from offsetmgr.core.offset_store import (
     StoreBase,
     StoreIdentity,
 )
+from offsetmgr.core.retry import Backoff, BlockingRetries
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 from offsetmgr.stores.dual_calls import GROUPS_IN_FLIGHT, edit_batches, edit_store, fetch_group, read_batch, scan_store
 from offsetmgr.stores.dual_policy import (
@@ -347,9 +348,8 @@ class DualStore(StoreBase):
         their errors."""
         left = {group: dict(changes) for group, changes in writes.items() if changes}
         failed: dict[str, dict[TopicPartition, OffsetMgrError]] = {}
-        for attempt in range(attempts):
-            if attempt:
-                self._clock.sleep(self._backoff_ms / 1000)
+        retries = BlockingRetries(backoff=Backoff.fixed(self._backoff_ms / 1000, attempts - 1), clock=self._clock)
+        while left:
             results = edit_store(
                 self._secondary,
                 [GroupEdit(group, {tp: p.change() for tp, p in changes.items()}) for group, changes in left.items()],
@@ -366,7 +366,7 @@ class DualStore(StoreBase):
                     if error.retriable:
                         again.setdefault(group, {})[tp] = pending
             left = again
-            if not left:
+            if left and not retries.pause():
                 break
         return {group: errors for group, errors in failed.items() if errors}
 

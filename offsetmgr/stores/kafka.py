@@ -9,7 +9,8 @@ metadata, sends one request for each group, and waits for its timeout on a clust
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -17,7 +18,7 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure
 from offsetmgr.core.lockable_store import HeldLock
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition, Weakness
-from offsetmgr.core.offset_store import Capabilities, Change, ChangeOutcome, CommitErrors, GroupEdit, StoreIdentity
+from offsetmgr.core.offset_store import Capabilities, Change, ChangeOutcome, GroupEdit, StoreIdentity
 from offsetmgr.stores.kafka_protocol_store import EDIT_BATCH, EDITS_IN_FLIGHT, FIRST_BATCH, ClientThread, ProtocolStore
 
 if TYPE_CHECKING:
@@ -230,13 +231,9 @@ class KafkaGroupLock:
         if not self._member_lock.keeps_epochs:
             changes = without_epochs(changes)
 
-        async def write(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> CommitErrors:
-            return await self._member_lock.commit(offsets, deadline)
-
-        async def erase(partitions: Sequence[TopicPartition]) -> CommitErrors:
-            return await self._member_lock.delete(partitions, deadline)
-
-        found = await self._member_lock.fetch(list(changes), deadline)
+        lock = self._member_lock
+        write, erase = partial(lock.commit, deadline=deadline), partial(lock.delete, deadline=deadline)
+        found = await lock.fetch(list(changes), deadline)
         return await execute(GroupEdit(self.group, changes), found, write, erase)
 
     async def recommit_in_loop(self, deadline: float) -> OffsetMgrError | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from offsetmgr.core.errors import Conflict, GroupNotFound, LockLost, OffsetMgrError
@@ -22,6 +23,7 @@ from offsetmgr.core.offset_store import (
     GroupEditResult,
     Guard,
 )
+from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.releases import DELETES_GROUPS, HOLDS_LOCK, KEEPS_EPOCHS
 from offsetmgr.kafka.protocol.requests import FetchedGroup
@@ -35,7 +37,8 @@ COMPARED_FIELDS_WITHOUT_LOCK: Final = Capabilities(
 )
 """The fields of a commit that brokers without the group lock store."""
 
-_MAX_LOCK_ATTEMPTS: Final = 3
+_LOCK_BACKOFF: Final = Backoff.fixed(0, max_retries=2)
+"""The repetition of an edit whose group lock was lost: at once, because the loss took longer than a session."""
 
 
 class KafkaEdits(ProtocolEdits):
@@ -107,17 +110,18 @@ class KafkaEdits(ProtocolEdits):
         # edit.
         few_of_many = len(current.offsets) > 2 * len(edit.changes)
         read_partitions = list(edit.changes) if few_of_many or edit.changes.keys() - current.offsets.keys() else None
-        for attempts_left in reversed(range(_MAX_LOCK_ATTEMPTS)):
+        retries = Retries(deadline, _LOCK_BACKOFF)
+        while True:
             try:
                 async with acquire_lock(self._client, edit.group, deadline, at) as lock:
-                    found = await lock.fetch(read_partitions)
-                    return GroupEditResult(edit.group, await execute(edit, found, lock.commit, lock.delete))
+                    found = await lock.fetch(read_partitions, deadline)
+                    write, erase = partial(lock.commit, deadline=deadline), partial(lock.delete, deadline=deadline)
+                    return GroupEditResult(edit.group, await execute(edit, found, write, erase))
             except LockLost:
                 # This process was suspended for longer than the lock's session timeout. Nothing was written, so the
                 # edit starts again.
-                if not attempts_left or asyncio.get_running_loop().time() >= deadline:
+                if not await retries.pause():
                     raise
-        raise AssertionError("the last attempt returns or raises")
 
     async def unlocked(self, edit: GroupEdit, deadline: float, at: Address | None = None) -> GroupEditResult:
         """Edits a group on a broker without the group lock: reads, compares, writes, and reads again to confirm."""

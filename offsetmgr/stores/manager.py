@@ -82,7 +82,7 @@ class ManagerStore(ProtocolStore):
     def _offered(self) -> dict[str, int]:
         if self._features is None:
             from offsetmgr.kafka.client.api_versions import features
-            from offsetmgr.kafka.client.retries import remaining
+            from offsetmgr.kafka.client.deadline import remaining
 
             wire = self.wire()
 

@@ -19,9 +19,9 @@ from offsetmgr.core.errors import Conflict, OffsetMgrError, ServerError, Unsuppo
 from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.model import ABSENT, Offset, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult
+from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.conditional_commit import commit_if
 from offsetmgr.kafka.client.offset_commits import NotAMember
-from offsetmgr.kafka.client.retries import backoff
 from offsetmgr.kafka.protocol.conditional_commit import NO_OFFSET
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.stores.conditional_edit import COMPARED_FIELDS, all_failed, decide, group_id_error
@@ -56,7 +56,8 @@ class ManagerEdits(ProtocolEdits):
 
     async def _edit_group(self, edit: GroupEdit, current: FetchedGroup, deadline: float) -> GroupEditResult:
         progress = _EditProgress(edit)
-        for pause in backoff():
+        retries = Retries(deadline)
+        while True:
             progress.decide(current)
             if not progress.todo:
                 break
@@ -73,10 +74,9 @@ class ManagerEdits(ProtocolEdits):
                 break
             if not progress.apply_responses(done.outcomes, repeated=done.retried):
                 break
-            if asyncio.get_running_loop().time() + pause >= deadline:
+            if not await retries.pause():
                 progress.fail_remaining_as_conflicts()
                 break
-            await asyncio.sleep(pause)
             try:
                 current = await self.fetch(edit.group, progress.todo, deadline)
             except OffsetMgrError as error:

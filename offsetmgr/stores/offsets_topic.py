@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 from offsetmgr.core.errors import OffsetMgrError, ServerError
 from offsetmgr.core.java_hash import java_hash
 from offsetmgr.core.model import TopicPartition, is_deleted
+from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.fetch import EARLIEST, LATEST, FetchedPartition, FetchLimits
@@ -33,8 +34,8 @@ _MAX_METADATA_WAIT_S: Final = 10.0
 _MIN_METADATA_WAIT_S: Final = 1.0
 """The reader allows at least this time, even if the caller's deadline is earlier, because it needs at least two
 responses."""
-_METADATA_RETRY_S: Final = 0.25
-"""Seconds between two requests for the number of partitions."""
+_METADATA_BACKOFF: Final = Backoff.fixed(0.25)
+"""The pauses between two requests for the number of partitions."""
 
 SavedGroups: TypeAlias = dict[str, Mapping[TopicPartition, SavedOffset | None]]
 OnRecordsRead: TypeAlias = Callable[[int, int], object]
@@ -102,6 +103,7 @@ class KafkaOffsetsTopic:
         number is accepted only after two responses agree on it.
         """
         until = _from_now(min(max(limit, _MIN_METADATA_WAIT_S), _MAX_METADATA_WAIT_S))
+        retries = Retries(until, _METADATA_BACKOFF)
         before = self._confirmed_count
         while True:
             count = await self._count_in_one_response(_from_now(limit))
@@ -109,9 +111,8 @@ class KafkaOffsetsTopic:
                 self._confirmed_count = count or None
                 return count
             before = count
-            if _from_now(_METADATA_RETRY_S) >= until:
+            if not await retries.pause():
                 break
-            await asyncio.sleep(_METADATA_RETRY_S)
         why = "the brokers list no topic at all, or do not agree on the number of this topic's partitions"
         hint = "try again if the brokers have just started; a cluster without any topic has no offsets to read"
         raise ServerError(OFFSETS_TOPIC, why, hint)

@@ -24,6 +24,7 @@ from offsetmgr.core.offset_store import (
     GroupOffsets,
     Guard,
 )
+from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.offset_commits import NotAMember
 from offsetmgr.kafka.protocol.channel import Address
@@ -181,7 +182,8 @@ class ProtocolEdits:
         Raises `TimedOut` if too much time passed between read and write in every attempt.
         """
         now = asyncio.get_running_loop().time
-        for attempts_left in reversed(range(_MAX_ATTEMPTS)):
+        retries = Retries(backoff=Backoff.fixed(0, _MAX_ATTEMPTS - 1))
+        while True:
             requested_at = now()
             current = await self.fetch(group, partitions, deadline)
             try:
@@ -189,10 +191,9 @@ class ProtocolEdits:
                     raise _Stale
                 return await write(current, now())
             except _Stale:
-                if not attempts_left:
+                if not await retries.pause():
                     why = f"this process was stopped between reading and writing in all {_MAX_ATTEMPTS} attempts"
                     raise TimedOut(f"group {group}", why) from None
-        raise AssertionError("the last attempt returns or raises")
 
     async def _write_as_simple_consumer(
         self,

@@ -140,7 +140,7 @@ class HandLock:
 
     def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, Any]:
         async def commit() -> dict[TopicPartition, Any]:
-            return dict(await self.lock.commit(offsets))
+            return dict(await self.lock.commit(offsets, self._deadline()))
 
         return self.runner.run(commit())
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import confluent_kafka as ck
@@ -29,6 +30,7 @@ from offsetmgr.core.errors import (
     UsageError,
 )
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.kafka.client import client
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.stores.kafka import KafkaStore
@@ -324,9 +326,8 @@ def test_a_group_with_members_takes_no_commit_of_anybody_else(
 
 @pytest.fixture
 def three_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls ask three times: the pause before a fourth one would end after their timeout. So none is cut short by it,
-    and they give what they heard last."""
-    monkeypatch.setattr(client, "backoff", lambda: iter([0.01, 0.01, 1000.0]))
+    """Calls send three requests, so none is cut short by the timeout, and they report the last response."""
+    monkeypatch.setattr(client, "Retries", partial(Retries, backoff=Backoff.fixed(0.01, max_retries=2)))
 
 
 def test_a_coordinator_that_loads_is_asked_again_until_the_time_out(three_attempts: None) -> None:

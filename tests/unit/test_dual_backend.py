@@ -11,6 +11,7 @@ from store_backend_setup import A, B, SlowStore, commit, dual, fetch, held, runn
 from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMetadataTooLarge, TimedOut, Unreachable
 from offsetmgr.core.model import Committed, OffsetAndMetadata
 from offsetmgr.core.offset_store import Change, GroupEdit
+from offsetmgr.core.retry import Backoff
 from offsetmgr.manager.protocol_values import CommitResponse, FetchResponse
 from offsetmgr.testing.faulty_store import FaultyStore
 from offsetmgr.testing.memory import MemoryStore
@@ -313,7 +314,7 @@ def test_the_reconciliation_keeps_commits_made_meanwhile() -> None:
 
 
 def test_the_reconciliation_waits_for_unreadable_stores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offsetmgr.server.store_backends.secondary_reconcile._PAUSE_S", 0.05)
+    monkeypatch.setattr("offsetmgr.server.store_backends.secondary_reconcile._BACKOFF", Backoff.fixed(0.05))
 
     async def scenario() -> None:
         first, second, store = dual()

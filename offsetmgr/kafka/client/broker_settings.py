@@ -8,7 +8,7 @@ from kio.schema.metadata.v8.response import MetadataResponse
 
 from offsetmgr.core.errors import TimedOut, Unreachable
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.retries import remaining
+from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address

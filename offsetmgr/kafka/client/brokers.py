@@ -7,7 +7,7 @@ from typing import NamedTuple
 from kio.schema.metadata.v8.response import MetadataResponse
 
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.retries import remaining
+from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.releases import CAPABILITIES, Capability, Versions, release

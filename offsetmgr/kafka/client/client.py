@@ -29,10 +29,11 @@ from offsetmgr.core.errors import (
     UnsupportedOperation,
 )
 from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.retry import Retries, is_retriable
 from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.client.node import BrokerNode
 from offsetmgr.kafka.client.offset_commits import OffsetsTopic, commit_outcomes
-from offsetmgr.kafka.client.retries import backoff, is_retriable, remaining
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.api_key import ApiKey
@@ -154,19 +155,16 @@ class Client:
         transactions are short.
         """
         found = await self._fetch(partitions_by_group, deadline)
-        loop = asyncio.get_running_loop()
-        retry_until = min(deadline, loop.time() + _HANGING_TRANSACTION_TIMEOUT_S)
-        for pause in backoff():
+        retries = Retries(min(deadline, asyncio.get_running_loop().time() + _HANGING_TRANSACTION_TIMEOUT_S))
+        while True:
             unstable = {
                 group: partitions_by_group[group]
                 for group, answer in found.items()
                 if isinstance(answer, FetchedGroup) and any(e.retriable for e in answer.errors.values())
             }
-            if not unstable or loop.time() + pause >= retry_until:
-                break
-            await asyncio.sleep(pause)
+            if not unstable or not await retries.pause():
+                return found
             found |= await self._fetch(unstable, deadline)
-        return found
 
     async def _fetch(
         self, partitions_by_group: Mapping[str, Sequence[TopicPartition] | None], deadline: float
@@ -325,18 +323,15 @@ class Client:
         """
         done: dict[str, T | OffsetMgrError] = {}
         pending = list(groups)
-        for pause in backoff():
-            if not pending:
-                break
+        retries = Retries(deadline)
+        while pending:
             done |= await self._attempt(pending, ask, deadline, at)
             at = None
-            if asyncio.get_running_loop().time() + pause >= deadline:
-                break
             pending = [g for g in pending if isinstance(e := done[g], OffsetMgrError) and is_retriable(e)]
+            if not pending or not await retries.pause():
+                break
             if any(isinstance(done[group], NotCoordinator) for group in pending):
                 self._rotate_lookup_broker()
-            if pending:
-                await asyncio.sleep(pause)
         return done
 
     def _rotate_lookup_broker(self) -> None:

@@ -13,8 +13,8 @@ from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import CommitErrors
 from offsetmgr.kafka.client.api_versions import features
 from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.client.offset_commits import NotAMember
-from offsetmgr.kafka.client.retries import remaining
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.conditional_commit import CONDITIONAL_FEATURE, CONFLICT, conditional_commit
 from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, kafka_error, reason

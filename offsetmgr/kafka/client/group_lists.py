@@ -20,8 +20,9 @@ from kio.schema.metadata.v8.response import MetadataResponse, MetadataResponseTo
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError
+from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.retries import backoff, remaining
+from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import kafka_error
@@ -50,7 +51,8 @@ async def list_groups(client: Client, deadline: float) -> list[str]:
 
     Raises `OffsetMgrError` if a broker does not respond, or if coordinators move until the deadline.
     """
-    for pause in backoff():
+    retries = Retries(deadline)
+    while True:
         try:
             _, brokers = await client.cluster(deadline)
             broker_versions = {
@@ -68,11 +70,9 @@ async def list_groups(client: Client, deadline: float) -> list[str]:
                 raise CoordinatorNotAvailable("list of groups", "coordinators moved during the request")
             return list(dict.fromkeys(itertools.chain.from_iterable(listed)))
         except OffsetMgrError as error:
-            late = asyncio.get_running_loop().time() + pause >= deadline
-            if late or not error.retriable or not client.reached:
+            if not client.reached:
                 raise
-        await asyncio.sleep(pause)
-    raise AssertionError("back-off has no end")
+            await retries.pause_or_raise(error)
 
 
 async def _list_of_broker(client: Client, broker: Address, deadline: float) -> list[str]:

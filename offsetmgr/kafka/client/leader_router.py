@@ -16,9 +16,10 @@ from kio.schema.metadata.v8.response import MetadataResponse
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError, ServerError, UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.retries import backoff, remaining
+from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import kafka_error
@@ -57,7 +58,8 @@ class PartitionLeaders:
         unknown_topic_deadline = min(deadline, loop.time() + UNKNOWN_TOPIC_TIMEOUT_S)
         done: dict[TopicPartition, T | OffsetMgrError] = {}
         pending = list(partitions)
-        for pause in backoff():
+        retries = Retries(deadline)
+        while True:
             now = loop.time()
             attempt = min(deadline, now + wait_s + max((deadline - now) / _ATTEMPT_SHARE, _MIN_ATTEMPT_S))
             answers, unknown = await self._attempt(pending, ask, attempt)
@@ -68,10 +70,8 @@ class PartitionLeaders:
             ]
             for tp in pending:
                 self._known.pop(tp, None)
-            if not pending or now + pause >= deadline:
+            if not pending or not await retries.pause():
                 return done
-            await asyncio.sleep(pause)
-        raise AssertionError("back-off has no end")
 
     async def _attempt(
         self,

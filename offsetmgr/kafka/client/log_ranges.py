@@ -13,9 +13,9 @@ from offsetmgr.core.model import LogRange, TopicPartition, is_valid_topic_name
 from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.client.fetch import EARLIEST, LATEST
 from offsetmgr.kafka.client.leader_router import PartitionLeaders
-from offsetmgr.kafka.client.retries import remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
 

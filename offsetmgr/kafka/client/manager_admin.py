@@ -14,8 +14,8 @@ from kio.schema.metadata.v8.response import MetadataResponse
 from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, ServerError, UnsupportedOperation
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.client.manager_api import FIRST_MANAGER_ID, INSPECT, VERSION
-from offsetmgr.kafka.client.retries import remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address, EncodedRequest
 

@@ -18,9 +18,10 @@ from typing import Final
 from kio.schema.list_groups.v4.response import ListGroupsResponse
 from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
 
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError
+from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.retries import backoff, remaining
+from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import kafka_error
@@ -31,21 +32,21 @@ PROBES: Final = tuple(f"offsetmgr-probe-{number}" for number in range(200))
 async def list_manager_groups(client: Client, deadline: float) -> list[str]:
     """Returns the ids of all groups with offsets. Raises `OffsetMgrError` if a manager does not respond, or if shard
     groups move until the deadline."""
-    for pause in backoff():
+    retries = Retries(deadline)
+    while True:
         try:
             before = await _owners(client, deadline)
             probes = [(at, [p for p, owner in before.items() if owner == at]) for at in dict.fromkeys(before.values())]
             await asyncio.gather(*(_check_ownership(client, at, groups, deadline) for at, groups in probes))
             listed = await asyncio.gather(*(_list_of_manager(client, at, deadline) for at, _ in probes))
             await asyncio.gather(*(_check_ownership(client, at, groups, deadline) for at, groups in probes))
-            if await _owners(client, deadline) == before:
-                return list(dict.fromkeys(itertools.chain.from_iterable(listed)))
+            if before != await _owners(client, deadline):
+                raise CoordinatorNotAvailable("list of groups", "shard groups moved during the request")
+            return list(dict.fromkeys(itertools.chain.from_iterable(listed)))
         except OffsetMgrError as error:
-            late = asyncio.get_running_loop().time() + pause >= deadline
-            if late or not error.retriable or not client.reached:
+            if not client.reached:
                 raise
-        await asyncio.sleep(pause)
-    raise AssertionError("back-off has no end")
+            await retries.pause_or_raise(error)
 
 
 async def _owners(client: Client, deadline: float) -> Mapping[str, Address]:

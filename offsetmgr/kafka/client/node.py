@@ -14,6 +14,7 @@ from typing import Final
 
 from offsetmgr.core.errors import TimedOut
 from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.releases import Versions
@@ -63,9 +64,7 @@ class BrokerNode:
 
     async def open(self, deadline: float) -> BrokerConnection:
         """Opens a new connection. The caller closes it."""
-        left = deadline - asyncio.get_running_loop().time()
-        if left <= 0:
-            raise TimedOut(f"broker {self.address}", "the timeout has expired")
+        left = remaining(deadline, f"broker {self.address}")
         connection = await BrokerConnection.open(self.address, self._security, left, self._versions)
         self._versions = connection.versions
         return connection

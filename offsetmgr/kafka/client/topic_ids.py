@@ -12,7 +12,7 @@ from kio.schema.types import TopicName
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.model import is_valid_topic_name
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.retries import remaining
+from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.protocol.releases import REPORTS_TOPIC_IDS
 
 _MAX_TOPICS_PER_REQUEST: Final = 5000

@@ -39,6 +39,7 @@ from offsetmgr.core.model import (
     TopicPartition,
     is_valid_topic_name,
 )
+from offsetmgr.core.retry import Backoff, BlockingRetries
 from offsetmgr.kafka.cluster.group_descriptions import group_description
 from offsetmgr.kafka.protocol.errors import kafka_error
 
@@ -50,7 +51,8 @@ _ConfigResource: Final[Any] = ck_admin.ConfigResource  # type: ignore[attr-defin
 _ResourceType: Final[Any] = ck_admin.ResourceType  # type: ignore[attr-defined]
 
 _POLL_INTERVAL_S: Final = 0.05
-_RETRY_INTERVAL_S: Final = 0.1
+RETRY_BACKOFF: Final = Backoff.fixed(0.1)
+"""The pauses between two requests of librdkafka's Admin client."""
 _FIRST_ATTEMPT_S: Final = 1.0
 _MAX_GROUPS_PER_CALL: Final = 500
 """The maximum number of groups in one call of the Admin client. It sends one request for each group at the same time;
@@ -146,6 +148,7 @@ class Admin:
         client = self.client(timeout_s)
         done: dict[T, Any] = {}
         pending, attempt = list(keys), _FIRST_ATTEMPT_S
+        retries = BlockingRetries(deadline, RETRY_BACKOFF)
         while pending:
             # The first attempts are short, because on a new cluster librdkafka waits for its timeout although the
             # broker has responded.
@@ -165,11 +168,9 @@ class Admin:
                 except concurrent.futures.TimeoutError:
                     done[key] = TimedOut(f"{name}{key}", "no answer within the timeout")
                     again.append(key)
-            if time.monotonic() + _RETRY_INTERVAL_S >= deadline:
-                break
             pending = again
-            if pending:
-                time.sleep(_RETRY_INTERVAL_S)
+            if pending and not retries.pause():
+                break
             if stale:
                 self._client = None
                 client = self.client(max(deadline - time.monotonic(), 0.1))

@@ -1,102 +1,148 @@
-"""`GroupLock`: the lock of an idle group for the duration of one edit, some milliseconds.
+"""`GroupLock`: the reads and writes of a locked group; `acquire_lock` locks an idle group for one edit.
 
-The lock sends no periodic heartbeats, because an edit is shorter than the session. If an edit takes longer, the
-coordinator rejects its commit.
+An edit takes some milliseconds. Its lock sends no periodic heartbeats, because an edit is shorter than the session. If
+it takes longer, the coordinator rejects its commit.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeVar
 
-from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CoordinatorNotAvailable, LockLost, OffsetMgrError, TimedOut, Unreachable
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.retry import REQUEST_BACKOFF, Backoff, Retries
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.retries import backoff, is_retriable
 from offsetmgr.kafka.groups import lock_membership
 from offsetmgr.kafka.groups.lock_membership import LockMembership
 from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 
 T = TypeVar("T")
 
 
 class GroupLock:
-    """A group lock that is held. `acquire_lock` returns it."""
+    """A locked group: this process is its only member. `acquire_lock` returns it.
+
+    A membership remains valid if the coordinator of its group moves, so every request is retried at the current
+    coordinator. A retry is safe, because it writes the same values for the same member.
+    """
 
     def __init__(
-        self, client: Client, connection: BrokerConnection, membership: LockMembership, deadline: float
+        self,
+        client: Client,
+        coordinator: Address,
+        membership: LockMembership,
+        joined_on: BrokerConnection | None = None,
     ) -> None:
+        """``joined_on`` is the dedicated connection of the member, if it keeps one. Until a request fails, the lock
+        uses only this connection. Afterwards it uses the shared one, because a wait for a second dedicated connection
+        could be a deadlock."""
         self._client = client
-        self._connection = connection
+        self._coordinator = coordinator
         self._membership = membership
-        self._deadline = deadline
+        self._joined_on = joined_on
+        self._dedicates_writes = joined_on is None
+        self._lost: OffsetMgrError | None = None
 
-    async def fetch(self, partitions: Sequence[TopicPartition] | None) -> FetchedGroup:
-        """Returns committed offsets. No other client can change them before this lock is released."""
-        return await self._retry(lambda c: lock_membership.fetch(c, self._membership.group, partitions, self._deadline))
+    @property
+    def group(self) -> str:
+        return self._membership.group
+
+    @property
+    def locked(self) -> bool:
+        """Whether the lock prevents commits of other clients. Brokers without group membership have no lock."""
+        return self._membership != lock_membership.non_member(self.group)
+
+    async def fetch(self, partitions: Sequence[TopicPartition] | None, deadline: float) -> FetchedGroup:
+        """Returns the committed offsets. No other client can change them while the group is locked. Raises `LockLost`
+        if the loss of the lock is known."""
+        return await self._retry(lambda c: lock_membership.fetch(c, self.group, partitions, deadline), deadline)
 
     async def commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float
     ) -> dict[TopicPartition, OffsetMgrError | None]:
         """Commits, and returns one outcome for each partition. Raises `LockLost` if the lock was lost before the write;
         in this case nothing was written."""
         return await self._retry(
-            lambda c: lock_membership.commit(c, self._membership, offsets, self._deadline), writes=True
+            lambda c: lock_membership.commit(c, self._membership, offsets, deadline), deadline, writes=True
         )
 
-    async def delete(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, OffsetMgrError | None]:
-        """Deletes committed offsets, and returns one outcome for each partition.
+    async def delete(
+        self, partitions: Sequence[TopicPartition], deadline: float
+    ) -> dict[TopicPartition, OffsetMgrError | None]:
+        """Deletes committed offsets, and returns one outcome for each partition. Raises `LockLost` like `commit`.
 
         The request contains no generation, so the method first checks with a heartbeat that the lock is still held.
         """
 
         async def delete_if_locked(connection: BrokerConnection) -> dict[TopicPartition, OffsetMgrError | None]:
-            left = max(self._deadline - asyncio.get_running_loop().time(), 0.001)
-            code = await lock_membership.heartbeat(connection, self._membership, left)
-            # REBALANCE_IN_PROGRESS means that another client is waiting for this member to leave.
-            if code not in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
-                raise kafka_error(code, f"lock of group {self._membership.group}")
-            return await lock_membership.delete(connection, self._membership, partitions, self._deadline)
+            if self.locked:
+                await lock_membership.check(connection, self._membership, deadline)
+            return await lock_membership.delete(connection, self._membership, partitions, deadline)
 
-        return await self._retry(delete_if_locked, writes=True)
+        return await self._retry(delete_if_locked, deadline, writes=True)
 
-    async def leave(self) -> None:
-        """Releases the lock."""
-        await lock_membership.leave(self._client, self._connection, self._membership, self._deadline)
+    async def leave(self, deadline: float) -> None:
+        """Leaves the group, even if the lock is already lost (see `lock_membership.leave`)."""
+        await lock_membership.leave(
+            self._client, self._membership, deadline, at=self._coordinator, connection=self._joined_on
+        )
 
-    async def _retry(self, attempt: Callable[[BrokerConnection], Awaitable[T]], *, writes: bool = False) -> T:
-        """Calls ``attempt`` and retries retriable errors at the current coordinator of the group.
+    @asynccontextmanager
+    async def _connect(self, deadline: float, *, writes: bool) -> AsyncIterator[BrokerConnection]:
+        node = self._client.node(self._coordinator)
+        if self._joined_on is not None:
+            yield self._joined_on
+        elif writes and self._dedicates_writes:
+            async with node.dedicated_connection(deadline) as dedicated:
+                yield dedicated.connection
+        else:
+            yield await node.connection(deadline)
 
-        A membership remains valid if the coordinator of its group moves. A retry is safe, because it writes the same
-        values for the same member.
-        """
+    async def _retry(
+        self,
+        attempt: Callable[[BrokerConnection], Awaitable[T]],
+        deadline: float,
+        *,
+        writes: bool = False,
+        backoff: Backoff = REQUEST_BACKOFF,
+    ) -> T:
+        """Calls ``attempt`` and retries retriable errors at the current coordinator of the group."""
         unconfirmed: OffsetMgrError | None = None
-        for pause in backoff():
-            try:
-                return await attempt(self._connection)
-            except LockLost:
+        retries = Retries(deadline, backoff)
+        while True:
+            if self._lost is not None:
                 # If an earlier attempt received no response, it may have succeeded. Therefore the method raises the
                 # error of that attempt.
-                raise unconfirmed or LockLost(
-                    f"lock of group {self._membership.group}", "was lost before the write; nothing was written"
-                ) from None
+                raise unconfirmed or self._lost_error(self._lost)
+            sent = False
+            try:
+                async with self._connect(deadline, writes=writes) as connection:
+                    sent = True
+                    return await attempt(connection)
+            except LockLost as error:
+                self._lost = type(error)(f"lock of group {self.group}", error.why)
+                continue
             except OffsetMgrError as error:
                 # If too few replicas are in sync, the coordinator may still have appended the commit.
-                if writes and isinstance(error, Unreachable | TimedOut | CoordinatorNotAvailable):
-                    unconfirmed = type(error)(error.what, f"{error.why}; the outcome of the write is unknown")
-                    error = unconfirmed
-                if not is_retriable(error) or asyncio.get_running_loop().time() + pause >= self._deadline:
-                    raise error from None
-            await asyncio.sleep(pause)
-            address = await self._client.coordinator(self._membership.group, self._deadline)
-            self._connection = await self._client.node(address).connection(self._deadline)
-        raise AssertionError("back-off has no end")
+                if writes and sent and isinstance(error, Unreachable | TimedOut | CoordinatorNotAvailable):
+                    error = unconfirmed = type(error)(error.what, f"{error.why}; the outcome of the write is unknown")
+                await retries.pause_or_raise(error)
+            try:
+                self._coordinator = await self._client.coordinator(self.group, deadline)
+            except OffsetMgrError as error:
+                raise unconfirmed or error from None
+            self._joined_on = None
+
+    def _lost_error(self, lost: OffsetMgrError) -> LockLost:
+        """Returns the error of every call after the loss of the lock."""
+        what, why = f"lock of group {self.group}", "was lost before the write; nothing was written"
+        if isinstance(lost, LockLost):
+            return type(lost)(what, f"{why}: {lost.why}")
+        return LockLost(what, f"{why}: {lost}")
 
 
 @asynccontextmanager
@@ -113,23 +159,21 @@ async def acquire_lock(
         try:
             yield lock
         finally:
-            await lock.leave()
+            await lock.leave(deadline)
 
 
 async def _acquire(
     resources: AsyncExitStack, client: Client, group: str, deadline: float, at: Address | None
 ) -> GroupLock:
-    for pause in backoff():
+    retries = Retries(deadline)
+    while True:
         try:
             address = at or await client.coordinator(group, deadline)
             at = None
             async with AsyncExitStack() as attempt:
                 dedicated = await attempt.enter_async_context(client.node(address).dedicated_connection(deadline))
-                membership = await lock_membership.join_alone_dedicated(dedicated, client, group, None, deadline)
+                membership = await lock_membership.join_alone(dedicated, client, group, None, deadline)
                 resources.push_async_exit(attempt.pop_all())
-                return GroupLock(client, dedicated.connection, membership, deadline)
+                return GroupLock(client, address, membership, dedicated.connection)
         except OffsetMgrError as error:
-            if not is_retriable(error) or asyncio.get_running_loop().time() + pause >= deadline:
-                raise
-        await asyncio.sleep(pause)
-    raise AssertionError("back-off has no end")
+            await retries.pause_or_raise(error)

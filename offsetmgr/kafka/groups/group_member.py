@@ -22,19 +22,14 @@ from kio.schema.sync_group.v3.response import SyncGroupResponse
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import LockLost, OffsetMgrError
+from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.retries import backoff
 from offsetmgr.kafka.groups import lock_membership, member_requests
 from offsetmgr.kafka.groups.lock_membership import LockMembership
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import RETRIABLE, kafka_error
 
-_MEMBERSHIP_ENDED: Final = frozenset(
-    {ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
-)
-_MEMBER_ID_INVALID: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
-"""The error codes after which the member id is invalid, too."""
 _JOIN_MARGIN_S: Final = 10.0
 """Additional time for a JoinGroup response after the rebalance timeout. The broker delays the first join of a new group
 by its group.initial.rebalance.delay.ms."""
@@ -101,7 +96,7 @@ class KafkaGroupMember:
         self._client = client
         self._group = group
         self._listener = listener
-        self._protocol = (protocol_type, protocol)
+        self._protocol_type, self._protocol = protocol_type, protocol
         self._session_timeout_s = session_timeout_s
         self._rebalance_timeout_s = rebalance_timeout_s
         self._clock = clock
@@ -133,7 +128,8 @@ class KafkaGroupMember:
         """
         if self._heartbeat_task is None:
             self._heartbeat_task = asyncio.create_task(self._heartbeat_loop())
-        for pause in backoff():
+        retries = Retries()
+        while True:
             try:
                 while (found := await self._attempt(metadata, assign)) is None:
                     pass
@@ -143,8 +139,7 @@ class KafkaGroupMember:
                 if not error.retriable and not isinstance(error, LockLost):
                     raise
                 self._log_problem(error)
-            await asyncio.sleep(pause)
-        raise AssertionError("back-off has no end")
+                await retries.pause()
 
     async def leave(self, timeout_s: float) -> None:
         """Leaves the group and closes the connections, within ``timeout_s`` seconds. If the request fails, the
@@ -154,8 +149,8 @@ class KafkaGroupMember:
         if membership is not None:
             with contextlib.suppress(OffsetMgrError, TimeoutError):
                 async with asyncio.timeout_at(deadline):
-                    connection = await self._client.node(await self._find_coordinator()).connection(deadline)
-                    await lock_membership.leave(self._client, connection, membership, deadline)
+                    at = await self._find_coordinator()
+                    await lock_membership.leave(self._client, membership, deadline, at=at)
         await self.close()
 
     async def close(self) -> None:
@@ -172,7 +167,7 @@ class KafkaGroupMember:
 
     async def _attempt(self, metadata: Callable[[], bytes], assign: AssignmentFunction) -> Generation | None:
         """Sends one JoinGroup and one SyncGroup. Returns None if the caller must retry at once."""
-        connection = await self._connection_for_joins()
+        connection = self._join_connection = await self._current_connection(self._join_connection)
         try:
             joined = await self._join(connection, metadata())
             if joined is None:
@@ -183,25 +178,12 @@ class KafkaGroupMember:
                 self._forget_coordinator(connection.address)
             raise error
 
-    async def _connection_for_joins(self) -> BrokerConnection:
-        """Returns the connection for joins and syncs, to the current coordinator."""
-        address = await self._find_coordinator()
-        if self._join_connection is None or self._join_connection.closed or self._join_connection.address != address:
-            if self._join_connection is not None:
-                await self._join_connection.close()
-            try:
-                self._join_connection = await self._client.node(address).open(self._deadline())
-            except OffsetMgrError:
-                self._forget_coordinator(address)
-                raise
-        return self._join_connection
-
     async def _join(self, connection: BrokerConnection, metadata: bytes) -> JoinGroupResponse | None:
         request = member_requests.join_as(
             self._group,
             self._member_id,
-            *self._protocol,
-            metadata,
+            self._protocol_type,
+            {self._protocol: metadata},
             _ms(self._session_timeout_s),
             _ms(self._rebalance_timeout_s),
         )
@@ -230,7 +212,7 @@ class KafkaGroupMember:
         assignments: Mapping[str, bytes] = {}
         if joined.leader == joined.member_id:
             assignments = assign(generation, [(m.member_id, m.metadata) for m in joined.members])
-        request = member_requests.sync_as(self._group, generation, joined.member_id, assignments)
+        request = member_requests.sync_group(self._group, generation, joined.member_id, assignments)
         sent = self._clock()
         # The coordinator responds only after the leader has sent SyncGroup. If the leader is dead, the coordinator
         # removes it after the session timeout.
@@ -246,19 +228,17 @@ class KafkaGroupMember:
         return Generation(joined.member_id, generation, answer.assignment, sent)
 
     def _request_error(self, code: int, address: Address) -> OffsetMgrError:
+        """Ends the membership or discards the cached coordinator, if the code requires it. Returns the error."""
         error = kafka_error(code, f"group {self._group}")
-        if code in _MEMBERSHIP_ENDED:
-            self._end(error, code)
+        if isinstance(error, LockLost):
+            previous, self._membership = self._membership, None
+            if code != ErrorCode.ILLEGAL_GENERATION:  # otherwise the member id remains valid
+                self._member_id = ""
+            if previous is not None:
+                self._listener.on_ended(error)
         elif code in RETRIABLE:
             self._forget_coordinator(address)
         return error
-
-    def _end(self, why: OffsetMgrError, code: int) -> None:
-        previous, self._membership = self._membership, None
-        if code in _MEMBER_ID_INVALID:
-            self._member_id = ""
-        if previous is not None:
-            self._listener.on_ended(why)
 
     # --- heartbeat -----------------------------------------------------------------------------------
 
@@ -284,18 +264,14 @@ class KafkaGroupMember:
         self, connection: BrokerConnection | None, membership: LockMembership
     ) -> BrokerConnection:
         """Sends one heartbeat to the current coordinator. Returns the connection for the next one."""
-        address = await self._find_coordinator()
+        connection = await self._current_connection(connection)
+        synced, sent = self._synced, self._clock()
         try:
-            if connection is None or connection.closed or connection.address != address:
-                if connection is not None:
-                    await connection.close()
-                connection = await self._client.node(address).open(self._deadline())
-            synced, sent = self._synced, self._clock()
             code = await lock_membership.heartbeat(connection, membership, self._wait_s)
         except OffsetMgrError:
-            self._forget_coordinator(address)
+            self._forget_coordinator(connection.address)
             raise
-        await self._handle_heartbeat(address, membership, code, sent, synced)
+        await self._handle_heartbeat(connection.address, membership, code, sent, synced)
         return connection
 
     async def _handle_heartbeat(
@@ -314,15 +290,12 @@ class KafkaGroupMember:
             now.generation != membership.generation or self._join_response_pending()
         ):
             pass  # the JoinGroup response of the new generation has arrived or is about to arrive
-        elif code in _MEMBERSHIP_ENDED:
-            self._end(kafka_error(code, f"group {self._group}"), code)
+        elif isinstance(error := self._request_error(code, address), LockLost):
             self._listener.on_rebalance()
             if self._join_connection is not None:
                 await self._join_connection.close()  # its request belongs to the ended membership
         else:
-            if code in RETRIABLE:
-                self._forget_coordinator(address)
-            self._log_problem(kafka_error(code, f"heartbeat of group {self._group}"))
+            self._log_problem(error)
 
     def _join_response_pending(self) -> bool:
         """Returns whether the JoinGroup in flight may have started the newer generation.
@@ -348,6 +321,19 @@ class KafkaGroupMember:
                 if self._join_connection is not None and self._join_connection.address != found:
                     await self._join_connection.close()  # its request waits in a former coordinator
             return self._coordinator
+
+    async def _current_connection(self, previous: BrokerConnection | None) -> BrokerConnection:
+        """Returns ``previous`` if it is an open connection to the current coordinator, otherwise a new connection."""
+        address = await self._find_coordinator()
+        if previous is not None:
+            if not previous.closed and previous.address == address:
+                return previous
+            await previous.close()
+        try:
+            return await self._client.node(address).open(self._deadline())
+        except OffsetMgrError:
+            self._forget_coordinator(address)
+            raise
 
     def _forget_coordinator(self, address: Address) -> None:
         """Discards the cached coordinator, because the group may have another one now."""

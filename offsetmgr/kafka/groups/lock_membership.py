@@ -9,7 +9,6 @@ its membership, even if that process was frozen and does not know it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -37,14 +36,17 @@ from offsetmgr.core.model import (
     TopicPartition,
     deletion_mark,
 )
+from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.client.node import DedicatedConnection
 from offsetmgr.kafka.client.offset_commits import commit_outcomes
-from offsetmgr.kafka.client.retries import backoff
 from offsetmgr.kafka.groups import member_requests
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.errors import RETRIABLE, kafka_error
+from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.consumer_protocol import encode_assignment
+from offsetmgr.kafka.protocol.errors import RETRIABLE, VALID_MEMBER_CODES, kafka_error
 from offsetmgr.kafka.protocol.releases import DELETES_OFFSETS
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 
@@ -94,33 +96,26 @@ def active_members_error(group: str, members: Sequence[str], lock_ends_s: float 
     )
 
 
-async def join_alone_dedicated(
-    dedicated: DedicatedConnection, client: Client, group: str, instance_id: str | None, deadline: float
-) -> LockMembership:
-    """Works like `join_alone` on a dedicated connection. While the join waits in the broker, the connection does not
-    count towards the limit of the pool."""
-    timer = asyncio.get_running_loop().call_later(_WAITING_AFTER_S, dedicated.mark_waiting)
-    try:
-        return await join_alone(dedicated.connection, client, group, instance_id, deadline)
-    finally:
-        timer.cancel()
-
-
 async def join_alone(
-    connection: BrokerConnection, client: Client, group: str, instance_id: str | None, deadline: float
+    dedicated: DedicatedConnection, client: Client, group: str, instance_id: str | None, deadline: float
 ) -> LockMembership:
     """Joins the group as its only member, in one attempt.
 
     If the group has other members, leaves again and raises `GroupActive`. Otherwise raises the error of the
     coordinator.
     """
-    request = member_requests.join_lock(group, instance_id, SESSION_MS)
-    # The broker delays the first join of an empty group by its group.initial.rebalance.delay.ms.
+    connection, request = dedicated.connection, member_requests.join_lock(group, instance_id, SESSION_MS)
+    # The broker delays the first join of an empty group by its group.initial.rebalance.delay.ms. Meanwhile the
+    # connection does not count towards the limit of the pool.
+    timer = asyncio.get_running_loop().call_later(_WAITING_AFTER_S, dedicated.mark_waiting)
     answer: JoinGroupResponse | StaticJoinGroupResponse
-    if instance_id is None:
-        answer = await connection.call(request, JoinGroupResponse, _remaining(deadline))
-    else:
-        answer = await connection.call(request, StaticJoinGroupResponse, _remaining(deadline))
+    try:
+        if instance_id is None:
+            answer = await connection.call(request, JoinGroupResponse, remaining(deadline))
+        else:
+            answer = await connection.call(request, StaticJoinGroupResponse, remaining(deadline))
+    finally:
+        timer.cancel()
     if answer.error_code:
         raise kafka_error(int(answer.error_code), f"lock of group {group}")
     membership = LockMembership(group, answer.member_id, int(answer.generation_id), instance_id)
@@ -128,31 +123,38 @@ async def join_alone(
         is_leader = answer.leader == answer.member_id
         # A static member that replaces its dead predecessor receives no member list; see the check below.
         if (not is_leader and instance_id is None) or len(answer.members) > 1:
-            raise await _other_members_error(client, membership, deadline)
+            raise await other_members_error(client, membership, deadline)
+        assignments = {membership.member_id: encode_assignment()} if is_leader else {}
         sync = await connection.call(
-            member_requests.sync_group(
-                group, membership.generation, membership.member_id, instance_id, leader=is_leader
-            ),
+            member_requests.sync_group(group, membership.generation, membership.member_id, assignments, instance_id),
             SyncGroupResponse,
-            _remaining(deadline),
+            remaining(deadline),
         )
         if int(sync.error_code) == ErrorCode.REBALANCE_IN_PROGRESS:
             # Another client has just joined, and its JoinGroup waits in the coordinator until this member leaves.
-            raise await _other_members_error(client, membership, deadline)
+            raise await other_members_error(client, membership, deadline)
         if sync.error_code:
             raise kafka_error(int(sync.error_code), f"lock of group {group}")
         if not is_leader:
-            other_members = await _other_members_error(client, membership, deadline)
+            other_members = await other_members_error(client, membership, deadline)
             if other_members.members:
                 raise other_members
     except OffsetMgrError:
-        await leave(client, connection, membership, deadline)
+        await leave(client, membership, deadline, connection=connection)
         raise
     return membership
 
 
-async def leave(client: Client, connection: BrokerConnection, membership: LockMembership, deadline: float) -> None:
-    """Leaves the group. Retries at the current coordinator, because the coordinator may have moved.
+async def leave(
+    client: Client,
+    membership: LockMembership,
+    deadline: float,
+    *,
+    at: Address | None = None,
+    connection: BrokerConnection | None = None,
+) -> None:
+    """Leaves the group, at first over ``connection`` or at the coordinator ``at``. Retries at the current coordinator,
+    because the coordinator may have moved.
 
     The retries end at the deadline, but last at least `_MIN_LEAVE_TIMEOUT_S` and at most a session timeout. If all
     attempts fail, the membership ends when the session times out.
@@ -160,29 +162,28 @@ async def leave(client: Client, connection: BrokerConnection, membership: LockMe
     request = member_requests.leave_group(membership.group, membership.member_id, membership.instance_id)
     now = asyncio.get_running_loop().time
     until = min(max(deadline, now() + _MIN_LEAVE_TIMEOUT_S), now() + SESSION_MS / 1000)
-    for pause in backoff():
+    retries = Retries(until)
+    while True:
         try:
-            answer = await connection.call(request, LeaveGroupResponse, _remaining(until))
+            if connection is None:
+                node = client.node(at or await client.coordinator(membership.group, until))
+                connection = await node.connection(until)
+            answer = await connection.call(request, LeaveGroupResponse, remaining(until))
             if int(answer.error_code) not in RETRIABLE:
                 return
         except OffsetMgrError as error:
             if not error.retriable:
                 return
-        if now() + pause >= until:
+        if not await retries.pause():
             return
-        await asyncio.sleep(pause)
-        with contextlib.suppress(OffsetMgrError):
-            connection = await client.node(await client.coordinator(membership.group, until)).connection(until)
-    raise AssertionError("back-off has no end")
+        connection = at = None
 
 
 async def fetch(
     connection: BrokerConnection, group: str, partitions: Sequence[TopicPartition] | None, deadline: float
 ) -> FetchedGroup:
     """Returns the committed offsets of the group from its coordinator."""
-    answer = await connection.call(
-        requests.offset_fetch({group: partitions}), OffsetFetchResponse, _remaining(deadline)
-    )
+    answer = await connection.call(requests.offset_fetch({group: partitions}), OffsetFetchResponse, remaining(deadline))
     found = requests.parse_offset_fetch(answer.groups[0])
     if isinstance(found, OffsetMgrError):
         raise found
@@ -206,7 +207,7 @@ async def commit(
             instance_id=membership.instance_id,
         ),
         OffsetCommitResponse,
-        _remaining(deadline),
+        remaining(deadline),
     )
     outcomes = commit_outcomes(membership.group, answer)
     if isinstance(outcomes, OffsetMgrError):
@@ -235,7 +236,7 @@ async def delete(
     if not DELETES_OFFSETS.supported_by(connection.versions):
         return await _expire(connection, membership, partitions, deadline, expected)
     answer = await connection.call(
-        member_requests.offset_delete(group, partitions), OffsetDeleteResponse, _remaining(deadline)
+        member_requests.offset_delete(group, partitions), OffsetDeleteResponse, remaining(deadline)
     )
     if answer.error_code:
         raise kafka_error(int(answer.error_code), f"delete in group {group}")
@@ -284,7 +285,7 @@ async def _expire(
         "member_id": membership.member_id,
         "topics": [{"name": topic, "partitions": parts} for topic, parts in topics.items()],
     }
-    answer = await expire_offsets(connection, commit, _remaining(deadline))
+    answer = await expire_offsets(connection, commit, remaining(deadline))
     for topic in answer["topics"]:
         for part in topic["partitions"]:
             tp, code = TopicPartition(topic["name"], part["partition_index"]), part["error_code"]
@@ -303,13 +304,22 @@ async def heartbeat(connection: BrokerConnection, membership: LockMembership, ti
     return int((await connection.call(request, HeartbeatResponse, timeout_s)).error_code)
 
 
-async def _other_members_error(client: Client, membership: LockMembership, deadline: float) -> GroupActive:
+async def check(connection: BrokerConnection, membership: LockMembership, deadline: float) -> bool:
+    """Checks with a heartbeat that the membership is valid. Returns whether another client waits for this member to
+    leave.
+
+    Raises `LockLost` if the membership has ended, otherwise the error of the coordinator.
+    """
+    code = await heartbeat(connection, membership, remaining(deadline))
+    if code not in VALID_MEMBER_CODES:
+        raise kafka_error(code, f"lock of group {membership.group}")
+    return code == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+async def other_members_error(client: Client, membership: LockMembership, deadline: float) -> GroupActive:
+    """Returns the error that names the other members of the group. Raises `OffsetMgrError` if they are unknown."""
     described = (await client.describe([membership.group], deadline))[membership.group]
     if not isinstance(described, GroupDescription):
         raise described
     others = [str(member) for member in described.members if member.member_id != membership.member_id]
     return active_members_error(membership.group, others, described.lock_ends_s)
-
-
-def _remaining(deadline: float) -> float:
-    return max(deadline - asyncio.get_running_loop().time(), 0.001)

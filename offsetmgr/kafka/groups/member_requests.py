@@ -24,7 +24,7 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i32Timedelta
 
 from offsetmgr.core.model import LOCK_PROTOCOL, TopicPartition
-from offsetmgr.kafka.protocol.consumer_protocol import PROTOCOL_TYPE, encode_assignment, encode_subscription
+from offsetmgr.kafka.protocol.consumer_protocol import PROTOCOL_TYPE, encode_subscription
 from offsetmgr.kafka.protocol.requests import by_topic
 
 PROTOCOLS: Final = (LOCK_PROTOCOL, "range", "roundrobin", "cooperative-sticky", "sticky")
@@ -32,10 +32,7 @@ PROTOCOLS: Final = (LOCK_PROTOCOL, "range", "roundrobin", "cooperative-sticky", 
 the lock is held had no protocol in common with the lock, the coordinator would return INCONSISTENT_GROUP_PROTOCOL
 instead of letting the consumer wait."""
 
-_PROTOCOLS: Final = tuple(JoinGroupRequestProtocol(name=n, metadata=encode_subscription()) for n in PROTOCOLS)
-_STATIC_PROTOCOLS: Final = tuple(
-    StaticJoinGroupRequestProtocol(name=n, metadata=encode_subscription()) for n in PROTOCOLS
-)
+_LOCK_PROTOCOLS: Final = dict.fromkeys(PROTOCOLS, encode_subscription())
 
 
 def milliseconds(value: int) -> i32Timedelta:
@@ -64,39 +61,16 @@ def join_lock(
     A dynamic member (``instance_id`` None) uses version 3, because later versions need a second round trip (KIP-394).
     Static membership needs version 5 (KIP-345).
     """
+    if instance_id is not None:
+        return join_as(group, "", PROTOCOL_TYPE, _LOCK_PROTOCOLS, session_timeout_ms, session_timeout_ms, instance_id)
     timeout = milliseconds(session_timeout_ms)
-    if instance_id is None:
-        return JoinGroupRequest(
-            group_id=GroupId(group),
-            session_timeout=timeout,
-            rebalance_timeout=timeout,
-            member_id="",
-            protocol_type=PROTOCOL_TYPE,
-            protocols=_PROTOCOLS,
-        )
-    return StaticJoinGroupRequest(
+    return JoinGroupRequest(
         group_id=GroupId(group),
         session_timeout=timeout,
         rebalance_timeout=timeout,
         member_id="",
-        group_instance_id=instance_id,
         protocol_type=PROTOCOL_TYPE,
-        protocols=_STATIC_PROTOCOLS,
-    )
-
-
-def sync_group(
-    group: str, generation: int, member_id: str, instance_id: str | None, *, leader: bool
-) -> SyncGroupRequest:
-    """Returns the SyncGroup request of a group lock. The leader sends an empty assignment for itself; a follower sends
-    none."""
-    mine = SyncGroupRequestAssignment(member_id=member_id, assignment=encode_assignment())
-    return SyncGroupRequest(
-        group_id=GroupId(group),
-        generation_id=i32(generation),
-        member_id=member_id,
-        group_instance_id=instance_id,
-        assignments=(mine,) if leader else (),
+        protocols=tuple(JoinGroupRequestProtocol(name=n, metadata=data) for n, data in _LOCK_PROTOCOLS.items()),
     )
 
 
@@ -110,32 +84,34 @@ def join_as(
     group: str,
     member_id: str,
     protocol_type: str,
-    protocol: str,
-    metadata: bytes,
+    protocols: Mapping[str, bytes],
     session_timeout_ms: int,
     rebalance_timeout_ms: int,
+    instance_id: str | None = None,
 ) -> StaticJoinGroupRequest:
-    """Returns the JoinGroup request of a dynamic member with one protocol. ``member_id`` is empty in the first
-    request."""
+    """Returns a JoinGroup request. ``member_id`` is empty in the first request; ``protocols`` contains the metadata of
+    each protocol."""
     return StaticJoinGroupRequest(
         group_id=GroupId(group),
         session_timeout=milliseconds(session_timeout_ms),
         rebalance_timeout=milliseconds(rebalance_timeout_ms),
         member_id=member_id,
-        group_instance_id=None,
+        group_instance_id=instance_id,
         protocol_type=protocol_type,
-        protocols=(StaticJoinGroupRequestProtocol(name=protocol, metadata=metadata),),
+        protocols=tuple(StaticJoinGroupRequestProtocol(name=n, metadata=data) for n, data in protocols.items()),
     )
 
 
-def sync_as(group: str, generation: int, member_id: str, assignments: Mapping[str, bytes]) -> SyncGroupRequest:
-    """Returns the SyncGroup request of a dynamic member. The leader sends the assignments of all members; a follower
-    sends none."""
+def sync_group(
+    group: str, generation: int, member_id: str, assignments: Mapping[str, bytes], instance_id: str | None = None
+) -> SyncGroupRequest:
+    """Returns the SyncGroup request of a member. The leader sends the assignments of all members; a follower sends
+    none."""
     return SyncGroupRequest(
         group_id=GroupId(group),
         generation_id=i32(generation),
         member_id=member_id,
-        group_instance_id=None,
+        group_instance_id=instance_id,
         assignments=tuple(
             SyncGroupRequestAssignment(member_id=member, assignment=data) for member, data in assignments.items()
         ),

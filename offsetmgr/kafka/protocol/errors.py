@@ -160,6 +160,10 @@ NOT_A_MEMBER: Final = frozenset(
 """Error codes of a commit by a client that is not, or no longer, a member of a group with members."""
 
 
+VALID_MEMBER_CODES: Final = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS})
+"""The coordinator's responses to the Heartbeat of a valid member; during a rebalance it is REBALANCE_IN_PROGRESS."""
+
+
 def reason(code: int) -> str:
     """Returns the description and the name of an error code for messages."""
     if code not in _REASONS:

@@ -12,13 +12,14 @@ from offsetmgr.core.errors import Conflict, CorruptData, NotCoordinator, OffsetM
 from offsetmgr.core.evaluation import rejection
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change
+from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, FetchRequest, FetchResponse
 from offsetmgr.manager.runtime import ManagerRuntime, ShardStatus
 
 T = TypeVar("T")
 
-_RETRY_INTERVAL_S: Final = 0.02
+_BACKOFF: Final = Backoff.fixed(0.02)
 """The interval between two attempts while a shard is loading or moves to another owner."""
 
 
@@ -40,7 +41,7 @@ class RequestAdapter:
             if after.offset < 0  # in a conditional commit, -1 is a deletion
         }
         remaining = {tp: after for tp, after in offsets.items() if tp not in failures}
-        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        retries = self._retries()
         while remaining:
             expected: dict[tuple[str, int], int] = {}
             if not allow_rewind:
@@ -55,21 +56,24 @@ class RequestAdapter:
             if not remaining:
                 break
             errors = (await self._commit_once(group, remaining, expected)).errors
-            for tp in list(remaining):
+            again: dict[TopicPartition, OffsetAndMetadata] = {}
+            for tp, offset in remaining.items():
                 code = errors.get((tp.topic, tp.partition), ErrorCode.NONE)
-                if code == ErrorCode.OPERATION_NOT_ATTEMPTED and asyncio.get_running_loop().time() < deadline:
-                    continue  # another commit of this partition is in flight, or has changed its offset
-                del remaining[tp]
-                what = f"commit of {tp} of group {group}"
                 if code == ErrorCode.OPERATION_NOT_ATTEMPTED:
-                    failures[tp] = Conflict(what, "other clients committed to it during every attempt")
+                    again[tp] = offset  # another commit of this partition is in flight, or has changed its offset
                 elif code != ErrorCode.NONE:
-                    failures[tp] = kafka_error(code, what)
-            if remaining:
-                await asyncio.sleep(_RETRY_INTERVAL_S)
+                    failures[tp] = kafka_error(code, f"commit of {tp} of group {group}")
+            remaining = again
+            if remaining and not await retries.pause():
+                why = "other clients committed to it during every attempt"
+                failures |= {tp: Conflict(f"commit of {tp} of group {group}", why) for tp in remaining}
+                break
         if failures:
             committed = {tp: offset for tp, offset in offsets.items() if tp not in failures}
             raise PartialFailure(f"commit of group {group}", successes=committed, failures=failures)
+
+    def _retries(self) -> Retries:
+        return Retries(asyncio.get_running_loop().time() + self._timeout_s, _BACKOFF)
 
     async def _commit_once(
         self,
@@ -150,8 +154,7 @@ class RequestAdapter:
     ) -> T:
         """Sends a request, with retries while the shard is loading or has no owner, until the timeout. ``error_of``
         returns the error code of a response. Raises `NotCoordinator` if another manager owns the group."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout_s
+        retries = self._retries()
         while True:
             response = await send(self._runtime)
             code = error_of(response)
@@ -163,12 +166,9 @@ class RequestAdapter:
                 and (owner := self._other_owner(group)) is not None
             ):
                 raise NotCoordinator(what, f"the group belongs to the manager {owner}")
-            if (
-                code not in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
-                or loop.time() >= deadline
-            ):
+            unavailable = code in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
+            if not unavailable or not await retries.pause():
                 raise kafka_error(code, what)
-            await asyncio.sleep(_RETRY_INTERVAL_S)
 
 
 def _expected_offset(found: Offset) -> int:

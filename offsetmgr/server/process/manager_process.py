@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.core.errors import MalformedData, NotCoordinator, OffsetMgrError, OtherCluster, UsageError
 from offsetmgr.core.offset_store import OffsetStore, PartitionKinds
+from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.kafka.client.backing_cluster import BackingClusterClient
 from offsetmgr.kafka.client.manager_api import FIRST_MANAGER_ID
 from offsetmgr.kafka.client.security import Security
@@ -56,8 +57,8 @@ _log = logging.getLogger(__name__)
 
 _CLOSE_GRACE_S: Final = 2.0
 """Seconds that running requests get to end after the process has handed over its shards."""
-_RETRY_S: Final = 1.0
-"""Seconds between attempts to reach a store that was unreachable at the start."""
+_STORE_BACKOFF: Final = Backoff.fixed(1.0)
+"""The pauses between attempts to reach a store that was unreachable at the start."""
 _OTHER_CLUSTER_HINT: Final = (
     "clients would read other records than those whose offsets were committed; name brokers of the store's cluster, "
     "or, if the topics of both clusters are equal copies (same records at the same offsets), add --translate none"
@@ -266,8 +267,8 @@ class ManagerProcess:
     async def _retry_cluster_check(self, store_backend: StoreBackend, store: OffsetStore) -> None:
         """Repeats the check until a store that was unreachable at the start responds. No client is served until
         then."""
-        while store_backend.unavailable_reason is not None:
-            await asyncio.sleep(_RETRY_S)
+        retries = Retries(backoff=_STORE_BACKOFF)
+        while store_backend.unavailable_reason is not None and await retries.pause():
             try:
                 await self._check_cluster(store_backend, store)
             except OffsetMgrError as error:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from offsetmgr.core.errors import OffsetMgrError, Unreachable
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.retries import remaining
+from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address

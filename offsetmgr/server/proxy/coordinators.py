@@ -10,7 +10,7 @@ from typing import Final
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import NotCoordinator, OffsetMgrError
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.retries import remaining
+from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import kafka_error

@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.kafka.client.retries import backoff
+from offsetmgr.core.retry import Retries
+from offsetmgr.kafka.protocol.errors import VALID_MEMBER_CODES
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.server.backend import Backend, ManagerAddress
 from offsetmgr.server.proxy.coordinators import Coordinators
@@ -26,8 +27,6 @@ _CommitQueue = deque[tuple[CommitRequest, asyncio.Future[CommitResponse]]]
 COORDINATOR_TIMEOUT_S: Final = 4.0
 """How long a commit may wait for the real coordinator before it fails with COORDINATOR_NOT_AVAILABLE."""
 
-VALID_MEMBER_CODES: Final = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS})
-"""The coordinator's responses to the Heartbeat of a valid member; during a rebalance it is REBALANCE_IN_PROGRESS."""
 _FINAL_CODES: Final = frozenset(
     {
         ErrorCode.ILLEGAL_GENERATION,
@@ -102,8 +101,9 @@ class MemberFencingBackend:
         commits in one step."""
         deadline = asyncio.get_running_loop().time() + COORDINATOR_TIMEOUT_S
         error: int | None = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        retries = Retries(deadline)
         try:
-            for pause in backoff():
+            while True:
                 self._fence.sweep(self._clock())
                 error = await self._ask(key, instance_id, deadline)
                 if error is None:
@@ -111,10 +111,8 @@ class MemberFencingBackend:
                     error = self._inner.ownership_error(key.group) or self._check(key)
                 if error is not None:
                     return
-                if asyncio.get_running_loop().time() + pause >= deadline:
-                    error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+                if not await retries.pause():
                     return
-                await asyncio.sleep(pause)
         finally:
             for request, answer in self._waiting.pop(key):
                 if answer.done():

@@ -18,11 +18,11 @@ from typing import Final
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol.errors import VALID_MEMBER_CODES
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.network.api import CLOSE_CONNECTION, Answer, Api, ApiRequest, Frame
 from offsetmgr.server.proxy.client_upstreams import UpstreamRegistry
 from offsetmgr.server.proxy.coordinators import Coordinators
-from offsetmgr.server.proxy.fenced_backend import VALID_MEMBER_CODES
 from offsetmgr.server.proxy.group_requests import (
     FLEXIBLE,
     MAX_VERSIONS,

@@ -26,14 +26,14 @@ from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused, Usage
 from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.model import Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit
+from offsetmgr.core.retry import Backoff
 from offsetmgr.server.store_backends.store_calls import ChangeOutcomes, edit_groups
 from offsetmgr.server.store_backends.store_executor import MAX_CHANGES_PER_STREAM, StoreExecutor
 from offsetmgr.stores.dual_policy import secondary_change
 
 _log = logging.getLogger(__name__)
 
-_MIN_PAUSE_S: Final = 0.1
-_MAX_PAUSE_S: Final = 2.0
+_BACKOFF: Final = Backoff(0.1, 2.0)
 _PERMANENT_ERROR_PAUSE_S: Final = 30.0
 """Seconds before a partition with a permanent error (not allowed, unreadable) is tried again."""
 _LOG_EVERY_S: Final = 30.0
@@ -101,7 +101,8 @@ class Secondary:
         self._known_values: dict[_PartitionKey, int | None] = {}
         self._attempted: dict[_PartitionKey, set[int | None]] = {}
         self._running: asyncio.Task[None] | None = None
-        self._pause = 0.0
+        self._failed_streams = 0
+        """Number of consecutive streams with a retriable error."""
         self._timer: asyncio.TimerHandle | None = None
         self._logged_at = self._drop_logged_at = -_LOG_EVERY_S
         self._failing = False
@@ -257,13 +258,13 @@ class Secondary:
             self._log_failure(error)
         if error is not None and error.retriable:
             self._failing = True
-            self._pause = min(max(self._pause * 2, _MIN_PAUSE_S), _MAX_PAUSE_S)
+            self._failed_streams += 1
             self._release_all_waiters()
-            return self._pause
+            return _BACKOFF.pause_s(self._failed_streams)
         if self._failing:
             self._failing = False
             _log.info("the secondary store can be written again", extra={"pending": self.pending})
-        self._pause = 0.0
+        self._failed_streams = 0
         return None
 
     def _process_outcome(self, attempt: _Attempt, outcome: ChangeOutcome) -> OffsetMgrError | None:

@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Final
 
 from offsetmgr.core.errors import Conflict, OffsetMgrError
+from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.server.store_backends.secondary import Secondary
 from offsetmgr.server.store_backends.single_store import list_groups
 from offsetmgr.server.store_backends.store_executor import StoreExecutor, StoreWrite
@@ -25,8 +26,8 @@ from offsetmgr.stores.dual_policy import catch_up_changes, without_epochs
 
 _log = logging.getLogger(__name__)
 
-_PAUSE_S: Final = 5.0
-"""Seconds before the task retries groups that it could not read or write."""
+_BACKOFF: Final = Backoff.fixed(5.0)
+"""The pauses before the task retries groups that it could not read or write."""
 
 
 class StartupReconciliation:
@@ -46,11 +47,11 @@ class StartupReconciliation:
     async def run(self) -> None:
         """Checks all groups of the secondary. Retries groups with a retriable error until they succeed."""
         left = iter(await self._groups())
-        checked = 0
+        checked, retries = 0, Retries(backoff=_BACKOFF)
         while batch := list(islice(left, GROUPS_IN_FLIGHT)):
             checked += len(batch)
             while batch := await self._check(batch):
-                await asyncio.sleep(_PAUSE_S)
+                await retries.pause()
         if self.written:
             what = {"store": self._secondary_executor.store.uri, "groups": checked, "partitions": self.written}
             _log.warning(
@@ -58,11 +59,12 @@ class StartupReconciliation:
             )
 
     async def _groups(self) -> list[str]:
+        retries = Retries(backoff=_BACKOFF)
         while True:
             try:
                 return await self._secondary_executor.call(partial(list_groups, self._secondary_executor.store))
             except OffsetMgrError:
-                await asyncio.sleep(_PAUSE_S)
+                await retries.pause()
 
     async def _check(self, groups: list[str]) -> list[str]:
         """Updates these groups; returns the groups that must be checked again."""

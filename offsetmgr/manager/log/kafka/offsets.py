@@ -26,12 +26,12 @@ from offsetmgr.core.errors import (
     TimedOut,
     UnknownTopicOrPartition,
 )
+from offsetmgr.core.retry import Backoff, BlockingRetries
 from offsetmgr.kafka.cluster.librdkafka import Admin
 from offsetmgr.manager.log.kafka.topics import id_of
 
 _FIRST_ATTEMPT_S: Final = 0.5
-_FIRST_PAUSE_S: Final = 0.002
-_MAX_PAUSE_S: Final = 0.25
+_BACKOFF: Final = Backoff(0.002, 0.25)
 _MARKER_WRITE_S: Final = 0.1
 _NOT_RETRIED: Final = (AuthenticationFailed, NotAuthorized, UnknownTopicOrPartition, ConfigError)
 
@@ -58,7 +58,8 @@ class PartitionOffsets:
 
     def topic_id(self, timeout_s: float) -> str:
         """Returns the current id of the topic; empty if the brokers do not support topic ids."""
-        deadline, attempt, pause = time.monotonic() + timeout_s, _FIRST_ATTEMPT_S, _FIRST_PAUSE_S
+        deadline, attempt = time.monotonic() + timeout_s, _FIRST_ATTEMPT_S
+        retries = BlockingRetries(deadline, _BACKOFF)
         requests = ck.TopicCollection([self._topic])
         while True:
             remaining = max(min(attempt, deadline - time.monotonic()), 0.05)
@@ -73,12 +74,11 @@ class PartitionOffsets:
                 found = error
             if not isinstance(found, OffsetMgrError):
                 return id_of(found)
-            if time.monotonic() + pause >= deadline or isinstance(found, _NOT_RETRIED):
+            if isinstance(found, _NOT_RETRIED) or retries.exhausted:
                 raise found
             self._admin.close()
             attempt *= 2
-            time.sleep(pause)
-            pause = min(pause * 2, _MAX_PAUSE_S)
+            retries.pause()
 
     def close(self) -> None:
         """Closes the connections; the next call opens new ones."""
@@ -87,7 +87,8 @@ class PartitionOffsets:
     def _request_until_complete(
         self, partitions: Sequence[int], spec: Any, timeout_s: float, lower_bound: Callable[[int], int]
     ) -> dict[int, int]:
-        deadline, attempt, pause = time.monotonic() + timeout_s, _FIRST_ATTEMPT_S, _FIRST_PAUSE_S
+        deadline, attempt = time.monotonic() + timeout_s, _FIRST_ATTEMPT_S
+        retries = BlockingRetries(deadline, _BACKOFF)
         offsets: dict[int, int] = {}
         while missing := [partition for partition in partitions if partition not in offsets]:
             remaining = max(min(attempt, deadline - time.monotonic()), 0.05)
@@ -98,13 +99,12 @@ class PartitionOffsets:
                 failure = TimedOut(f"end of {self._topic}-{outdated[0]}", "no broker returns the newest records yet")
             if failure is None:
                 continue
-            if time.monotonic() + pause >= deadline or isinstance(failure, _NOT_RETRIED):
+            if isinstance(failure, _NOT_RETRIED) or retries.exhausted:
                 raise failure
-            if not outdated or pause > _MARKER_WRITE_S:
+            if not outdated or retries.next_pause_s > _MARKER_WRITE_S:
                 self._admin.close()
                 attempt *= 2
-            time.sleep(pause)
-            pause = min(pause * 2, _MAX_PAUSE_S)
+            retries.pause()
         return offsets
 
     def _request_once(

@@ -15,10 +15,10 @@ from confluent_kafka import admin as ck_admin
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import OffsetMgrError, TimedOut, UnknownTopicOrPartition
-from offsetmgr.kafka.cluster.librdkafka import Admin, error_of
+from offsetmgr.core.retry import BlockingRetries
+from offsetmgr.kafka.cluster.librdkafka import RETRY_BACKOFF, Admin, error_of
 from offsetmgr.manager.log.topic import ExistingTopic
 
-_RETRY_INTERVAL_S: Final = 0.1
 _TRANSIENT_CODES: Final = frozenset(
     {ck.KafkaError.UNKNOWN, ck.KafkaError.REQUEST_TIMED_OUT, ck.KafkaError.NOT_CONTROLLER, ck.KafkaError._TIMED_OUT}
 )
@@ -91,6 +91,7 @@ class Topics:
         """Creates the topic, with retries while the controller fails over. It succeeds too if another process has
         created the topic. Raises `OffsetMgrError`."""
         new = _NewTopic(name, partitions, replication_factor, config=dict(settings))
+        retries = BlockingRetries(self._deadline, RETRY_BACKOFF)
         while True:
             created = self._admin.client().create_topics([new], request_timeout=self._remaining())[name]
             try:
@@ -99,15 +100,15 @@ class Topics:
                 error = raised.args[0]
                 if error.code() == ck.KafkaError.TOPIC_ALREADY_EXISTS:
                     return
-                if error.code() not in _TRANSIENT_CODES or time.monotonic() + _RETRY_INTERVAL_S >= self._deadline:
+                if error.code() not in _TRANSIENT_CODES or not retries.pause():
                     raise error_of(error, f"creation of topic {name}") from None
-                time.sleep(_RETRY_INTERVAL_S)
             else:
                 return
 
     def wait_for_leaders(self, name: str, create: Callable[[], None]) -> ExistingTopic:
         """Returns the topic once every partition has a leader. Calls ``create`` if the topic does not exist, and again
         if the topic disappears because it was being deleted. Raises `TimedOut`."""
+        retries = BlockingRetries(self._deadline, RETRY_BACKOFF)
         while True:
             found = self.find(name)
             if found is None:
@@ -115,12 +116,11 @@ class Topics:
                 found = self.find(name)
             if found is not None and not found.leaderless:
                 return found
-            if time.monotonic() + _RETRY_INTERVAL_S >= self._deadline:
+            if not retries.pause():
                 missing = "it does not exist" if found is None else f"{len(found.leaderless)} partitions have no leader"
                 raise TimedOut(
                     f"topic {name}", f"{missing} after {self._timeout_s:g} s", "check that enough brokers are up"
                 )
-            time.sleep(_RETRY_INTERVAL_S)
 
     def close(self) -> None:
         """Closes the connections."""

@@ -1,0 +1,117 @@
+"""Retries: repeats an operation with growing pauses until it succeeds or a deadline passes.
+
+Only this module sleeps between the attempts of an operation. A caller does the following:
+
+1. It creates `Retries` on an event loop, or `BlockingRetries` in a thread, before the first attempt.
+2. It makes an attempt in a loop, and leaves the loop after a success.
+3. After a failure it calls `pause`. If that returns False, no time is left for another attempt, and the caller reports
+   the failure. `pause_or_raise` does both for an exception.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.errors import LockLost, OffsetMgrError
+
+_MAX_DOUBLINGS: Final = 64
+"""A limit for the exponent, because a float overflows after about 1,000 doublings."""
+
+
+class Backoff(NamedTuple):
+    """The pauses between attempts: the first one, doubled after each further failure up to a maximum."""
+
+    first_s: float
+    max_s: float
+    max_retries: float = math.inf
+    """The largest number of attempts after the first one."""
+
+    @classmethod
+    def fixed(cls, pause_s: float, max_retries: float = math.inf) -> Backoff:
+        """Returns a backoff whose pauses all last ``pause_s`` seconds."""
+        return cls(pause_s, pause_s, max_retries)
+
+    def pause_s(self, failures: int) -> float:
+        """Returns the pause in seconds after this number of consecutive failures, at least 1."""
+        return min(self.first_s * 2.0 ** min(failures - 1, _MAX_DOUBLINGS), self.max_s)
+
+
+REQUEST_BACKOFF: Final = Backoff(0.02, 0.5)
+"""The pauses between two requests of a Kafka client."""
+
+
+def is_retriable(error: OffsetMgrError) -> bool:
+    """Returns whether the caller should make the same attempt again. After `LockLost` the caller must
+    not, because it has to join the group again first."""
+    return error.retriable and not isinstance(error, LockLost)
+
+
+class _Attempts:
+    """The number of pauses so far and the time limit, for both kinds of callers."""
+
+    __slots__ = ("_backoff", "_deadline", "_now", "_pauses")
+
+    def __init__(self, deadline: float, backoff: Backoff, now: Callable[[], float]) -> None:
+        self._deadline = deadline
+        self._backoff = backoff
+        self._now = now
+        self._pauses = 0
+
+    @property
+    def next_pause_s(self) -> float:
+        """The pause in seconds before the next attempt."""
+        return self._backoff.pause_s(self._pauses + 1)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the next attempt would begin at the deadline or later, or would exceed the number of retries."""
+        return self._pauses >= self._backoff.max_retries or self._now() + self.next_pause_s >= self._deadline
+
+
+class Retries(_Attempts):
+    """The retries of one operation on an event loop. ``deadline`` is a time of the loop's clock."""
+
+    __slots__ = ()
+
+    def __init__(self, deadline: float = math.inf, backoff: Backoff = REQUEST_BACKOFF) -> None:
+        from asyncio import get_running_loop  # not imported by commands that use no event loop
+
+        super().__init__(deadline, backoff, get_running_loop().time)
+
+    async def pause(self) -> bool:
+        """Waits before the next attempt. Returns False at once if the retries are `exhausted`."""
+        from asyncio import sleep
+
+        if self.exhausted:
+            return False
+        self._pauses += 1
+        await sleep(self._backoff.pause_s(self._pauses))
+        return True
+
+    async def pause_or_raise(self, error: OffsetMgrError) -> None:
+        """Waits before the next attempt. Raises ``error`` if it is not retriable or the retries are `exhausted`."""
+        if not is_retriable(error) or not await self.pause():
+            raise error
+
+
+class BlockingRetries(_Attempts):
+    """The retries of one operation in a thread. ``deadline`` is a time of `Clock.monotonic`."""
+
+    __slots__ = ("_clock",)
+
+    def __init__(
+        self, deadline: float = math.inf, backoff: Backoff = REQUEST_BACKOFF, clock: Clock | None = None
+    ) -> None:
+        self._clock = clock or SystemClock()
+        super().__init__(deadline, backoff, self._clock.monotonic)
+
+    def pause(self) -> bool:
+        """Waits before the next attempt. Returns False at once if the retries are `exhausted`."""
+        if self.exhausted:
+            return False
+        self._pauses += 1
+        self._clock.sleep(self._backoff.pause_s(self._pauses))
+        return True
