@@ -1,6 +1,4 @@
-"""The options that commands share, and the stores, clusters and sessions that they select.
-
-The options have the names of Kafka's own tools.
+"""The options that commands share, named as in Kafka's own tools, and the stores and clusters that they select.
 
 A command that connects to servers has a parameter ``connect: ConnectFlags``. `connected` replaces it with the
 connection options, and a parameter ``flags: EditFlags`` with the options of editing commands.
