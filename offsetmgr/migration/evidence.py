@@ -206,9 +206,9 @@ def _unproven_dual(history: PartitionHistory, rules: EvidenceThresholds, result:
         return not_idle
     zookeeper, kafka = offset_or(history.zookeeper.last), offset_or(history.kafka.last)
     unsafe = (
-        "ZooKeeper is behind and will not catch up by itself (a dual member assumes that the larger offset is "
-        "already stored): copy"
-        " Kafka's offset there, as `runbook bounce` does before its gate"
+        "ZooKeeper is behind and will not catch up by itself, because a dual member starts from the larger offset, "
+        "assumes that both stores have it, and does not write it again: copy Kafka's offset to ZooKeeper, as "
+        "`runbook bounce` does before its gate"
         if zookeeper < kafka
         else "Kafka is behind, though a dual member commits idle partitions to Kafka at every interval"
     )

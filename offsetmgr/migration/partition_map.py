@@ -187,7 +187,7 @@ def _table(what: str, where: str, table: Any) -> tuple[tuple[int, int], ...]:
         if not good:
             raise MalformedData(what, f"{where}: row {number} of the table is not [byte position, offset]")
         if entries and not (row[0] > entries[-1][0] and row[1] > entries[-1][1]):
-            why = f"{where}: row {number} of the table is not ascending: {row} after {list(entries[-1])}"
+            why = f"{where}: row {number} of the table is out of order: {row} after {list(entries[-1])}"
             raise MalformedData(what, why, "both the byte positions and the offsets must increase from row to row")
         entries.append((row[0], row[1]))
     return tuple(entries)

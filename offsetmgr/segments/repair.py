@@ -80,7 +80,9 @@ def _back_up(source: BinaryIO, truncation: TruncationPoint, copy: Path) -> None:
         with _as_file_failure(f"file {copy}", "the log is unchanged"), copy.open("rb") as before:
             if not _is_same(before, source, truncation.position):
                 raise Conflict(
-                    f"file {copy}", "exists with other content than the bytes to remove", "move it elsewhere"
+                    f"file {copy}",
+                    "already exists, and its content is not a copy of the bytes to remove",
+                    "move it elsewhere",
                 )
         return
     part = copy.with_name(copy.name + _PART)

@@ -60,7 +60,8 @@ class MergedOffsets:
             return ForeignClusterOffsets(
                 "nothing is committed",
                 f"no source reads from the configured cluster; the sources read from {_shown(self.elsewhere)}",
-                "set cluster= to the kafka.bootstrap.servers of the sources; use a list for several spellings",
+                "set cluster= to the kafka.bootstrap.servers of the sources, as a list if sources write them"
+                " differently",
             )
         for topic, names in sorted(self.ambiguous.items()):
             return SparkError(

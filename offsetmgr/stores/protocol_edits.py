@@ -192,7 +192,7 @@ class ProtocolEdits:
                 return await write(current, now())
             except _Stale:
                 if not await retries.pause():
-                    why = f"this process was stopped between reading and writing in all {_MAX_ATTEMPTS} attempts"
+                    why = f"this process was paused for too long between read and write in all {_MAX_ATTEMPTS} attempts"
                     raise TimedOut(f"group {group}", why) from None
 
     async def _write_as_simple_consumer(

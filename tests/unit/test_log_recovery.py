@@ -367,7 +367,7 @@ def test_another_file_under_the_copys_name_is_never_written_over(log_dir, log, o
     done = offsetmgr("log", "recover", log, "--in-place", "--execute", "--yes")
 
     assert (done.code, tree(log_dir)) == (1, before)
-    assert f"error: file {other}: exists with other content than the bytes to remove\n" in done.err
+    assert f"error: file {other}: already exists, and its content is not a copy of the bytes to remove\n" in done.err
 
 
 def test_where_a_broker_would_empty_the_segment_the_cut_has_to_be_asked_for(log, offsetmgr) -> None:

@@ -143,8 +143,8 @@ class TestTheFile:
             ({"0-0": {"partition": 0, "table": []}}, '"table" is not a list'),
             ({"0-0": {"partition": 0, "table": [[0, 0], [5]]}}, "row 2 of the table is not [byte position, offset]"),
             ({"0-0": {"partition": 0, "table": [[0, -1]]}}, "row 1 of the table is not [byte position, offset]"),
-            ({"0-0": {"partition": 0, "table": [[9, 0], [9, 1]]}}, "row 2 of the table is not ascending"),
-            ({"0-0": {"partition": 0, "table": [[1, 5], [9, 5]]}}, "row 2 of the table is not ascending"),
+            ({"0-0": {"partition": 0, "table": [[9, 0], [9, 1]]}}, "row 2 of the table is out of order"),
+            ({"0-0": {"partition": 0, "table": [[1, 5], [9, 5]]}}, "row 2 of the table is out of order"),
             ({"0-0": {"partition": 0, "table": [[0, 0]], "between": "guess"}}, '"between" must be refuse or floor'),
             (
                 {"0-0": {"partition": 0, "start": "latest"}, "1-0": {"partition": 0, "start": "latest"}},
