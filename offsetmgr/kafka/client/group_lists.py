@@ -20,6 +20,7 @@ from kio.schema.metadata.v8.response import MetadataResponse, MetadataResponseTo
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError
+from offsetmgr.core.java_hash import java_hash
 from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.deadline import remaining
@@ -147,15 +148,7 @@ def probe_groups(partitions: int) -> list[str]:
         if len(found) == partitions:
             return [found[partition] for partition in range(partitions)]
         name = f"offsetmgr-probe-{number}"
-        hashed = unsigned_java_hash(name)
-        if hashed < 2**31:
+        hashed = java_hash(name)
+        if hashed >= 0:
             found.setdefault(hashed % partitions, name)
     raise AssertionError("counting has no end")
-
-
-def unsigned_java_hash(ascii_text: str) -> int:
-    """Returns Java's ``String.hashCode`` of ASCII text as an unsigned 32-bit number."""
-    value = 0
-    for byte in ascii_text.encode("ascii"):
-        value = (31 * value + byte) & 0xFFFFFFFF
-    return value

@@ -1,0 +1,114 @@
+"""Checks that each shared mechanism has one home: prints one line for each second copy; exits with 1 if there is any.
+
+docs/explanation/architecture.md lists the mechanisms. This check finds copies of those that a syntax tree shows.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+PACKAGE: Final = Path(__file__).resolve().parent.parent / "offsetmgr"
+
+
+class Mechanism(NamedTuple):
+    """A mechanism, its home, and how a copy looks. ``elsewhere`` maps other modules that may look like a copy to the
+    reason."""
+
+    name: str
+    home: str
+    copies: Callable[[ast.Module], Iterator[int]]
+    elsewhere: Mapping[str, str]
+
+
+def calls(tree: ast.AST, name: str) -> Iterator[int]:
+    """The lines of calls of a function or class of this name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name:
+            yield node.lineno
+
+
+def sleeping_retries(tree: ast.Module) -> Iterator[int]:
+    """The lines of loops that catch an exception and sleep. A sleep of the constant 0 only yields to other tasks."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.While | ast.For | ast.AsyncFor):
+            continue
+        inside = list(ast.walk(node))
+        sleeps = [
+            one
+            for one in inside
+            if isinstance(one, ast.Call)
+            and ast.unparse(one.func).rpartition(".")[2] == "sleep"
+            and not (one.args and isinstance(one.args[0], ast.Constant) and one.args[0].value == 0)
+        ]
+        if sleeps and any(isinstance(one, ast.ExceptHandler) for one in inside):
+            yield node.lineno
+
+
+def definitions(*names: str) -> Callable[[ast.Module], Iterator[int]]:
+    """The lines where a module defines a function of one of these names."""
+
+    def found(tree: ast.Module) -> Iterator[int]:
+        yield from (node.lineno for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in names)
+
+    return found
+
+
+MECHANISMS: Final = (
+    Mechanism(
+        "retry loop",
+        "core/retry.py",
+        sleeping_retries,
+        {
+            "kafka/groups/group_member.py": "periodic heartbeats",
+            "kafka/groups/static_membership.py": "periodic heartbeats",
+            "manager/node/topic_monitor.py": "a periodic check of the topic",
+            "manager/runtime/manager.py": "periodic background work",
+            "migration/mirror.py": "waits for the next round",
+            "server/proxy/brokers.py": "periodic metadata",
+            "server/proxy/foreign_commit_monitor.py": "periodic reads",
+            "server/store_backends/store_health.py": "a periodic probe",
+            "zookeeper/admin/submit.py": "waits until the controller has finished",
+        },
+    ),
+    Mechanism(
+        "evaluation of a conditional change",
+        "core/evaluation.py",
+        lambda tree: calls(tree, "RewindRefused"),
+        {},
+    ),
+    Mechanism("comparison of two offset values", "core/evaluation.py", definitions("same_value"), {}),
+    Mechanism(
+        "rules of dual commit", "stores/dual_policy.py", definitions("accepted_by_primary", "secondary_change"), {}
+    ),
+    Mechanism("matching of group names", "groups/selection.py", definitions("literal_of", "literal_pattern"), {}),
+    Mechanism("Java's string hash", "core/java_hash.py", definitions("java_hash"), {}),
+)
+
+
+def findings(trees: Mapping[str, ast.Module]) -> Iterator[str]:
+    """One line for each copy outside the mechanism's home, and for each exception that matches nothing."""
+    for mechanism in MECHANISMS:
+        copied = {name: list(mechanism.copies(tree)) for name, tree in trees.items() if name != mechanism.home}
+        for name, lines in copied.items():
+            if name not in mechanism.elsewhere:
+                yield from (f"offsetmgr/{name}:{line}: {mechanism.name} outside {mechanism.home}" for line in lines)
+        for name in mechanism.elsewhere:
+            if not copied.get(name):
+                yield f"offsetmgr/{name}: an exception for '{mechanism.name}' that matches nothing"
+
+
+def main() -> int:
+    """Checks all modules. Returns the exit code."""
+    paths = sorted(PACKAGE.rglob("*.py"))
+    trees = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_bytes()) for path in paths}
+    found = list(findings(trees))
+    print("\n".join(found) if found else f"mechanisms: {len(MECHANISMS)} with one home each")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

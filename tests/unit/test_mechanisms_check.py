@@ -1,0 +1,48 @@
+"""scripts/mechanisms.py finds a second copy of a mechanism that has a home."""
+
+import ast
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+import mechanisms
+
+RETRY = """
+async def ask():
+    while True:
+        try:
+            return await send()
+        except OSError:
+            await asyncio.sleep({pause})
+"""
+
+
+def trees(**sources: str) -> dict[str, ast.Module]:
+    """Modules by path, with every module that the check exempts, so that no exemption matches nothing."""
+    exempted = {name for mechanism in mechanisms.MECHANISMS for name in mechanism.elsewhere}
+    found = dict.fromkeys(exempted, RETRY.format(pause="0.5"))
+    found |= {f"{name}.py": text for name, text in sources.items()}
+    return {name: ast.parse(text) for name, text in found.items()}
+
+
+def test_a_loop_that_sleeps_after_an_error_is_a_retry_loop() -> None:
+    (line,) = mechanisms.findings(trees(client=RETRY.format(pause="0.5")))
+    assert line == "offsetmgr/client.py:3: retry loop outside core/retry.py"
+
+
+def test_a_loop_that_yields_to_other_tasks_is_none() -> None:
+    assert list(mechanisms.findings(trees(client=RETRY.format(pause="0")))) == []
+
+
+def test_a_rewind_is_rejected_in_one_place() -> None:
+    (line,) = mechanisms.findings(trees(store="def check():\n    raise errors.RewindRefused('group g', 'why')"))
+    assert line == "offsetmgr/store.py:2: evaluation of a conditional change outside core/evaluation.py"
+
+
+def test_an_exception_must_match() -> None:
+    without = {name: tree for name, tree in trees().items() if name != "migration/mirror.py"}
+    without["migration/mirror.py"] = ast.parse("")
+    assert list(mechanisms.findings(without)) == [
+        "offsetmgr/migration/mirror.py: an exception for 'retry loop' that matches nothing"
+    ]
