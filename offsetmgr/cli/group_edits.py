@@ -68,7 +68,8 @@ def delete(
 
 
 def _remove(connect: ConnectFlags, groups: list[str], *, empty: bool = False) -> int:
-    """Deletes groups without offsets from stores in which a group can exist without offsets. Returns the exit code."""
+    """Deletes groups that have no offsets. Does nothing in stores in which a group consists only of its offsets.
+    Returns the exit code."""
     from offsetmgr.groups.edits import remove_groups
     from offsetmgr.stores.pair_uri import inner_uris
     from offsetmgr.stores.uri import parse_uri
@@ -162,7 +163,7 @@ def rename(
         print_undo=False,
     )
     image = f"{before_image}.deleted" if before_image else None
-    # the user has agreed to the whole rename
+    # The deletion does not ask the user again, because the user has already agreed to the rename.
     second = Edit(
         "groups rename delete",
         connect,

@@ -1,7 +1,7 @@
 """``offsetmgr groups``: lists, describes and edits groups. This module only combines the
 commands.
 
-`PARTS` is in the order of the help.
+`PARTS` lists the modules of the commands in the order of the help.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""``offsetmgr migrate``: moves groups between stores, and back. This module only combines the commands.
+"""``offsetmgr migrate``: moves groups from one store to another, and back. This module only combines the commands.
 
-`PARTS` is in the order of the help.
+`PARTS` lists the modules of the commands in the order of the help.
 """
 
 from __future__ import annotations

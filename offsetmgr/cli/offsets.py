@@ -1,6 +1,6 @@
 """``offsetmgr offsets``: shows and edits committed offsets. This module only combines the commands.
 
-`PARTS` is in the order of the help.
+`PARTS` lists the modules of the commands in the order of the help.
 """
 
 from __future__ import annotations
