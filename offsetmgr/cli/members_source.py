@@ -76,7 +76,7 @@ def empty_directory(groups: Iterable[str]) -> Descriptions:
 
 def merged_directory(first: DescribeGroups, second: DescribeGroups) -> DescribeGroups:
     """Returns a function that describes groups with the members from both sources. The state of a group comes from the
-    first source, unless the group has members only in the second source."""
+    first source, unless the group is dead in the first source or has members only in the second source."""
 
     def describe(groups: Iterable[str]) -> Descriptions:
         names = list(groups)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from offsetmgr.migration.verify import PartitionResult, VerifySummary
 
 SHOWN: Final = 20
-"""Maximum number of printed lines of one kind. If there are more, a last line says so."""
+"""Maximum number of printed lines of one kind. One more line replaces all further lines."""
 
 MEANING: Final[Mapping[str, str]] = {
     Action.COPY: "will be written",
@@ -112,8 +112,7 @@ def show_plan_header(header: PlanHeader) -> None:
 
 
 def show_weaknesses(weaknesses: Iterable[str]) -> None:
-    """Prints a warning for each guarantee that offsetmgr cannot fully give, because the target's brokers do not support
-    it."""
+    """Prints a warning for each guarantee that offsetmgr cannot fully give when it writes to the target."""
     for weakness in weaknesses:
         note(f"warning {weakness}")
 
@@ -191,8 +190,8 @@ def show_plan_summary(summary: PlanSummary) -> None:
 
 
 def show_attention(plan: PlanFile) -> None:
-    """Prints the parts of a plan that a user must see: rejected steps, rewinds, failed groups and active groups. Prints
-    at most `SHOWN` lines in total."""
+    """Prints the parts of a plan that need attention, such as rejected steps, rewinds, failed groups and active groups,
+    in at most `SHOWN` lines."""
     if not (plan.summary.needs_attention or plan.header.options.clamp):
         return
     lines = list(_first(_attention(plan), SHOWN + 1))

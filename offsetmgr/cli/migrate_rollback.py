@@ -92,7 +92,7 @@ def rollback_command(
     with plan_executor(plan, "undo", target, wait_empty) as (executor, state):
         try:
             report = rollback(plan, state, executor, force=force)
-        except JournalError:  # if the journal records no writes, the target may show some
+        except JournalError:  # the journal records no writes, but it may be incomplete
             _compare_others(plan, state, target)
             raise
     migrate_output.show_report(report, "restored")
@@ -124,7 +124,8 @@ def late_deletion_note(store: OffsetStore) -> str:
 
 
 def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore) -> int:
-    """Reads the offsets that the journal does not record as written, and compares them with the plan's before-images.
+    """Reads from the target the offsets that the journal does not record as written, and compares them with the plan's
+    before-images.
 
     Prints the differences and returns their number.
     """
