@@ -59,7 +59,7 @@ class UncommittedTopics:
     """Reports topics without commits. Only topics whose full name is given with --topic are reported.
 
     A group that --group names and that has no commit in such a topic is an error. A note is printed for each topic in
-    which no group at all has a commit.
+    which none of the selected groups has a commit.
     """
 
     def __init__(self, uri: str, topics: TopicSelection, errors: ReadErrorReport) -> None:
@@ -84,7 +84,7 @@ class UncommittedTopics:
         """Prints the topics in which no group has a commit. If there is no such topic and no row was printed, prints a
         note that the result is empty.
 
-        ``shown`` is the number of printed rows. It is None if an option of the user excluded rows.
+        ``shown`` is the number of printed rows. It is None if the user excluded rows with an option.
         """
         if self._errors.count:
             return
@@ -201,7 +201,7 @@ def lag(
             for row in one.rows:
                 if row.error is not None:
                     errors.add(row.error)
-                    if row.committed is ABSENT and row.note != NOTHING:  # unreadable, not absent
+                    if row.committed is ABSENT and row.note != NOTHING:  # the offset could not be read
                         continue
                 if only_with_lag and not needs_log_range(row):
                     continue
