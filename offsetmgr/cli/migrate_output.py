@@ -78,8 +78,7 @@ def moment(ms: int) -> str:
 
 
 def step_rows(groups: Iterable[GroupPlan]) -> Iterator[tuple[Any, ...]]:
-    """Yields every step of a plan as a row of `STEP_COLUMNS`. A group that could not be planned has one row, which
-    contains the error."""
+    """Yields each step of a plan as a row. A group that could not be planned has one row, with its error."""
     for group in groups:
         other = group.target_group if group.target_group != group.group else None
         if group.error:
@@ -118,8 +117,7 @@ def show_weaknesses(weaknesses: Iterable[str]) -> None:
 
 
 def show_expiry(header: PlanHeader, summary: PlanSummary, at_ms: int) -> None:
-    """Prints when offsets that are written at ``at_ms`` expire if no consumer uses the group. The expiration time of
-    offsets that the target already has is unknown."""
+    """Prints when offsets written at ``at_ms`` expire. For offsets that the target already has, the time is unknown."""
     if header.retention_ms is None:
         return
     expire_in_use = any(KEEPS_ACTIVE_OFFSETS in weakness for weakness in header.weaknesses)
@@ -362,8 +360,7 @@ MIRROR_COLUMNS: Final = (
 
 
 class MigrateProgress:
-    """Prints the number of completed groups on stderr. On a terminal, each number overwrites the previous one;
-    otherwise a new line is printed from time to time."""
+    """Shows the number of completed groups with `progress`."""
 
     def __init__(self, what: str, total: int) -> None:
         self._items: Any = progress(self._ticks(), what, total)

@@ -220,7 +220,7 @@ def _wrapper(shown: list[tuple[int, _PaddedCells]]) -> Callable[[str], str]:
     indent = sum(len(cells.padded("")) + 2 for _, cells in shown[:-1])
 
     def wrapped(line: str) -> str:
-        aligned = line[max(indent - 2, 0) : indent].isspace()  # false if an earlier cell of the line is wider than its column
+        aligned = line[max(indent - 2, 0) : indent].isspace()  # false if an earlier cell is too wide
         if len(line.rstrip()) <= terminal or terminal - indent < _MIN_WRAP_WIDTH or not aligned:
             return line
         text = textwrap.wrap(line[indent:], terminal - indent, break_long_words=False, break_on_hyphens=False)
