@@ -97,7 +97,7 @@ class ControllerRequest:
         undo: str | None = None,
         cancel: str | None = None,
     ) -> int:
-        """Runs all steps and returns the exit code.
+        """Runs all steps of the request and returns the exit code.
 
         ``action`` describes the request, as in "elect 3 leaders". ``undo`` is the command line that undoes the request,
         and ``cancel`` is the command line that cancels its unfinished rows. Both are printed for the user.

@@ -52,8 +52,8 @@ MAX_FAILURES_SHOWN: Final = 200
 def cross_cluster_check(
     what: str, source: OriginStore, target: OffsetStore, translate: OffsetTranslation | None
 ) -> CrossClusterCheck:
-    """Compares the Kafka cluster of the source with that of the target, and prints the result unless they are known to
-    be the same cluster.
+    """Compares the Kafka cluster of the source with the Kafka cluster of the target, and prints the result unless both
+    are known to be the same cluster.
 
     Raises `OtherCluster` if the source's offsets must not be written to the target.
     """

@@ -38,7 +38,7 @@ def report(error: BaseException, *, debug: bool = False) -> int:
     if debug:
         traceback.print_exception(error)
     if isinstance(error, SystemError) and isinstance(error.__cause__, KeyboardInterrupt):
-        error = error.__cause__  # Ctrl-C arrived in a Python callback of C code, such as of librdkafka
+        error = error.__cause__  # Ctrl-C arrived while C code, for example librdkafka, called Python
     if isinstance(error, KeyboardInterrupt):
         remaining = error.remaining if isinstance(error, Interrupted) else "stopped before the end"
         _print_line(f"interrupted: {remaining}")
@@ -58,8 +58,8 @@ def report(error: BaseException, *, debug: bool = False) -> int:
 
 
 def report_and_exit_code(errors: Iterable[OffsetMgrError]) -> int:
-    """Prints the errors of a command that has also printed results. Identical errors and hints are printed once.
-    Returns 1 if there are errors, else 0."""
+    """Prints the errors of a command that also prints results. Identical errors and hints are printed once. Returns 1
+    if there are errors, else 0."""
     failed = list(errors)
     for text in dict.fromkeys(_one_line(str(error)) for error in failed):
         _print_line(f"error: {text}")

@@ -254,7 +254,7 @@ def _partition_named_by(directory: Path) -> TopicPartition | None:
 
 
 def _limited(rows: Iterator[tuple[Any, ...]], max_rows: int | None) -> Iterator[tuple[Any, ...]]:
-    """At most ``max_rows`` rows. Shows progress, unless the rows are printed on a terminal."""
+    """Yields at most ``max_rows`` rows. Shows progress, unless the rows are printed on a terminal."""
     from itertools import islice
 
     return islice(rows if sys.stdout.isatty() else progress(rows, "reading"), max_rows)

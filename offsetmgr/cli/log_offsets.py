@@ -234,7 +234,7 @@ def _write_file(target: StoreUri, saved: _SavedOffsets, *, overwrite: bool) -> N
 
 
 class _NothingFound(OffsetMgrError):
-    """Raised if there are no offsets to write. It ends the command before an empty file is created or replaces an
+    """Raised if there are no offsets to write, so that the command neither creates an empty file nor replaces an
     existing file."""
 
 
@@ -247,7 +247,7 @@ def _require_any(groups: Iterator[GroupOffsets]) -> Iterator[GroupOffsets]:
 
 
 class _SavedOffsets:
-    """The recovered offsets. As the `Listener` of the recovery, it also prints the messages of the recovery."""
+    """The recovered offsets. The class is also the `Listener` of the recovery: it prints progress, notes and errors."""
 
     def __init__(
         self,
@@ -327,7 +327,7 @@ class _SavedOffsets:
         return FAILED if self._failed else 0
 
     def report_empty(self, what: str) -> None:
-        """Reports an empty result, which is a failure."""
+        """Reports that no offsets were found. The command fails in this case."""
         hint = "are these the right disks, --offsets-topic, --group and --topic?"
         self.error(OffsetMgrError(what, f"none of the selected offsets can be read in {self._where}", hint))
 

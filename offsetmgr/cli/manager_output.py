@@ -112,7 +112,7 @@ def shard_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
 
 
 def alarms(reports: Sequence[ManagerReport]) -> Iterator[str]:
-    """Yields one sentence for each problem that an operator must know."""
+    """Yields one sentence for each problem that needs the attention of an operator."""
     for report in reports:
         if report.error is not None:
             yield f"manager {report.address}: {str(report.error).removeprefix(f'manager {report.address}: ')}"

@@ -158,8 +158,8 @@ class SourceAndTarget:
 
     @contextmanager
     def notifier(self, options: PlanOptions, interval_ms: int) -> Iterator[ChangeNotifier]:
-        """Yields an object that reports changes of the source. For ZooKeeper it sets watches under ``/consumers``; for
-        other sources it polls."""
+        """Yields an object that reports changes of the source. For old consumers in ZooKeeper, the object sets watches
+        under ``/consumers``. For all other sources, the object polls."""
         from offsetmgr.migration.change_notifier import PollingNotifier
         from offsetmgr.stores.uri import parse_uri
 

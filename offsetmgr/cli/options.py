@@ -219,8 +219,8 @@ class ConnectFlags:
         return store
 
     def connection(self, command_config: str | None) -> ConnectionConfig:
-        """Returns the settings of the command line. If ``command_config`` names another ``.properties`` file, the
-        credentials come from that file."""
+        """Returns the settings of the command line. If ``command_config`` names another ``.properties`` file, the Kafka
+        settings, the ZooKeeper credentials and the ZooKeeper ACL come from that file."""
         if command_config is None:
             return self.resolved.connection
         return with_properties(self.resolved.connection, command_config)

@@ -1,5 +1,5 @@
-"""Rows of ``period history``. A closed period has one row for each partition. A job has one row for each partition in
-its offset ranges."""
+"""Rows of ``period history``. A closed period has one row for each partition outside the offset ranges of jobs. A job
+has one row for each partition in its offset ranges."""
 
 from __future__ import annotations
 

@@ -22,10 +22,10 @@ from typing import Any, Final, TypeVar
 from offsetmgr.core.model import BrokerPartition
 
 BATCH: Final = 4_000
-"""Number of rows formatted together. A table's column widths come from its first batch."""
+"""Number of rows that are formatted together. The widths of a table's columns are computed from the first batch."""
 _MAX_CACHED: Final = 20_000
 _MIN_WRAP_WIDTH: Final = 20
-"""A table's last column is wrapped only if it has at least this width."""
+"""A table's last column is wrapped only if the terminal has at least this width left for the column."""
 PROGRESS_AFTER_S: Final = 1.0
 """Progress is shown after a command has run for this number of seconds."""
 _TTY_EVERY_S: Final = 0.1
@@ -230,7 +230,7 @@ def _wrapper(shown: list[tuple[int, _PaddedCells]]) -> Callable[[str], str]:
 
 
 def note(text: str) -> None:
-    """Prints a line on stderr, so that it never mixes with data."""
+    """Prints a line on stderr, so that notes are never mixed with the data on stdout."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -1,5 +1,5 @@
-"""Converts the options of ``offsets reset`` to a scenario, and parses the times, durations and files in these
-options."""
+"""Converts the options of ``offsets reset`` to a scenario, and parses the times, durations and files that the options
+name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Handles Ctrl-C while the modules of a command are imported, before the command starts: the process prints one line
 and ends with exit code 130.
 
-This module imports few modules, and no module of offsetmgr, because Ctrl-C is not handled until its own imports are
+This module imports few modules, and no module of offsetmgr, because Ctrl-C is not handled before these imports are
 complete.
 """
 

@@ -1,5 +1,5 @@
-"""Streams for stdout and stderr. If writing to stdout fails, for example because the disk is full or stdout is closed,
-the error is `FileFailure`.
+"""Streams for stdout and stderr. If writing to stdout fails, for example because the disk is full, the stream raises
+`FileFailure`.
 
 If the terminal is lost, output to the terminal is dropped and the command continues. Output that cannot be written to
 stderr is dropped too.

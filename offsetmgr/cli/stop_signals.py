@@ -1,5 +1,5 @@
-"""Signal handlers of commands: while a command processes many groups, the first Ctrl-C requests a clean stop, and the
-second Ctrl-C interrupts the command.
+"""Signal handlers of commands: in a `stop_on_signal` block, the first Ctrl-C requests a clean stop, and the second
+Ctrl-C interrupts the command.
 
 SIGTERM and SIGHUP have the same effect as Ctrl-C. When a terminal is lost, both the kernel and the shell may send
 SIGHUP, so commands ignore every SIGHUP after the first. A process that was started with SIGHUP ignored, for example

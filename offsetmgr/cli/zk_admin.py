@@ -218,7 +218,7 @@ def reassign(
 
 
 def _reassignment_rows(steps: Mapping[str, ReassignmentStep]) -> Iterator[Row]:
-    """The row of each step of a reassignment."""
+    """Yields one row for each step of a reassignment."""
     from offsetmgr.zookeeper.admin.state import numbers
 
     for key, step in steps.items():
