@@ -247,7 +247,8 @@ def _require_any(groups: Iterator[GroupOffsets]) -> Iterator[GroupOffsets]:
 
 
 class _SavedOffsets:
-    """The recovered offsets. The class is also the `Listener` of the recovery: it prints progress, notes and errors."""
+    """The recovered offsets. The class is also the `RecoveryListener`, and prints the progress, notes and errors of the
+    recovery."""
 
     def __init__(
         self,
