@@ -1,7 +1,7 @@
 """Inspects, edits and migrates the committed offsets of Kafka consumer groups.
 
-``__all__`` lists the public API. ``import offsetmgr`` is fast: the module of a name is imported only when a program
-first uses the name.
+``__all__`` lists the public API. ``import offsetmgr`` is fast, because the module that defines a public name is
+imported only when a program first uses that name.
 """
 
 from __future__ import annotations

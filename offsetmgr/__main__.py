@@ -1,4 +1,4 @@
-"""``python -m offsetmgr`` runs the command line, even if the console script is not on the path."""
+"""``python -m offsetmgr`` runs the command line, even if the directory of the console script is not in ``PATH``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The entry point ``offsetmgr``: the list of command groups, and the handling of their failures.
+"""The entry point ``offsetmgr``: lists the command groups, runs one command line, and handles the failures of commands.
 
 The module of a command group is imported only when one of its commands is used, because importing all modules would
 delay ``--help``.
@@ -57,7 +57,8 @@ EPILOG: Final = (
 
 
 class LazyGroup(TyperGroup):
-    """Imports the module of a command group when the group is used; listing the groups imports none."""
+    """Imports the module of a command group when the group is used. Listing the groups does not import any of these
+    modules."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer hands it over
         return list(REGISTRY)
@@ -74,7 +75,7 @@ class LazyGroup(TyperGroup):
             raise UnsupportedOperation(f"offsetmgr {cmd_name}", "this installation does not contain it") from missing
         command = typer.main.get_group(getattr(module, attribute))  # get_command would add completion options
         command.name = cmd_name
-        for subcommand in command.commands.values():  # show the whole first paragraph, which typer would truncate
+        for subcommand in command.commands.values():  # typer would truncate the first paragraph
             subcommand.short_help = " ".join((subcommand.help or "").split("\n\n")[0].split())
         sigint.uninstall()
         return command
@@ -106,13 +107,13 @@ def offsetmgr(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command line and returns its exit code; all errors have been printed."""
+    """Runs one command line, prints its errors, and returns its exit code. Restores the signal handlers."""
     with preserved_signal_handlers():
         return _run(arguments)
 
 
 def _run(arguments: Sequence[str]) -> int:
-    """Like `run`, but leaves the command's signal handlers in place."""
+    """Like `run`, but does not restore the signal handlers that the command has replaced."""
     arguments, debug = _strip_debug(arguments)
     try:
         _reject_dry_run_with_execute(arguments)
@@ -127,8 +128,8 @@ def _run(arguments: Sequence[str]) -> int:
         return BROKEN_PIPE
     except SystemExit:
         raise
-    except BaseException as error:  # the one place that handles every failure
-        if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help text itself
+    except BaseException as error:  # every failure of a command is handled here
+        if type(error).__name__ == "NoArgsIsHelpError":  # the message of this error is the help text
             print(getattr(error, "format_message", lambda: "")(), file=sys.stderr)
             return 2
         if isinstance(error, typer.Abort):
@@ -138,14 +139,16 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _strip_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
-    """The arguments without ``--debug``, which every command accepts without declaring it."""
+    """Returns the arguments without ``--debug``, and whether ``--debug`` was among them. Every command accepts this
+    option, and no command declares it."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     remaining = [a for a in arguments[:end] if a != "--debug"]
     return [*remaining, *arguments[end:]], len(remaining) != end
 
 
 def _reject_dry_run_with_execute(arguments: Sequence[str]) -> None:
-    """Raises `UsageError` for --dry-run together with --execute: the option parser would use the last one."""
+    """Raises `UsageError` if both --dry-run and --execute are given. The option parser would silently use the last of
+    the two."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     if {"--dry-run", "--execute"} <= set(arguments[:end]):
         raise UsageError("--dry-run and --execute", "are both given", "only one of them; without any it is a dry run")
@@ -153,11 +156,12 @@ def _reject_dry_run_with_execute(arguments: Sequence[str]) -> None:
 
 def main() -> None:
     """Runs the process's command line and exits with its code."""
-    # Commands create tens of thousands of rows without reference cycles. A garbage collection after every 700 objects
-    # costs 15 % of the time, one after every 50,000 still 5 %.
+    # Commands create tens of thousands of rows without reference cycles. Garbage collection costs 15 % of the run time
+    # if it runs after every 700 new objects, and 5 % if it runs after every 50,000.
     gc.set_threshold(400_000, 20, 100)
-    # A client library's own thread needs only microseconds for each response, but waits for the interpreter lock while
-    # this thread builds rows. With Python's default switch interval of 5 ms, the server would be idle meanwhile.
+    # The thread of a client library needs only microseconds for each response, but it waits for the interpreter lock
+    # while the main thread builds rows. With Python's default switch interval of 5 ms, the server would be idle during
+    # this wait.
     sys.setswitchinterval(0.0002)
     code = FAILED
     try:
@@ -172,19 +176,19 @@ def main() -> None:
         code = BROKEN_PIPE
     except FileFailure as failure:
         code = report(failure)
-    except KeyboardInterrupt:  # a second Ctrl-C, during the report of the first
+    except KeyboardInterrupt:  # a second Ctrl-C, while the first one is reported
         code = INTERRUPTED
     if code:
         _flush_or_discard()
     # At exit the interpreter searches all objects for cycles, which takes three times as long as the rest of the exit.
-    # Freezing the objects avoids this search; none of them needs to be finalized.
+    # Freezing the objects avoids this search. The objects do not need to be finalized.
     gc.freeze()
     sys.exit(code)
 
 
 def _flush_or_discard() -> None:
-    """Writes the remaining output of a failed command. If that is impossible, drops it without a message, because the
-    failure was already reported."""
+    """Writes the remaining output of a failed command. If the output cannot be written, drops it without a message,
+    because the failure of the command was already reported."""
     try:
         sys.stdout.flush()
     except (OSError, OffsetMgrError, AttributeError):

@@ -30,9 +30,10 @@ class EditFlags(NamedTuple):
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Asks the user, unless ``yes``.
+    """Asks the user the question, unless ``yes`` is true.
 
-    Raises `Declined` if the answer is no, `UsageError` if stdin is no terminal or ends before the answer.
+    Raises `Declined` if the answer is no. Raises `UsageError` if stdin is not a terminal, or ends before the user has
+    answered.
     """
     if yes:
         return
@@ -45,7 +46,7 @@ def confirm(question: str, *, yes: bool) -> None:
         with suppress(OSError):  # the terminal may be gone
             answer = sys.stdin.readline()
         if not answer:
-            ignore_hangups()  # the lost terminal has already been handled
+            ignore_hangups()  # a lost terminal can still send SIGHUP
     except KeyboardInterrupt as error:
         if hangup_received() or not sys.stdin.isatty():
             raise _unanswered(question) from error

@@ -1,4 +1,5 @@
-"""The steps of every request to the controller: show the plan, ask the user, submit it, and wait until it is done."""
+"""The steps of every request to the controller: show the plan, ask the user, submit the request, and wait until the
+controller has completed it."""
 
 from __future__ import annotations
 
@@ -36,8 +37,9 @@ Wait = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the plan. ``key`` is its name in `RequestProgress.open`; ``cells`` are all columns except outcome and
-    note. ``needed`` is False if the row already has the requested state."""
+    """One row of the plan. ``key`` is the name of the row in `RequestProgress.open`. ``cells`` contains the values of
+    all columns except outcome and note. ``needed`` is False if the topic or partition of the row already has the
+    requested state."""
 
     key: str
     cells: tuple[Any, ...]
@@ -47,7 +49,7 @@ class Row:
 
 
 class ControllerRequest:
-    """One request: its rows, how to submit it, and how to follow it."""
+    """One request: its rows, and the steps that submit the request and follow its progress."""
 
     def __init__(self, name: str, columns: Sequence[Column], rows: Iterable[Row], *, all_or_nothing: bool) -> None:
         self.name = name
@@ -62,7 +64,7 @@ class ControllerRequest:
 
     @property
     def todo(self) -> list[Row]:
-        """The rows to submit; empty if a row was rejected and one rejected row rejects the whole request."""
+        """The rows to submit. The list is empty if a row was rejected and ``all_or_nothing`` is true."""
         if self.all_or_nothing and self.rejected:
             return []
         return [row for row in self.rows if row.needed and row.rejected is None]
@@ -95,10 +97,10 @@ class ControllerRequest:
         undo: str | None = None,
         cancel: str | None = None,
     ) -> int:
-        """Runs all steps and returns the exit code.
+        """Runs all steps of the request and returns the exit code.
 
-        ``action`` describes the request, as in "elect 3 leaders". ``undo`` and ``cancel`` are printed for the user: the
-        command lines that undo the request and that cancel its unfinished rows.
+        ``action`` describes the request, as in "elect 3 leaders". ``undo`` is the command line that undoes the request,
+        and ``cancel`` is the command line that cancels its unfinished rows. Both are printed for the user.
         """
         execute, yes, output = flags
         todo = self.todo
@@ -128,7 +130,7 @@ class ControllerRequest:
 
     @staticmethod
     def _untouched(row: Row) -> tuple[str, str]:
-        """The outcome of a row that was not carried out."""
+        """Returns the outcome and the note of a row that was not submitted."""
         if row.rejected is not None:
             return "refused", row.rejected.why or row.rejected.what
         return ("not done", "another part is refused") if row.needed else ("unchanged", row.note)
@@ -187,8 +189,8 @@ def _plan_note(row: Row) -> str | None:
 
 
 class _ProgressLine:
-    """Progress on stderr. On a terminal, one line is overwritten; otherwise a new line is printed after a change or
-    from time to time."""
+    """Shows progress on stderr. On a terminal, each text overwrites the previous text. Otherwise a new line is printed
+    if the text has changed, and at least every `_LOG_EVERY_S` seconds."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,4 +1,5 @@
-"""The steps of every editing command: show the plan, ask the user, write, report the results and how to undo them."""
+"""The steps of every editing command: show the plan, ask the user, write the offsets, and report the results and the
+command lines that undo them."""
 
 from __future__ import annotations
 
@@ -50,9 +51,10 @@ MAX_FAILURES_SHOWN: Final = 200
 def cross_cluster_check(
     what: str, source: OriginStore, target: OffsetStore, translate: OffsetTranslation | None
 ) -> CrossClusterCheck:
-    """Compares the Kafka clusters of source and target, and prints the result unless both are the same cluster.
+    """Compares the Kafka cluster of the source with the Kafka cluster of the target, and prints the result unless both
+    are known to be the same cluster.
 
-    Raises `OtherCluster` if the target must not get the source's offsets.
+    Raises `OtherCluster` if the source's offsets must not be written to the target.
     """
     crossing = CrossClusterCheck(source, target, translate)
     crossing.check(what)
@@ -99,18 +101,20 @@ class Edit:
         self.confirmed = False
         """Whether the user (or --yes) has agreed to this edit."""
         self.as_csv = as_csv
-        """Whether stdout gets only the new offsets, in the CSV form of kafka-consumer-groups --export."""
+        """Whether the command prints only the new offsets on stdout, in the CSV format of kafka-consumer-groups
+        --export."""
         self.print_undo = print_undo
-        """Whether the command lines that undo the edit are printed at its end; ``undo`` contains them in any case."""
+        """Whether the command lines in ``undo`` are printed when the edit ends."""
         self.undo: list[str] = []
-        """Command lines that undo the changes; empty if nothing was changed."""
+        """Command lines that undo the changes. The list is empty if nothing was changed."""
         self.followup_options = followup_options
         self._weaknesses: tuple[Weakness, ...] = ()
         self.failed: set[str] = set()
-        """Groups with a rejected or failed partition."""
+        """Groups in which a change was rejected or failed."""
 
     def run(self, groups: Iterable[GroupEditPlan]) -> int:
-        """Shows the plan, asks the user, writes and reports. Returns 1 if a change was rejected or failed, else 0."""
+        """Shows the plan, asks the user, writes the offsets, and reports the results. Returns 1 if a change was
+        rejected or failed, else 0."""
         try:
             proposal = EditPlan.of(reject_active(self.directory, progress(groups, "reading")))
         except KeyboardInterrupt as error:
@@ -141,8 +145,8 @@ class Edit:
             note(f"warning: {weakness.text}")
 
     def _show(self, proposal: EditPlan) -> None:
-        """Prints the plan on stdout. With --execute, JSON and CSV contain the outcomes instead, which are printed when
-        they are known."""
+        """Prints the plan on stdout. With --execute, JSON and CSV output is printed after the writes, because it
+        contains their outcomes."""
         if self.as_csv:
             write_plain_csv(_kafka_rows(proposal))
         elif self.output is OutputFormat.TABLE or not self.execute:
@@ -165,7 +169,7 @@ class Edit:
         failures: list[tuple[str, TopicPartition | None, OffsetMgrError]] = []
         counts = dict.fromkeys(EditStatus, 0)
         not_atomic: set[str] = set()
-        # partitions with an outcome other than "written", by group; a group that is missing here has no result
+        # For each group, the partitions whose outcome is not "written". A group without a result is missing.
         other_outcomes: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]] = {}
         undo, results = self._execute(proposal)
         try:
@@ -191,7 +195,7 @@ class Edit:
         try:
             if self.output is not OutputFormat.TABLE and not self.as_csv:
                 write_rows(OUTCOME, _outcome_rows(proposal, other_outcomes), self.output)
-        finally:  # the results are reported even if stdout fails
+        finally:  # report the results even if writing to stdout fails
             for how in sorted(not_atomic):
                 note(f"not atomic: {how}")
             _list_failures(failures)
@@ -209,7 +213,8 @@ class Edit:
     def _note_late_deletions(
         self, proposal: EditPlan, other_outcomes: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]]
     ) -> None:
-        """If the brokers cannot delete single offsets, prints how many deleted offsets remain for a while."""
+        """If the brokers cannot delete single offsets, prints the number of deleted offsets that the brokers keep until
+        later."""
         if all(weakness.subject != DELETES_OFFSETS for weakness in self._weaknesses):
             return
         deleted = sum(
@@ -225,9 +230,9 @@ class Edit:
             )
 
     def _execute(self, proposal: EditPlan) -> tuple[list[str], Iterator[GroupEditResult]]:
-        """Starts the edit. Returns the command lines that undo the edit, and an iterator of the results.
+        """Starts the edit. Returns the command lines that undo the edit, and an iterator over the results.
 
-        If the store is a pair, each of its two stores gets its own file of before-images.
+        For a `StorePair`, one file of before-images is written for each of the two stores.
         """
         path = image_path(self.image, self.operation)
         store = self.store
@@ -249,7 +254,8 @@ def _size(writes: int, groups: int) -> str:
 
 
 def _kafka_rows(proposal: EditPlan) -> Iterator[tuple[str | int, ...]]:
-    """Rows ``topic,partition,offset`` of all changes that are not rejected; several groups add a first column."""
+    """Rows ``topic,partition,offset`` of all changes that are not rejected. If the plan has several groups, the group
+    is the first column."""
     single = len({group.group for group in proposal}) == 1
     for group in proposal:
         for change in group.changes if group.problem is None else ():
@@ -274,8 +280,8 @@ def _plan_rows(proposal: Iterable[GroupEditPlan]) -> Iterator[tuple[Any, ...]]:
 
 
 def _rejection(error: OffsetMgrError) -> str:
-    """The note of a rejected row. The note does not name the members of an active group, because the list of errors
-    names them."""
+    """Returns the note of a rejected row. The members of an active group are not in the note, because the list of
+    errors names them."""
     return "refused: active" if isinstance(error, GroupActive) else f"refused: {error.why or error.what}"
 
 
@@ -297,7 +303,7 @@ def _outcome_rows(
 
 
 def _list_failures(*failures: Iterable[tuple[str, TopicPartition | None, OffsetMgrError]]) -> int:
-    """Prints one line per failure on stderr, at most `MAX_FAILURES_SHOWN`. Returns the number of failures."""
+    """Prints one line on stderr for each of the first `MAX_FAILURES_SHOWN` failures. Returns the number of failures."""
     count = 0
     hints: dict[str, None] = {}
     for group, tp, error in (entry for some in failures for entry in some):
@@ -317,7 +323,7 @@ def _list_failures(*failures: Iterable[tuple[str, TopicPartition | None, OffsetM
 
 
 def exit_edit(code: int) -> None:
-    """Ends a completed editing command with this exit code; the first Ctrl-C from here on has no effect."""
+    """Ends a completed editing command with this exit code. The first Ctrl-C after this call has no effect."""
     ignore_first_signal()
     if code:
         raise typer.Exit(code)

@@ -17,11 +17,12 @@ FAILED: Final = 1
 USAGE: Final = 2
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
-"""The shell's exit code for a process that SIGPIPE ended: 128 + 13."""
+"""The exit code that a shell reports for a process that SIGPIPE killed: 128 + 13."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C stopped a command before its end; ``remaining`` describes what is not done and how to continue."""
+    """Raised if Ctrl-C stopped a command before its end. ``remaining`` is a message about the unfinished work and how
+    to continue it."""
 
     def __init__(self, remaining: str) -> None:
         super().__init__(remaining)
@@ -29,7 +30,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Declined(Exception):
-    """The user answered no: nothing was done."""
+    """Raised if the user answered no. The command has changed nothing."""
 
 
 def report(error: BaseException, *, debug: bool = False) -> int:
@@ -37,7 +38,7 @@ def report(error: BaseException, *, debug: bool = False) -> int:
     if debug:
         traceback.print_exception(error)
     if isinstance(error, SystemError) and isinstance(error.__cause__, KeyboardInterrupt):
-        error = error.__cause__  # Ctrl-C arrived while C code, such as librdkafka's binding, called Python
+        error = error.__cause__  # Ctrl-C arrived while C code, for example librdkafka, called Python
     if isinstance(error, KeyboardInterrupt):
         remaining = error.remaining if isinstance(error, Interrupted) else "stopped before the end"
         _print_line(f"interrupted: {remaining}")
@@ -57,8 +58,8 @@ def report(error: BaseException, *, debug: bool = False) -> int:
 
 
 def report_and_exit_code(errors: Iterable[OffsetMgrError]) -> int:
-    """Prints errors that accompany results; identical errors and hints are printed once. Returns 1 if there are errors,
-    else 0."""
+    """Prints the errors of a command that also prints results. Identical errors and hints are printed once. Returns 1
+    if there are errors, else 0."""
     failed = list(errors)
     for text in dict.fromkeys(_one_line(str(error)) for error in failed):
         _print_line(f"error: {text}")
@@ -78,7 +79,7 @@ def _report_offsetmgr_error(error: OffsetMgrError) -> int:
 
 
 def _command_line_message(error: BaseException) -> str | None:
-    """The text of an error from the option parser.
+    """Returns the text of an error from the option parser, or None for any other error.
 
     The error is recognized by its attributes, not by its class, because some versions of typer contain their own copy
     of click.

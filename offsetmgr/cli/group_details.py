@@ -132,7 +132,7 @@ def _partition_rows(
     only_with_lag: bool,
     where: str,
 ) -> Iterator[tuple[Any, ...]]:
-    """Rows of `DESCRIBE`. ``where`` is appended to the note for a group without offsets, as in " in these topics"."""
+    """Rows of `DESCRIBE`. ``where``, such as " in these topics", is appended to the note of a group without offsets."""
     from offsetmgr.groups.lag import needs_log_range
 
     for one in found:

@@ -55,7 +55,8 @@ def delete(
 
 
 def _remove(connect: ConnectFlags, groups: list[str], *, empty: bool = False) -> int:
-    """Deletes groups without offsets from stores in which a group can exist without offsets. Returns the exit code."""
+    """Deletes groups that have no offsets. Does nothing in stores in which a group consists only of its offsets.
+    Returns the exit code."""
     from offsetmgr.groups.edits import remove_groups
     from offsetmgr.stores.pair_uri import inner_uris
     from offsetmgr.stores.uri import parse_uri

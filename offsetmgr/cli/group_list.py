@@ -27,7 +27,7 @@ STATES: Final = (
     "NotReady",
     "Unknown",
 )
-"""Kafka's names of a group's state (``org.apache.kafka.common.GroupState``)."""
+"""Kafka's names of the states of a group (``org.apache.kafka.common.GroupState``)."""
 LIST: Final = (Column("group"), Column("state", optional=True))
 
 
@@ -83,7 +83,7 @@ def list_groups(
         if isinstance(found, OffsetMgrError):
             errors.append(found)
             return None
-        # The store still has offsets of the group, so the group is shown as empty, not as dead.
+        # A group with the state DEAD is shown as EMPTY, because the store still has offsets of the group.
         return None if found is None else "EMPTY" if found.state == "DEAD" else found.state
 
     rows = ((name, shown(name))[: 1 if state is None else 2] for name in names)
@@ -98,5 +98,6 @@ def list_groups(
 
 
 def _plain_state(name: str) -> str:
-    """A state's name for comparison: Kafka's tool writes PreparingRebalance, its protocol PREPARING_REBALANCE."""
+    """Returns a state's name in a form that can be compared. Kafka's tool writes PreparingRebalance, and Kafka's
+    protocol PREPARING_REBALANCE."""
     return name.strip().replace("_", "").upper()

@@ -1,7 +1,7 @@
 """``offsetmgr groups``: lists, describes and edits groups. This module only combines the
 commands.
 
-`PARTS` is in the order of the help.
+`PARTS` lists the apps of the combined modules, in the order in which the help shows their commands.
 """
 
 from __future__ import annotations

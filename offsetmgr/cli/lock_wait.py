@@ -1,5 +1,5 @@
-"""Makes commands wait until the group locks of other or killed runs of offsetmgr have ended, and prints messages
-meanwhile."""
+"""Makes commands wait until the group locks of other runs of offsetmgr, including killed runs, have ended. Prints
+messages during the wait."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _LOG_INTERVAL_S: Final = 3.0
 
 
 class LockWait:
-    """Prints at once that the command waits for group locks, and then every 3 s the remaining time."""
+    """Prints that the command waits for group locks, and the remaining time. Prints at the first call, and later at
+    most once every 3 s."""
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -36,13 +37,13 @@ class LockWait:
 
 
 def lock_waiting_source(directory: DescribeGroups) -> DescribeGroups:
-    """Wraps a function that describes groups, for commands that edit: the wrapper waits until the group locks of other
-    runs have ended."""
+    """Wraps a function that describes groups, for commands that edit. The returned function waits until the group locks
+    of other runs have ended."""
     return wait_for_leftover_locks(directory, SystemClock(), LockWait())
 
 
 class _LockWaitingCluster:
-    """A cluster that describes groups only after group locks of other runs have ended."""
+    """A cluster whose ``describe_groups`` waits until the group locks of other runs have ended."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

@@ -1,7 +1,8 @@
 """``offsetmgr log``: Kafka's logs on disk. This module only combines the commands.
 
-To add a command, create a module ``log_NAME.py`` with its own ``app = typer.Typer()``, and add it to `PARTS`, in the
-order of the help, and to the text in `offsetmgr.cli.app.REGISTRY`. Import heavy modules inside the command.
+To add a command, create a module ``log_NAME.py`` with its own ``app = typer.Typer()``, and add the app to `PARTS`,
+which is in the order in which the help shows the commands. Also add the command to the text in
+`offsetmgr.cli.app.REGISTRY`. Import heavy modules inside the command.
 """
 
 from __future__ import annotations

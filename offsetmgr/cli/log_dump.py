@@ -74,15 +74,15 @@ class Isolation(StrEnum):
 
 
 class Log(NamedTuple):
-    """One log to dump: the segments of one partition. ``partition`` is `None` if the directory name is not that of a
-    partition."""
+    """One log to dump: the segments of one partition. ``partition`` is `None` if the name of the directory does not
+    name a partition."""
 
     partition: TopicPartition | None
     segments: tuple[Segment, ...]
 
 
 class ErrorReporter:
-    """Prints each error as it occurs, because there may be as many errors as rows."""
+    """Prints each error at once instead of collecting errors, because there may be as many errors as rows."""
 
     def __init__(self) -> None:
         self.any = False
@@ -197,7 +197,8 @@ def dump(
 
 
 def _logs(paths: list[Path], topics: list[str], failed: OnError) -> Iterator[Log]:
-    """The logs under the given paths. An unreadable one is reported, and the others follow."""
+    """Yields the logs under the given paths. If a log cannot be read, reports the error and continues with the next
+    log."""
     from offsetmgr.groups.selection import TopicSelection
 
     chosen = TopicSelection.parse(topics)
@@ -242,7 +243,8 @@ def _logs_at(path: Path, chosen: Any, failed: OnError) -> Iterator[Log]:
 
 
 def _partition_named_by(directory: Path) -> TopicPartition | None:
-    """The partition that a directory name denotes, as in orders-0; `None` if the name is not that of a partition."""
+    """Returns the partition that the name of a directory denotes, as in orders-0. Returns `None` if the name does not
+    denote a partition."""
     from offsetmgr.segments.partition import partition_of
 
     try:
@@ -252,7 +254,7 @@ def _partition_named_by(directory: Path) -> TopicPartition | None:
 
 
 def _limited(rows: Iterator[tuple[Any, ...]], max_rows: int | None) -> Iterator[tuple[Any, ...]]:
-    """At most ``max_rows`` rows. Shows progress, unless the rows are printed on a terminal."""
+    """Yields at most ``max_rows`` rows. Shows progress, unless the rows are printed on a terminal."""
     from itertools import islice
 
     return islice(rows if sys.stdout.isatty() else progress(rows, "reading"), max_rows)

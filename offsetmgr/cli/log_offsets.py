@@ -50,9 +50,9 @@ _ROWS: Final = (
 _MIB: Final = 1024 * 1024
 _MINUTE_MS: Final = 60_000
 _DEFAULT_RETENTION_MINUTES: Final = 7 * 24 * 60
-"""Minutes: the broker's default of ``offsets.retention.minutes`` since 2.0."""
+"""The default of ``offsets.retention.minutes`` in brokers since Kafka 2.0."""
 _DEFAULT_PARTITIONS: Final = 50
-"""Partitions of ``__consumer_offsets``: the broker's ``offsets.topic.num.partitions`` by default."""
+"""The default number of partitions of ``__consumer_offsets`` (``offsets.topic.num.partitions`` of the broker)."""
 
 Dirs = Annotated[
     list[Path],
@@ -176,7 +176,7 @@ def offsets(
 
 
 def _reject_inapplicable(target: StoreUri | None, of_files: dict[str, bool], of_stores: dict[str, bool]) -> None:
-    """Raises `UsageError` for a flag that has no effect on the target."""
+    """Raises `UsageError` if a given flag has no effect for this kind of target."""
     if target is None:
         inapplicable, why = {**of_files, **of_stores}, "nothing is written"
         hint = "name the target of the offsets with --to URI"
@@ -191,7 +191,8 @@ def _reject_inapplicable(target: StoreUri | None, of_files: dict[str, bool], of_
 
 
 def _write_file(target: StoreUri, saved: _SavedOffsets, *, overwrite: bool) -> None:
-    """Writes a snapshot, as ``offsets export`` does. The snapshot includes read errors if its format supports them."""
+    """Writes a snapshot, as ``offsets export`` does. The snapshot includes read errors if the format of the file
+    supports errors."""
     from offsetmgr.core.version import __version__
     from offsetmgr.groups.disk_layout import DiskLogs, cluster_id
     from offsetmgr.segments.broker_lock import require_unused_parent
@@ -226,7 +227,8 @@ def _write_file(target: StoreUri, saved: _SavedOffsets, *, overwrite: bool) -> N
 
 
 class _NothingFound(OffsetMgrError):
-    """Raised if there are no offsets to write, so that no empty file is created and no file is replaced."""
+    """Raised if there are no offsets to write, so that the command neither creates an empty file nor replaces an
+    existing file."""
 
 
 def _require_any(groups: Iterator[GroupOffsets]) -> Iterator[GroupOffsets]:
@@ -238,7 +240,8 @@ def _require_any(groups: Iterator[GroupOffsets]) -> Iterator[GroupOffsets]:
 
 
 class _SavedOffsets:
-    """The recovered offsets, and the messages about them. It is the `Listener` of the recovery."""
+    """The recovered offsets. The class is also the `RecoveryListener`, and prints the progress, notes and errors of the
+    recovery."""
 
     def __init__(
         self,
@@ -259,7 +262,7 @@ class _SavedOffsets:
         self._meter = Meter("reading MiB", _MIB)
 
     def groups(self) -> Iterator[SavedGroup]:
-        """The selected groups, with the selected offsets; errors are reported as well."""
+        """Yields the selected groups with their selected offsets and errors. Also prints the errors."""
         from offsetmgr.groups.disk_recovery import saved_groups
         from offsetmgr.groups.selection import matching_groups
 
@@ -283,8 +286,8 @@ class _SavedOffsets:
                 yield (name, tp[0], tp[1], "committed", offset, metadata, epoch, committed, expires, at)
 
     def offsets(self, *, errors: bool = True) -> Iterator[GroupOffsets]:
-        """The groups in the form that stores accept. If ``errors`` is false, unreadable offsets are reported but not
-        included."""
+        """Yields the groups in the form that stores accept. If ``errors`` is false, the errors of unreadable offsets
+        are printed but are not in the result."""
         from offsetmgr.groups.disk_recovery import group_offsets
 
         for group in self.groups():
@@ -293,7 +296,8 @@ class _SavedOffsets:
                 yield found if errors else replace(found, errors={})
 
     def finish(self, target: StoreUri | None) -> int:
-        """Reports selections without a match; returns the exit code."""
+        """Reports each group that --group names literally and that has no committed offsets, and reports an empty
+        result. Returns the exit code."""
         from offsetmgr.core.errors import GroupNotFound
         from offsetmgr.groups.disk_layout import CONSUMER_OFFSETS
         from offsetmgr.groups.selection import GroupSelection
@@ -315,7 +319,7 @@ class _SavedOffsets:
         return FAILED if self._failed else 0
 
     def report_empty(self, what: str) -> None:
-        """Reports an empty result, which is a failure."""
+        """Reports that no offsets were found. The command fails in this case."""
         hint = "are these the right disks, --offsets-topic, --group and --topic?"
         self.error(OffsetMgrError(what, f"none of the selected offsets can be read in {self._where}", hint))
 

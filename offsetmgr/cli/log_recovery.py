@@ -91,7 +91,7 @@ def recover(
 
 
 class _PlannedRecovery:
-    """A log, the position where it will be truncated, and the outcome."""
+    """A log, the position at which the command truncates it, and the outcome."""
 
     def __init__(
         self, source: Path, segment_end: ExaminedSegment, cut: TruncationPoint | None, action: str, copy: Path | None
@@ -113,7 +113,7 @@ class _PlannedRecovery:
 
 
 class _Recovery:
-    """Plans and executes one ``log recover``, log by log."""
+    """Plans and executes the truncations of one ``log recover`` command, one log at a time."""
 
     def __init__(self, to: Path | None, keep: Path | None, strict: bool, errors: list[OffsetMgrError]) -> None:
         self._to = to
@@ -123,7 +123,7 @@ class _Recovery:
         self._targets: dict[Path, Path] = {}
 
     def examined(self, paths: Iterable[Path]) -> list[tuple[Path, ExaminedSegment]]:
-        """Each log file and each partition's directory, with the segment in which its valid data ends."""
+        """Returns each log file and each partition's directory, with the segment in which the valid data ends."""
         from offsetmgr.segments.truncation import scan_in_steps, unflushed
 
         logs = []
@@ -149,7 +149,7 @@ class _Recovery:
         return ends
 
     def plan(self, source: Path, segment_end: ExaminedSegment) -> _PlannedRecovery:
-        """Determines where to truncate a log. If it must not be truncated, the reason is added to the errors."""
+        """Determines where to truncate a log. If the log must not be truncated, adds the reason to the errors."""
         from offsetmgr.segments.broker_lock import Use, check_parent_unused, detect_broker, in_use_error
         from offsetmgr.segments.repair import backup_path
         from offsetmgr.segments.truncation import truncation_point

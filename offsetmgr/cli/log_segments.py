@@ -1,4 +1,4 @@
-"""Helpers of the commands on segments: find the logs under a path, and format the columns of a segment."""
+"""Helpers of the commands that read segments: they find the logs under a path, and format the columns of a segment."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ SEGMENT: Final = (
 
 
 def sources(path: Path, errors: list[OffsetMgrError]) -> Iterator[tuple[Path, tuple[Segment, ...]]]:
-    """The log files and partitions' directories under a path, each with its segments; unreadable ones are added to the
-    errors. Raises `UsageError` for a path without a log."""
+    """Yields the log files and partitions' directories under a path, each with its segments. If a directory cannot be
+    read, its error is added to ``errors``. Raises `UsageError` for a path without a log."""
     from offsetmgr.segments.partition import is_directory, partitions_in, segments_in
     from offsetmgr.segments.segment import Segment
 
@@ -68,7 +68,7 @@ def _size(segment: Segment) -> int:
     try:
         return segment.size
     except FileFailure:
-        return 0  # the later read reports the failure
+        return 0  # the failure is reported when the segment is read
 
 
 def state(seen: ExaminedSegment) -> str:

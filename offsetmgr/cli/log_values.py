@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 KAFKA_OFFSETS: Final = "__consumer_offsets"
 MAX_SHOWN: Final = 100
-"""Characters of a key or value that a table shows."""
+"""Maximum number of characters of a key or value in a table."""
 
 JsonValue: TypeAlias = Any
 
@@ -39,7 +39,8 @@ class ValueFormat(StrEnum):
 class ValueDecoder:
     """Decodes keys and values of one partition.
 
-    ``auto`` decodes ``__consumer_offsets`` as Kafka's offsets, and keys in the offset manager's own format everywhere.
+    With ``auto``, records in Kafka's format of committed offsets are decoded only in ``__consumer_offsets``. Records in
+    the offset manager's own format are decoded in every topic.
     """
 
     def __init__(self, decode: ValueFormat, topic: str | None) -> None:
@@ -48,7 +49,7 @@ class ValueDecoder:
         self._formats: dict[str, RecordFormat] = {name: make() for name, make in FORMATS.items()}
 
     def json(self, record: Record) -> tuple[JsonValue, JsonValue]:
-        """A record's key and value, for programs."""
+        """Returns a record's key and value as JSON values."""
         known = self._format(record.key)
         if known is None or record.key is None:
             return raw_json(record.key), raw_json(record.value)
@@ -68,7 +69,8 @@ class ValueDecoder:
 
 
 def raw_json(data: bytes | None) -> JsonValue:
-    """Bytes of an unknown format as JSON: text if they are UTF-8, else hexadecimal digits."""
+    """Returns bytes of an unknown format as a JSON value: as text if the bytes are valid UTF-8, else as hexadecimal
+    digits."""
     if data is None:
         return None
     try:
@@ -86,7 +88,7 @@ def display_text(value: JsonValue) -> str | None:
 
 
 def control_value(record: Record, marker: Marker) -> JsonValue:
-    """The fields of a control record besides its kind."""
+    """Returns the fields of a control record except its kind."""
     if marker.coordinator_epoch is not None:
         return {"coordinator_epoch": marker.coordinator_epoch}
     return None if record.value is None else {"hex": record.value.hex()}
@@ -137,5 +139,5 @@ def _value(known: RecordFormat, key: Key, value: bytes | None) -> JsonValue:
 
 
 def _failed(data: bytes, error: OffsetMgrError) -> JsonValue:
-    """The raw bytes of a record that violates its own format, with the reason."""
+    """Returns the raw bytes of a key or value that cannot be decoded, and the reason."""
     return {"hex": data.hex(), "error": str(error)}

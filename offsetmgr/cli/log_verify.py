@@ -73,7 +73,7 @@ def _segments(paths: Iterable[Path], errors: list[OffsetMgrError]) -> Iterator[S
 
 
 def _examined(segments: list[Segment], errors: list[OffsetMgrError]) -> Iterator[ExaminedSegment]:
-    """Examines each segment, with progress in MiB. Unreadable segments are added to the errors."""
+    """Examines each segment, with progress in MiB. If a segment cannot be read, the error is added to ``errors``."""
     from offsetmgr.segments.truncation import examine_in_steps
 
     def steps() -> Iterator[ExaminedSegment | None]:

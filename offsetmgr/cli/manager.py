@@ -229,7 +229,8 @@ def serve(
         advertise=advertised,
         relay=relay,
         relay_ports=port_range(relay_ports) if relay_ports else None,
-        # Only the flag --store counts: the manager must not serve a store from a context, or the brokers, by accident.
+        # Only the flag --store selects a store. Otherwise the manager could accidentally serve a store from a context,
+        # or the offsets in the brokers.
         store=connect.flags.store,
         translate=translate,
         topic=offsets_topic,
@@ -265,7 +266,7 @@ def serve(
 
 
 def _require_paired_options(certificate: str | None, key: str | None, relay_ports: str | None, *, relay: bool) -> None:
-    """Raises `UsageError` for an option without the option that it belongs to."""
+    """Raises `UsageError` if an option is given without another option that it needs."""
     if (certificate is None) != (key is None):
         raise UsageError("manager serve", "--tls-certificate and --tls-key go together", "add the other one")
     if relay_ports is not None and not relay:
@@ -273,9 +274,10 @@ def _require_paired_options(certificate: str | None, key: str | None, relay_port
 
 
 def _addresses(listen: str, advertise: str | None) -> tuple[tuple[str, int], tuple[str, int] | None]:
-    """The address to listen on, and the one that clients receive, or None if it is the same.
+    """Returns the address to listen on and the advertised address. The advertised address is None if clients receive
+    the address to listen on.
 
-    Raises `UsageError` if clients cannot connect to the address that they receive.
+    Raises `UsageError` if the address that clients receive is not one that they can connect to, such as 0.0.0.0.
     """
     from offsetmgr.server.process.config import address
 
@@ -344,7 +346,7 @@ def dump(
         rows = (tuple(row[column.name] for column in ENTRIES) for number in shard for row in running.dump(number))
         if not write_rows(ENTRIES, rows, output):
             note("no offset is committed in these shards")
-        # Counted after the dump, because the dump decodes every value.
+        # The records are counted after the dump, because the dump decodes every value.
         hidden = {
             number: count
             for number in shard

@@ -64,7 +64,8 @@ def manager_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
 
 
 def shard_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
-    """One row per shard: its owner, and the lag of the standby that is furthest behind."""
+    """One row per shard: the owner of the shard, and the largest lag of its standbys. A shard that two managers report
+    as their own has two rows."""
     found: dict[int, list[tuple[ManagerReport, Mapping[str, Any]]]] = {}
     for report in reports:
         for shard in (report.status or {}).get("shards", ()):
@@ -91,7 +92,7 @@ def shard_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
                 None,
             )
             continue
-        for report, shard in owners:  # while a shard moves, two managers may claim it for a moment; both get a row
+        for report, shard in owners:  # two managers may report the same shard while it moves
             loading = shard["state"] == "LOADING" and shard["load_total"]
             yield (
                 partition,
@@ -111,7 +112,7 @@ def shard_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
 
 
 def alarms(reports: Sequence[ManagerReport]) -> Iterator[str]:
-    """The operator's alarms, one sentence each; empty if there is no problem."""
+    """Yields one sentence for each problem that needs the attention of an operator."""
     for report in reports:
         if report.error is not None:
             yield f"manager {report.address}: {str(report.error).removeprefix(f'manager {report.address}: ')}"
@@ -137,12 +138,13 @@ def alarms(reports: Sequence[ManagerReport]) -> Iterator[str]:
 
 
 def unreadable_records(shard: Mapping[str, Any]) -> int:
-    """Number of records of a shard that its owner cannot decode: values, and keys of unknown versions."""
+    """Returns the number of a shard's records that the owner cannot decode: records with unreadable values, and records
+    whose keys have an unknown version."""
     return int(shard["unreadable"]) + int(shard.get("unknown_keys", 0))  # older managers do not report unknown keys
 
 
 def stores_in_topic(status: Mapping[str, Any]) -> bool:
-    """Whether the manager stores offsets in the shards of a topic, not in another store."""
+    """Whether the manager stores offsets in the shards of a topic. Otherwise it serves another store."""
     return str(status["store"]).startswith("topic ")
 
 

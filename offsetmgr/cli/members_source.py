@@ -1,4 +1,5 @@
-"""Finds the live members of a store's groups: from coordinators, ZooKeeper's registry, or both (dual)."""
+"""Finds the live members of a store's groups. The members are read from the group coordinators, from ZooKeeper's
+registry, or from both for dual commit."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ Descriptions = Mapping[str, GroupDescription | OffsetMgrError]
 
 
 def registry_directory(session: ZookeeperSession) -> DescribeGroups:
-    """Members that old consumers registered in ``/consumers/G/ids``, and their partitions in ``/consumers/G/owners``.
+    """Returns a function that describes groups of old consumers: the members in ``/consumers/G/ids``, and the
+    partitions that they own in ``/consumers/G/owners``.
 
     ZooKeeper stores no group state. A group with members is reported as STABLE, a group without members as EMPTY, and a
     group without a znode as DEAD.
@@ -34,7 +36,7 @@ def registry_directory(session: ZookeeperSession) -> DescribeGroups:
         for name in groups:
             try:
                 paths.check_group(name)
-            except UsageError:  # no node can have this name, so it has no registrations
+            except UsageError:  # a znode cannot have this name, so the group has no members here
                 out[name] = GroupDescription(name, "DEAD")
             else:
                 names.append(name)
@@ -63,18 +65,18 @@ def registry_directory(session: ZookeeperSession) -> DescribeGroups:
 
 
 def cluster_directory(cluster: Cluster) -> DescribeGroups:
-    """Members that the groups' coordinators report."""
+    """Returns a function that describes groups with the members that the coordinators report."""
     return cluster.describe_groups
 
 
 def empty_directory(groups: Iterable[str]) -> Descriptions:
-    """Describes groups in snapshot files, which have no members."""
+    """Describes groups of a snapshot file. These groups have no members."""
     return {group: GroupDescription(group, "DEAD") for group in groups}
 
 
 def merged_directory(first: DescribeGroups, second: DescribeGroups) -> DescribeGroups:
-    """The members of both sources. The state of a group is the state from the first source, unless only the second
-    source has members."""
+    """Returns a function that describes groups with the members from both sources. The state of a group comes from the
+    first source, unless the group is dead in the first source or has members only in the second source."""
 
     def describe(groups: Iterable[str]) -> Descriptions:
         names = list(groups)
@@ -85,10 +87,11 @@ def merged_directory(first: DescribeGroups, second: DescribeGroups) -> DescribeG
 
 
 def with_registered_members(coordinator: DescribeGroups, cluster: Cluster, session: ZookeeperSession) -> DescribeGroups:
-    """The coordinator's members, and old consumers registered in ZooKeeper.
+    """Returns a function that describes groups with the members that the coordinator reports and the old consumers that
+    are registered in ZooKeeper.
 
-    With dual commit, old consumers commit to the group in Kafka, although they are not its members there. The members
-    in ZooKeeper are ignored if it belongs to another cluster.
+    With dual commit, old consumers commit to the group in Kafka, although they are not members of the Kafka group. The
+    members in ZooKeeper are ignored if this ZooKeeper belongs to another cluster.
     """
     with_registry = merged_directory(coordinator, registry_directory(session))
 
@@ -102,8 +105,8 @@ def with_registered_members(coordinator: DescribeGroups, cluster: Cluster, sessi
 
 
 def _is_other_cluster(session: ZookeeperSession, cluster: Cluster) -> bool:
-    """Whether this ZooKeeper is known to belong to another cluster. False if ZooKeeper or the brokers report no cluster
-    id (before 0.10.1)."""
+    """Whether this ZooKeeper is known to belong to another cluster. Returns False if ZooKeeper or the brokers report no
+    cluster id, as before Kafka 0.10.1."""
     from offsetmgr.zookeeper.nodes import paths
     from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
 

@@ -1,6 +1,6 @@
-"""``offsetmgr migrate``: moves groups between stores, and back. This module only combines the commands.
+"""``offsetmgr migrate``: moves groups from one store to another, and back. This module only combines the commands.
 
-`PARTS` is in the order of the help.
+`PARTS` lists the apps of the combined modules, in the order in which the help shows their commands.
 """
 
 from __future__ import annotations

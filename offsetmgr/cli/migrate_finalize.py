@@ -1,5 +1,5 @@
-"""``offsetmgr migrate finalize``: ends the dual phase after a new verification and the proof that no member writes only
-to the source."""
+"""``offsetmgr migrate finalize``: ends the dual phase. The command first verifies the offsets again, and proves that no
+member writes only to the source."""
 
 from __future__ import annotations
 

@@ -143,7 +143,8 @@ def mirror_command(
 
 
 def _require_equal_layouts(source: OffsetStore, target: OffsetStore) -> None:
-    """Raises `UsageError` if only one side stores byte positions of Kafka 0.7."""
+    """Raises `UsageError` if one of the two stores contains byte positions of Kafka 0.7 and the other one contains
+    offsets."""
     if (PartitionKinds.OF_BROKERS in {one.capabilities.partitions for one in (source, target)}) and (
         source.capabilities.partitions is not target.capabilities.partitions
     ):
@@ -155,7 +156,8 @@ def _require_equal_layouts(source: OffsetStore, target: OffsetStore) -> None:
 
 
 def _show_plan(sides: SourceAndTarget, header: PlanHeader, translate: OffsetTranslation | None) -> float:
-    """Prints whether source and target belong to the same Kafka cluster, and when offsets expire.
+    """Prints whether source and target belong to the same Kafka cluster, the weaknesses of the target, and when
+    mirrored offsets expire.
 
     Returns the interval in seconds at which the mirror commits its offsets again.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from offsetmgr.migration.verify import PartitionResult, VerifySummary
 
 SHOWN: Final = 20
-"""Maximum number of printed lines of one kind; only the number of further lines is printed."""
+"""Maximum number of printed lines of one kind. One more line replaces all further lines."""
 
 MEANING: Final[Mapping[str, str]] = {
     Action.COPY: "will be written",
@@ -73,12 +73,12 @@ def counted(number: int, noun: str) -> str:
 
 
 def moment(ms: int) -> str:
-    """A time for display, UTC, to the second."""
+    """Formats a time in UTC, with a precision of seconds."""
     return datetime.fromtimestamp(ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def step_rows(groups: Iterable[GroupPlan]) -> Iterator[tuple[Any, ...]]:
-    """Every step of a plan as a row of `STEP_COLUMNS`; a group that could not be planned is one row."""
+    """Yields each step of a plan as a row. A group that could not be planned has one row, with its error."""
     for group in groups:
         other = group.target_group if group.target_group != group.group else None
         if group.error:
@@ -111,13 +111,13 @@ def show_plan_header(header: PlanHeader) -> None:
 
 
 def show_weaknesses(weaknesses: Iterable[str]) -> None:
-    """Prints the guarantees that offsetmgr cannot fully give with the target's brokers."""
+    """Prints a warning for each guarantee that offsetmgr cannot fully give when it writes to the target."""
     for weakness in weaknesses:
         note(f"warning {weakness}")
 
 
 def show_expiry(header: PlanHeader, summary: PlanSummary, at_ms: int) -> None:
-    """Prints when offsets written at ``at_ms`` would expire. The expiry of offsets already in the target is unknown."""
+    """Prints when offsets written at ``at_ms`` expire. For offsets that the target already has, the time is unknown."""
     if header.retention_ms is None:
         return
     expire_in_use = any(KEEPS_ACTIVE_OFFSETS in weakness for weakness in header.weaknesses)
@@ -141,8 +141,8 @@ def show_expiry(header: PlanHeader, summary: PlanSummary, at_ms: int) -> None:
 
 
 def show_mirror_expiry(retention_ms: int, refresh_s: float) -> None:
-    """Prints how often (every ``refresh_s`` seconds) a mirror commits its offsets again, and when they expire after its
-    end."""
+    """Prints that the mirror commits its offsets again every ``refresh_s`` seconds, and when the offsets expire after
+    the mirror has ended."""
     note(
         f"expiry  the mirror commits its offsets again every {refresh_s / 60:,g} min; after it ends, offsets that no"
         f" consumer commits expire within {retention_ms / 60_000:,g} min (offsets.retention.minutes)"
@@ -150,7 +150,7 @@ def show_mirror_expiry(retention_ms: int, refresh_s: float) -> None:
 
 
 def show_refresh(report: RefreshReport, header: PlanHeader, at_ms: int) -> None:
-    """Prints the number of groups whose offsets were committed again, and at most `SHOWN` failures."""
+    """Prints the number of groups whose offsets were committed again, and the first `SHOWN` failures."""
     until = "" if header.retention_ms is None else f"; without a consumer they expire about {_later(header, at_ms)}"
     note(f"{counted(report.renewed, 'group')} renewed: their offsets were committed again, unchanged{until}")
     if report.in_use:
@@ -188,7 +188,8 @@ def show_plan_summary(summary: PlanSummary) -> None:
 
 
 def show_attention(plan: PlanFile) -> None:
-    """Prints at most `SHOWN` rejected steps, rewinds, failed groups and active groups, which a user must see."""
+    """Prints the parts of a plan that need attention, such as rejected steps, rewinds, failed groups and active groups,
+    in at most `SHOWN` lines."""
     if not (plan.summary.needs_attention or plan.header.options.clamp):
         return
     lines = list(_first(_attention(plan), SHOWN + 1))
@@ -256,7 +257,8 @@ def show_report(report: Report, verb: str) -> None:
 
 
 def describe_state(plan: PlanFile, state: MigrationState) -> dict[str, Any]:
-    """The state of a migration for ``migrate status``. Counts are numbers of groups, unless the key says otherwise."""
+    """The state of a migration for ``migrate status``. The counts are numbers of groups, unless the name of the key
+    says otherwise."""
     groups = plan.summary.groups
     work = state.undo if state.undo.may_have_written else state.apply
     if state.undo.may_have_written:
@@ -320,7 +322,7 @@ def show_verify_summary(summary: VerifySummary) -> None:
 
 
 def show_gates(gates: Sequence[GroupGate]) -> None:
-    """Prints why each group may be finalized, for at most `SHOWN` groups."""
+    """Prints the reason why a group may be finalized, for each of the first `SHOWN` groups."""
     for gate in gates[:SHOWN]:
         note(f"  {gate.group}: {gate.detail} ({gate.evidence})")
     if len(gates) > SHOWN:
@@ -358,8 +360,7 @@ MIRROR_COLUMNS: Final = (
 
 
 class MigrateProgress:
-    """A line on stderr that counts completed groups: overwritten on a terminal, otherwise repeated from time to
-    time."""
+    """Shows the number of completed groups with `progress`."""
 
     def __init__(self, what: str, total: int) -> None:
         self._items: Any = progress(self._ticks(), what, total)
@@ -379,8 +380,8 @@ class MigrateProgress:
 
 
 class MirrorLine:
-    """The state of a running mirror on stderr: one line that is overwritten on a terminal; otherwise a new one from
-    time to time, and at once when groups change state."""
+    """Prints the state of a running mirror on stderr. On a terminal, each state overwrites the previous one. Otherwise
+    a new line is printed every `EVERY_MS` milliseconds, and whenever groups change state."""
 
     EVERY_MS: Final = 10_000
 

@@ -115,7 +115,7 @@ def plan_command(
     if draft_partition_map is not None:
         _draft_map(sides, options, draft_partition_map)
         return
-    assert output is not None  # one of the two is given
+    assert output is not None  # either the draft map or the plan file is given
     confirmed = None if partition_map is None else read_map(partition_map)
     with sides.legacy_members() as members:
         planner = Planner(
@@ -161,7 +161,7 @@ def _nothing_to_plan(source: str, where: str, topics: list[str]) -> GroupNotFoun
 
 
 def _print_next_steps(output: Path, summary: PlanSummary) -> None:
-    """Prints the commands that follow."""
+    """Prints the commands that the user runs after the plan was written."""
     if rejected := summary.actions[Action.REFUSE_BYTE_POSITION]:
         note(
             f"next: run the same command with --draft-partition-map FILE instead of --output, confirm that file, then "
@@ -172,7 +172,8 @@ def _print_next_steps(output: Path, summary: PlanSummary) -> None:
 
 
 def _all_topics(plans: Iterable[GroupPlan], options: PlanOptions, where: str) -> Iterator[GroupPlan]:
-    """Passes the plans on. Raises `UnknownTopicOrPartition` at their end if a selected topic is in none of them."""
+    """Yields the plans. After the last plan, raises `UnknownTopicOrPartition` if a selected topic is in none of the
+    plans."""
     topic_matches = TopicMatches(options.selection)
     for group in plans:
         topic_matches.record((step.source_tp for step in group.steps), incomplete=bool(group.error))

@@ -1,4 +1,4 @@
-"""``offsetmgr migrate rollback``: restores before-images, or plans the way back."""
+"""``offsetmgr migrate rollback``: restores before-images, or writes a reverse plan."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def rollback_command(
 
 
 def _created(plan: PlanFile, state: MigrationState) -> Iterator[int]:
-    """The number of offsets of each group that apply created, or may have created."""
+    """Yields a number for each group: how many of its offsets apply created or may have created."""
     for group in plan.groups():
         if group.group in state.apply.intents:
             applied = state.partitions(state.apply, group.group)
@@ -119,12 +119,13 @@ def _created(plan: PlanFile, state: MigrationState) -> Iterator[int]:
 
 
 def late_deletion_note(store: OffsetStore) -> str:
-    """A note if the store does not delete offsets at once, else an empty string."""
+    """Returns a note if the store does not delete offsets at once, else an empty string."""
     return next((found.text for found in store.weaknesses() if found.subject == DELETES_OFFSETS), "")
 
 
 def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore) -> int:
-    """Compares the target with the plan's before-images, for offsets that the journal does not record as written.
+    """Reads from the target the offsets that the journal does not record as written, and compares them with the plan's
+    before-images.
 
     Prints the differences and returns their number.
     """

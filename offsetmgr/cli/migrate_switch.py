@@ -50,8 +50,8 @@ STEP_TEXT: Final = {
 app = typer.Typer()
 
 SESSION_TIMEOUT_MS: Final = 10_000
-"""ZooKeeper session timeout of the switch. If the switch is killed, the members return to the old mode after this
-time."""
+"""The ZooKeeper session timeout of the switch command. If the command is killed, the members return to the old mode
+after this time."""
 COLUMNS: Final = (
     Column("group"),
     Column("member"),
@@ -161,7 +161,7 @@ def switch_command(
 
 
 def _stores(connect: ConnectFlags) -> tuple[str, str]:
-    """The URIs of the ZooKeeper and of the Kafka side."""
+    """Returns the URI of the ZooKeeper store and the URI of the Kafka store."""
     from offsetmgr.stores.pair_uri import inner_uris
     from offsetmgr.stores.uri import bootstrap_of, parse_uri, zookeeper_of
 
@@ -180,7 +180,8 @@ def _stores(connect: ConnectFlags) -> tuple[str, str]:
 
 
 def _translate(connect: ConnectFlags) -> OffsetTranslation | None:
-    """The ``translate`` setting in the URI of --store switched:, or in its section of the config file."""
+    """Returns the ``translate`` setting of the store that --store switched: names. The setting is in the URI, or in the
+    section of this store in the config file."""
     from offsetmgr.stores.pair_uri import translate_of
 
     store = connect.resolved.store

@@ -40,8 +40,8 @@ def verify_command(
     )
     checked = progress(verifier.results(), "partitions verified")
     everything = all_rows or format is not OutputFormat.TABLE
-    # After a rollback, nearly all planned offsets are missing in the target, as intended. They are counted; only --all
-    # lists them.
+    # After a rollback, nearly all planned offsets are missing in the target, as intended. The command counts these
+    # offsets, and lists them only with --all.
     unlisted = {Status.EQUAL, Status.MISSING} if state.undo.may_have_written else {Status.EQUAL}
     rows = (migrate_output.verify_row(v) for v in checked if everything or v.status not in unlisted)
     first = next(rows, None)

@@ -1,4 +1,5 @@
-"""The two sides of a migration: stores, cluster and registry, each with its own credentials."""
+"""The source and the target of a migration: their stores, Kafka clusters and ZooKeeper registries. Source and target
+have separate credentials."""
 
 from __future__ import annotations
 
@@ -49,11 +50,12 @@ ToConfig = Annotated[
 ]
 
 _COORDINATED: Final = frozenset({"kafka", "manager"})
-"""Kinds of stores whose group coordinators report a group's members."""
+"""The kinds of stores that have group coordinators, which report the members of a group."""
 
 
 class SourceAndTarget:
-    """Source and target of one command line. ``connect`` closes all stores and clusters that it opens."""
+    """Source and target of one command line. ``connect`` opens their stores and clusters, and closes them at the end of
+    the command."""
 
     def __init__(
         self, connect: ConnectFlags, source: str, target: str, from_config: str | None, to_config: str | None
@@ -75,7 +77,8 @@ class SourceAndTarget:
     ) -> SourceAndTarget:
         """The sides of the reverse migration, from the plan's target to its source.
 
-        ``from_config`` and ``to_config`` still mean the sides of the plan: ``from_config`` is for the plan's source.
+        ``from_config`` is the file for the plan's source, and ``to_config`` the file for the plan's target, as in
+        `of_plan`.
         """
         return cls(connect, header.target.uri, header.source.uri, to_config, from_config)
 
@@ -94,8 +97,8 @@ class SourceAndTarget:
         return self._connect.connection(self._files[side])
 
     def cluster(self) -> Cluster | None:
-        """The Kafka cluster whose logs the offsets belong to: the target's, else the source's, else that of
-        --bootstrap-server; None if none is known."""
+        """Returns the Kafka cluster whose logs the offsets belong to: the cluster of the target, else the cluster of
+        the source, else the cluster of --bootstrap-server. Returns None if no brokers are known."""
         from offsetmgr.stores.uri import bootstrap_of
 
         for side in ("target", "source"):
@@ -108,8 +111,8 @@ class SourceAndTarget:
         return lock_waiting_cluster(self._connect.cluster_at(named, self._connect.resolved.connection))
 
     def logs(self) -> Logs | None:
-        """Like `cluster`, but only for requests about logs. If one side is a Kafka store, the requests use its
-        connections."""
+        """Like `cluster`, but the result can only read logs. If the target or the source is a Kafka store, the requests
+        use the connections of this store."""
         from offsetmgr.stores.kafka import KafkaStore
         from offsetmgr.stores.kafka_logs import KafkaLogs
         from offsetmgr.stores.uri import parse_uri
@@ -123,7 +126,8 @@ class SourceAndTarget:
 
     @contextmanager
     def legacy_members(self) -> Iterator[ReadLegacyMembers | None]:
-        """A function that reads live old consumers from ZooKeeper's registry; None if neither side uses a ZooKeeper."""
+        """Yields a function that reads live old consumers from ZooKeeper's registry. Yields None if neither the source
+        nor the target uses ZooKeeper."""
         from offsetmgr.stores.uri import zookeeper_of
 
         address = None
@@ -154,7 +158,8 @@ class SourceAndTarget:
 
     @contextmanager
     def notifier(self, options: PlanOptions, interval_ms: int) -> Iterator[ChangeNotifier]:
-        """Reports changes of the source: by watches on ``/consumers`` of a ZooKeeper, by polling otherwise."""
+        """Yields an object that reports changes of the source. For old consumers in ZooKeeper, the object sets watches
+        under ``/consumers``. For all other sources, the object polls."""
         from offsetmgr.migration.change_notifier import PollingNotifier
         from offsetmgr.stores.uri import parse_uri
 
@@ -170,7 +175,8 @@ class SourceAndTarget:
 
     @contextmanager
     def legacy_groups(self) -> Iterator[ReadLegacyGroups | None]:
-        """A function that reads consumers and owners from the source's registry; None if the source has no registry."""
+        """Yields a function that reads old consumers and their partitions from the source's registry. Yields None if
+        the source has no registry."""
         from offsetmgr.stores.uri import parse_uri
 
         parsed = parse_uri(self._uris["source"])
@@ -184,7 +190,8 @@ class SourceAndTarget:
             yield legacy_groups(session)
 
     def retention_ms(self) -> int | None:
-        """How long the target keeps offsets, in milliseconds; `None` if the time is unknown or unlimited."""
+        """Returns the time in milliseconds for which the target keeps offsets. Returns `None` if the time is unknown or
+        unlimited."""
         from offsetmgr.stores.uri import parse_uri
 
         if parse_uri(self._uris["target"]).kind != "kafka" or (cluster := self.cluster()) is None:
@@ -199,8 +206,8 @@ class SourceAndTarget:
     def member_gate(
         self, plan: PlanFile, exclusive: bool, rules: EvidenceThresholds, window: ObservationWindow
     ) -> FinalizeGate:
-        """The gate that checks whether members write only to the source. Raises `UsageError` if offsetmgr cannot check
-        this for the two stores."""
+        """Returns the gate that checks whether any member writes only to the source. Raises `UsageError` if there is no
+        such gate for these kinds of stores."""
         from offsetmgr.core.commit_mode import CommitMode
         from offsetmgr.migration.finalize_gates import CoordinatorGate, InactivityGate, NoMembersGate, OldConsumerGate
         from offsetmgr.migration.group_observer import GroupView, ZookeeperRegistry
@@ -217,7 +224,7 @@ class SourceAndTarget:
             to_kafka = target.kind != "zookeeper"
             old, new = (self.source, self.target) if to_kafka else (self.target, self.source)
             assert isinstance(old, ZookeeperStore)
-            assert cluster is not None  # one of the two sides names brokers
+            assert cluster is not None  # the source or the target names brokers
             view = GroupView(ZookeeperRegistry(old.session), old, new, cluster)
             return OldConsumerGate(
                 view, CommitMode.KAFKA if to_kafka else CommitMode.ZOOKEEPER, exclusive, rules, window

@@ -36,7 +36,8 @@ DIFFERENCES: Final = (
     Column("to_metadata", optional=True),
 )
 KINDS: Final = {"only-left": "only-from", "only-right": "only-to"}
-"""The kinds of differences of two sides, named after --from and --to."""
+"""Maps the names of differences between two stores to names for the output, which refer to the options --from and
+--to."""
 
 
 @app.command("diff")

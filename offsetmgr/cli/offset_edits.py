@@ -32,7 +32,7 @@ LARGEST_OFFSET: Final = 2**63 - 1
 
 
 def _offset(text: str) -> int:
-    """Parses an offset. Only digits are allowed; Python's ``int`` would also accept ``1_000``."""
+    """Parses an offset. Accepts only digits, whereas Python's ``int`` would also accept ``1_000``."""
     if not (text.isascii() and text.isdecimal()):
         raise typer.BadParameter(f"{text!r} is not an offset.")
     if len(text.lstrip("0")) > len(str(LARGEST_OFFSET)) or int(text) > LARGEST_OFFSET:

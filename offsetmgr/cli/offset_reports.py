@@ -56,10 +56,10 @@ def _cells(group: str, tp: TopicPartition, found: Offset) -> tuple[Any, ...]:
 
 
 class UncommittedTopics:
-    """Reports topics that --topic gives by full name and in which groups have no commits.
+    """Reports topics without commits. Only topics whose full name is given with --topic are reported.
 
-    If --group names a group that has no commit in such a topic, this is an error. For other groups, a note is printed
-    if none of them has a commit in the topic.
+    A group that --group names and that has no commit in such a topic is an error. A note is printed for each topic in
+    which none of the selected groups has a commit.
     """
 
     def __init__(self, uri: str, topics: TopicSelection, errors: ReadErrorReport) -> None:
@@ -81,9 +81,10 @@ class UncommittedTopics:
         self._seen.update(set(self._topics.named()).difference(missing))
 
     def report(self, shown: int | None) -> None:
-        """Prints the topics in which no group has a commit, or a note that the result is empty.
+        """Prints the topics in which no group has a commit. If there is no such topic and no row was printed, prints a
+        note that the result is empty.
 
-        ``shown`` is the number of printed rows, or None if rows were left out on purpose.
+        ``shown`` is the number of printed rows. It is None if the user excluded rows with an option.
         """
         if self._errors.count:
             return
@@ -94,7 +95,8 @@ class UncommittedTopics:
 
 
 def _partition_counts(cluster: Cluster | None, topics: list[str]) -> Mapping[str, int]:
-    """Partition counts of existing topics; empty, with a note, if brokers are unknown or unreachable."""
+    """Returns the partition counts of existing topics. Returns an empty mapping if no brokers are known. Prints a note
+    and returns an empty mapping if the topics cannot be read."""
     if cluster is None or not topics:
         return {}
     try:
@@ -199,7 +201,7 @@ def lag(
             for row in one.rows:
                 if row.error is not None:
                     errors.add(row.error)
-                    if row.committed is ABSENT and row.note != NOTHING:  # unreadable, not absent
+                    if row.committed is ABSENT and row.note != NOTHING:  # the offset could not be read
                         continue
                 if only_with_lag and not needs_log_range(row):
                     continue

@@ -1,6 +1,6 @@
 """``offsetmgr offsets``: shows and edits committed offsets. This module only combines the commands.
 
-`PARTS` is in the order of the help.
+`PARTS` lists the apps of the combined modules, in the order in which the help shows their commands.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The options that commands share, named as in Kafka's own tools, and the stores and clusters that they select.
+"""The options that commands share, and the stores, clusters and sessions that these options select.
+
+The options have the names of Kafka's own tools.
 
 A command that connects to servers has a parameter ``connect: ConnectFlags``. `connected` replaces it with the
 connection options, and a parameter ``flags: EditFlags`` with the options of editing commands.
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def file_to_write(param: typer.CallbackParam, value: Path | str | None) -> Path | str | None:
-    """The callback of an option that names an output file. Raises `UsageError` for ``-``."""
+    """Checks the value of an option that names an output file. Raises `UsageError` if the value is ``-``."""
     from offsetmgr.stores.uri import reject_dash
 
     reject_dash(f"{param.opts[0]} -", str(value), "name a file that does not exist yet")
@@ -146,19 +148,22 @@ AllowRewind = Annotated[bool, typer.Option("--allow-rewind", help="Allow offsets
 
 
 class ConnectFlags:
-    """The connection options of one command line. Opens stores and clusters, and closes them at the end."""
+    """The connection options of one command line. Opens the stores and clusters that the options select, and closes
+    them at the end of the command."""
 
     def __init__(self, settings: SettingsLayer, context: str | None) -> None:
         self.flags = settings
-        """The values of the flags, without variables and config file."""
+        """The values of the flags alone, without the values from environment variables and the config file."""
         given = (("--command-config", settings.command_config), ("--context", context))
         self.followup_options = "".join(f" {option} {quote(value)}" for option, value in given if value is not None)
-        """The options that a printed follow-up command needs too, each with a space in front."""
+        """The options of this command line that follow-up commands, which are printed for the user, also need. Each
+        option starts with a space."""
         self.resolved: ResolvedConnection = resolve(settings, context)
         self._open = ExitStack()
         self._clusters: dict[str, Cluster] = {}
         self._sessions: dict[str, ZookeeperSession] = {}
-        """ZooKeeper sessions by connect string: a store's session is used for other requests too."""
+        """ZooKeeper sessions by connect string. The session of an open store is also used for requests outside the
+        store."""
 
     def __enter__(self) -> Self:
         return self
@@ -170,7 +175,7 @@ class ConnectFlags:
 
     @property
     def uri(self) -> str:
-        """The URI of the selected store. Raises `UsageError` if there is none."""
+        """The URI of the selected store. Raises `UsageError` if no store is selected."""
         if self.resolved.store is None:
             raise UsageError(
                 "no store given",
@@ -180,7 +185,8 @@ class ConnectFlags:
         return self.resolved.store
 
     def store(self, uri: str | None = None, connection: ConnectionConfig | None = None) -> OffsetStore:
-        """Opens the selected store, or that of ``uri``, with the command line's settings, or ``connection``."""
+        """Opens the selected store, or the store at ``uri`` if given. Uses the settings of the command line, or
+        ``connection`` if given."""
         from offsetmgr.stores.uri import open_store
 
         store = self._open.enter_context(open_store(uri or self.uri, connection or self.resolved.connection))
@@ -197,13 +203,14 @@ class ConnectFlags:
         return store
 
     def connection(self, command_config: str | None) -> ConnectionConfig:
-        """The settings of the command line, with the credentials of another ``.properties`` file if one is given."""
+        """Returns the settings of the command line. If ``command_config`` names another ``.properties`` file, the Kafka
+        settings, the ZooKeeper credentials and the ZooKeeper ACL come from that file."""
         if command_config is None:
             return self.resolved.connection
         return with_properties(self.resolved.connection, command_config)
 
     def bootstrap(self) -> str | None:
-        """The Kafka brokers of the store: those of its own URI, else --bootstrap-server."""
+        """Returns the brokers in the store's URI. If the URI names no brokers, returns those of --bootstrap-server."""
         from offsetmgr.stores.uri import bootstrap_of
 
         store = self.resolved.store
@@ -211,8 +218,8 @@ class ConnectFlags:
         return own or self.resolved.bootstrap_server
 
     def cluster(self, what: str) -> Cluster:
-        """The Kafka cluster. Raises `UsageError` if no brokers are known; ``what`` names the operation that needs
-        them."""
+        """Returns the Kafka cluster. Raises `UsageError` if no brokers are known. ``what`` names the operation that
+        needs the cluster."""
         found = self.cluster_or_none()
         if found is None:
             raise UsageError(what, "needs to read logs, and no brokers are known", "add --bootstrap-server")
@@ -224,7 +231,7 @@ class ConnectFlags:
         return None if bootstrap is None else self.cluster_at(bootstrap, self.resolved.connection)
 
     def cluster_at(self, bootstrap: str, connection: ConnectionConfig) -> Cluster:
-        """The cluster of these brokers, opened once."""
+        """Returns the cluster of these brokers, which is opened at the first call."""
         if bootstrap not in self._clusters:
             from offsetmgr.kafka.cluster.kafka_cluster import open_cluster
 
@@ -232,11 +239,11 @@ class ConnectFlags:
         return self._clusters[bootstrap]
 
     def kafka_counterpart(self, store: OffsetStore) -> OffsetStore | None:
-        """The Kafka store of the cluster whose ZooKeeper is ``store``. Groups that no longer commit to ZooKeeper commit
-        there.
+        """Returns the Kafka store of the cluster that uses the ZooKeeper of ``store``. A group that no longer commits
+        to ZooKeeper may commit to this Kafka store.
 
-        Returns `None` if no brokers are known. If the brokers belong or may belong to another cluster, prints a warning
-        and returns `None`.
+        Returns `None` if no brokers are known. If the brokers belong to another cluster, or if this cannot be excluded,
+        prints a warning and returns `None`.
         """
         from offsetmgr.cli.render import note
         from offsetmgr.core.log_origin import compare_origins
@@ -259,8 +266,8 @@ class ConnectFlags:
         return None
 
     def zookeeper(self, what: str) -> ZookeeperSession:
-        """A session with the selected ZooKeeper. Raises `UsageError` if there is none; ``what`` names the operation
-        that needs it."""
+        """Opens a session with the selected ZooKeeper. Raises `UsageError` if no ZooKeeper is selected. ``what`` names
+        the operation that needs the session."""
         from offsetmgr.stores.uri import zookeeper_of
         from offsetmgr.zookeeper.client.session import ZookeeperSession
 
@@ -271,7 +278,8 @@ class ConnectFlags:
         return self._open.enter_context(ZookeeperSession(address, self.resolved.connection))
 
     def directory(self, uri: str | None = None, *, edits: bool = False) -> DescribeGroups:
-        """A function that describes the live members of groups of the selected store, or of ``uri``.
+        """Returns a function that describes groups and their live members, for the selected store, or for the store at
+        ``uri`` if given.
 
         If ``edits`` is true, the function waits until group locks of killed runs have ended.
         """
@@ -299,10 +307,10 @@ class ConnectFlags:
         return found[0] if len(found) == 1 else merged_directory(found[0], found[1])
 
     def directory_for_edit(self, uri: str | None = None) -> DescribeGroups:
-        """Like `directory`, for a command that edits.
+        """Like `directory` with ``edits``, for commands that edit.
 
-        For a Kafka store, the result also includes the old consumers that are registered in a known ZooKeeper
-        (--zookeeper, OFFSETMGR_ZOOKEEPER, the context), because they may commit to both ZooKeeper and Kafka.
+        For a Kafka store, the members include old consumers if ZooKeeper is known from --zookeeper, OFFSETMGR_ZOOKEEPER
+        or the context. Old consumers that are registered in ZooKeeper may commit to both ZooKeeper and Kafka.
         """
         from offsetmgr.cli.members_source import with_registered_members
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
@@ -330,7 +338,7 @@ class ConnectFlags:
         return Edit(operation, store, directory, flags, followup_options=self.followup_options, **shown)
 
     def _session(self, connect: str) -> ZookeeperSession:
-        """The session of a store with this connect string, or a new one."""
+        """Returns the session with this connect string, and opens it if no store has opened it before."""
         if (session := self._sessions.get(connect)) is None:
             from offsetmgr.zookeeper.client.session import ZookeeperSession
 
@@ -340,8 +348,8 @@ class ConnectFlags:
 
 
 def connected(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a command: replaces its ``connect`` parameter with the connection options, and ``flags`` with those of
-    editing commands."""
+    """Wraps a command. The wrapper has the connection options as parameters, and passes a `ConnectFlags` to the
+    ``connect`` parameter of the command."""
     options: dict[str, Any] = {
         "bootstrap_server": BootstrapServer,
         "zookeeper": Zookeeper,
@@ -393,7 +401,7 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def require_groups(groups: list[str] | None, all_groups: bool) -> list[str]:
-    """The named groups. Raises `UsageError` unless exactly one of --group and --all-groups is given."""
+    """Returns the groups of --group. Raises `UsageError` unless exactly one of --group and --all-groups is given."""
     if bool(groups) == all_groups:
         why = "both --group and --all-groups are given" if all_groups else "no group is named"
         raise UsageError("which groups?", why, "as in --group NAME (repeatable, globs), or --all-groups")

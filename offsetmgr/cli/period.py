@@ -59,7 +59,7 @@ _HISTORY: Final = (
 
 
 _MAX_READS: Final = 20
-"""Maximum number of reads, because the nodes may change during a read."""
+"""Maximum number of attempts to read the nodes of a run, because the nodes may change between two reads."""
 
 
 def _now_ms() -> int:
@@ -81,7 +81,7 @@ def _state_store(connect: ConnectFlags, command: str, root: str) -> BarrierState
 
 
 def _read_started(nodes: BarrierStateStore) -> BarrierView:
-    """Reads the nodes of a run. Raises `Conflict` if it has not opened a period yet."""
+    """Reads the nodes of a run. Raises `Conflict` if the run has not opened a period yet."""
     view = nodes.read()
     if view.seen.open_ is None:
         raise Conflict(
@@ -91,8 +91,8 @@ def _read_started(nodes: BarrierStateStore) -> BarrierView:
 
 
 def _read_consistent(nodes: BarrierStateStore) -> BarrierView:
-    """Reads the nodes of a run, and reads them again if the run advanced meanwhile. Raises `Conflict` if the run has
-    not opened a period yet."""
+    """Reads the nodes of a run, and reads them again if the run advanced between the reads of two nodes. Raises
+    `Conflict` if the run has not opened a period yet."""
     view = _read_started(nodes)
     for _ in range(_MAX_READS):
         if view.seen.barrier() is not None:
@@ -262,7 +262,8 @@ def rerun(
 
 
 def _end(nodes: BarrierStateStore, why: str) -> None:
-    """Ends the run, even if it advanced during the prompt. Raises `Conflict` if it has ended already."""
+    """Ends the run, even if the run advanced while the user was asked. Raises `Conflict` if the run has ended already,
+    or if it advances during every attempt."""
     for _ in range(_MAX_READS):
         view = _read_started(nodes)
         assert view.seen.open_ is not None

@@ -1,5 +1,5 @@
-"""Rows of ``period history``: one per partition of a closed period; for jobs, one per partition of each job's
-ranges."""
+"""Rows of ``period history``. A closed period has one row for each partition outside the offset ranges of jobs. A job
+has one row for each partition in its offset ranges."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def history_rows(
     closed: Mapping[int, ClosedPeriod], works: Mapping[tuple[int, str], Work]
 ) -> Iterator[tuple[Any, ...]]:
-    """Rows with the columns of `offsetmgr.cli.period`. A period that is not closed yet has only the rows of its
-    jobs."""
+    """Yields rows with the columns that `offsetmgr.cli.period` defines. A period that is not closed yet has only the
+    rows of its jobs."""
     for number in sorted({*closed, *(number for number, _ in works)}):
         period = closed.get(number)
         jobs = [work for (of, _), work in sorted(works.items()) if of == number]

@@ -30,7 +30,7 @@ def print_next_step(report: Report, then: str) -> None:
 
 
 def exit_if_interrupted(report: Report) -> None:
-    """Raises `Interrupted` if Ctrl-C stopped the run before its end."""
+    """Raises `Interrupted` if Ctrl-C stopped the run before it was complete."""
     if report.interrupted:
         raise Interrupted("started writes are finished and recorded; run the same command again to continue")
 
@@ -46,8 +46,8 @@ def plan_writer(
 ) -> Iterator[tuple[JournaledWriter, MigrationState]]:
     """Holds the journal open, turns Ctrl-C into a clean stop, and prints progress on stderr.
 
-    The state is read again after the journal is locked, because another process may have executed the plan during a
-    prompt.
+    The state of the migration is read again after the journal is locked, because another process may have executed the
+    plan while this process waited for the answer to a prompt.
     """
     clock = SystemClock()
     with (

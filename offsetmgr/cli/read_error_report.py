@@ -10,7 +10,8 @@ from offsetmgr.core.errors import OffsetMgrError
 
 
 class ReadErrorReport:
-    """Prints each distinct read error at once on stderr, and counts all for the exit code."""
+    """Prints each read error on stderr when it occurs, unless the same text was already printed. Counts all errors,
+    because the exit code depends on them."""
 
     def __init__(self) -> None:
         self.count = 0

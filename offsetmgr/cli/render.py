@@ -1,7 +1,7 @@
 """Output: rows as a table, JSON or CSV on stdout; notes, progress and prompts on stderr.
 
-Rows are formatted in batches, column by column, so that tens of thousands take a fraction of a second and memory does
-not grow with their number. Names are never shortened.
+Rows are formatted in batches, column by column. Therefore tens of thousands of rows take a fraction of a second, and
+memory does not grow with the number of rows. Names are never shortened.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import Any, Final, TypeVar
 from offsetmgr.core.model import BrokerPartition
 
 BATCH: Final = 4_000
-"""Number of rows formatted together. A table's column widths come from its first batch."""
+"""Number of rows that are formatted together. The widths of a table's columns are computed from the first batch."""
 _MAX_CACHED: Final = 20_000
 _MIN_WRAP_WIDTH: Final = 20
-"""Minimum width at which a table's last column is wrapped."""
+"""A table's last column is wrapped only if the terminal has at least this width left for the column."""
 PROGRESS_AFTER_S: Final = 1.0
-"""Seconds before progress is shown."""
+"""Progress is shown after a command has run for this number of seconds."""
 _TTY_EVERY_S: Final = 0.1
 _LOG_EVERY_S: Final = 10.0
 
@@ -60,7 +60,7 @@ class Column:
 
 
 class _CellCache(dict[Any, str]):
-    """A cache of formatted values; most values of a column occur repeatedly."""
+    """A cache of formatted values. It saves time because most values of a column occur repeatedly."""
 
     def __init__(self, encode: Callable[[Any], str]) -> None:
         self._encode = encode
@@ -89,7 +89,7 @@ def _batches(rows: Iterable[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
 
 
 def _cell(value: Any) -> str:
-    """A value for display, with control characters escaped."""
+    """Formats a value for display, and escapes its control characters."""
     if value is None:
         return "-"
     text = str(value)
@@ -97,7 +97,7 @@ def _cell(value: Any) -> str:
 
 
 def _time_cell(value: int | None) -> str:
-    """Milliseconds since 1970 for display; a time outside the calendar's range stays a number."""
+    """Formats milliseconds since 1970 as a time. A time that Python's calendar cannot represent stays a number."""
     if value is None:
         return "-"
     try:
@@ -122,9 +122,10 @@ def write_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output:
 
 
 def write_structured_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output: OutputFormat) -> int:
-    """Like `write_rows` for JSON and CSV, for rows with large or structured values: it formats one row at a time.
+    """Like `write_rows`, for rows with large or structured values, in JSON or CSV. Formats one row at a time instead of
+    batches.
 
-    In CSV, objects and lists are JSON.
+    In CSV, objects and lists are written as JSON.
     """
     names = [c.name for c in columns]
     count = 0
@@ -199,8 +200,8 @@ def _write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> in
 def _table_columns(
     columns: Sequence[Column], values: list[tuple[Any, ...]], *, whole: bool
 ) -> list[tuple[int, _PaddedCells]]:
-    """The shown columns of a table, with widths that fit ``values``. ``whole`` says whether these are all rows of the
-    table."""
+    """Returns the columns of a table that are shown, with widths that fit ``values``. ``whole`` is true if ``values``
+    contains all rows of the table."""
     shown = []
     for i, column in enumerate(columns):
         encode = _time_cell if column.time else _cell
@@ -213,12 +214,13 @@ def _table_columns(
 
 
 def _wrapper(shown: list[tuple[int, _PaddedCells]]) -> Callable[[str], str]:
-    """Wraps the text of a table's last column at the terminal's width; words and the other columns stay whole."""
+    """Returns a function that wraps the last column of a line at the terminal's width. The function does not break
+    words, and does not wrap the other columns."""
     terminal = shutil.get_terminal_size().columns
     indent = sum(len(cells.padded("")) + 2 for _, cells in shown[:-1])
 
     def wrapped(line: str) -> str:
-        aligned = line[max(indent - 2, 0) : indent].isspace()  # False if an earlier cell is wider than its column
+        aligned = line[max(indent - 2, 0) : indent].isspace()  # false if an earlier cell is too wide
         if len(line.rstrip()) <= terminal or terminal - indent < _MIN_WRAP_WIDTH or not aligned:
             return line
         text = textwrap.wrap(line[indent:], terminal - indent, break_long_words=False, break_on_hyphens=False)
@@ -228,15 +230,15 @@ def _wrapper(shown: list[tuple[int, _PaddedCells]]) -> Callable[[str], str]:
 
 
 def note(text: str) -> None:
-    """Prints a line on stderr, so that it never mixes with data."""
+    """Prints a line on stderr, so that notes are never mixed with the data on stdout."""
     print(text, file=sys.stderr, flush=True)
 
 
 def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """Yields ``items``, and shows progress on stderr: on a terminal one overwritten line, else a new line from time to
-    time.
+    """Yields ``items``, and shows progress on stderr. On a terminal, each progress line overwrites the previous one;
+    otherwise a new line is printed from time to time.
 
-    Silent for the first second.
+    Shows no progress during the first second.
     """
     started = time.monotonic()
     on_terminal = sys.stderr.isatty()
@@ -263,7 +265,8 @@ def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterato
 
 
 class Meter:
-    """Like `progress`, for progress given as a number out of a total, in ``unit``."""
+    """Like `progress`, but the caller gives the progress as a number and a total. Both are printed in multiples of
+    ``unit``."""
 
     def __init__(self, what: str, unit: int = 1) -> None:
         self._what = what
@@ -273,7 +276,7 @@ class Meter:
         self._drawn = False
 
     def show(self, done: int, total: int) -> None:
-        """Prints the progress, if due."""
+        """Prints the progress, unless it was printed a short time ago."""
         now = time.monotonic()
         if now < self._next_at:
             return
@@ -288,7 +291,7 @@ class Meter:
             note(line)
 
     def clear(self) -> None:
-        """Removes the line, so that another can be written."""
+        """Clears the progress line, so that another line can be printed."""
         if self._drawn:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
@@ -319,6 +322,6 @@ def _progress_line(what: str, done: int, total: int | None, seconds: float) -> s
 
 
 def empty_note(uri: str, what: str) -> str:
-    """The note for an empty listing, which names the store."""
+    """Returns the note for an empty listing. The note contains the URI of the store."""
     hint = "; is the chroot right?" if "zookeeper:" in uri or "zookeeper%3A" in uri else ""
     return f"no {what} in {uri}{hint if what == 'groups' else ''}"

@@ -64,7 +64,7 @@ app = typer.Typer(
 
 
 class PhaseName(StrEnum):
-    """The phases of a rolling bounce, as command-line values."""
+    """The values of options that name a phase of a rolling bounce."""
 
     ZOOKEEPER = "zookeeper"
     DUAL = "dual"
@@ -82,7 +82,7 @@ def _group_view(connect: ConnectFlags) -> GroupView:
         raise UsageError(needs, "needs ZooKeeper, where old consumers register", "add --zookeeper HOST:PORT/CHROOT")
     cluster = connect.cluster(needs)
     store = connect.store(f"zookeeper://{address}")
-    assert isinstance(store, ZookeeperStore)  # this kind of URI opens this store
+    assert isinstance(store, ZookeeperStore)  # a zookeeper: URI always opens a ZookeeperStore
     kafka = connect.store(f"kafka://{connect.bootstrap()}")
     crossing = CrossClusterCheck(store, kafka, roles=("ZooKeeper", "Kafka side"))
     if crossing.other_cluster:
@@ -92,12 +92,12 @@ def _group_view(connect: ConnectFlags) -> GroupView:
             f"ZooKeeper and brokers hold offsets of different Kafka clusters: {crossing.comparison.how}",
             hint,
         )
-    # The store's own session, so that one sync covers the registry and the offsets.
+    # The registry uses the session of the store, so that one sync is enough for both the registry and the offsets.
     return GroupView(ZookeeperRegistry(store.session), store, kafka, cluster)
 
 
 def _options(connect: ConnectFlags) -> str:
-    """This command line's connection options, for commands that users copy."""
+    """Returns the connection options for the commands that are printed for the user."""
     from offsetmgr.stores.uri import zookeeper_of
 
     address = zookeeper_of(connect.uri, connect.resolved.connection)

@@ -1,4 +1,5 @@
-"""Converts the options of ``offsets reset`` to a scenario, and parses times, durations and files."""
+"""Converts the options of ``offsets reset`` to a scenario, and parses the times, durations and files that the options
+name."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 class ScenarioOptions(NamedTuple):
-    """The options of ``offsets reset`` that select a scenario, as parsed by Typer."""
+    """The values of the options of ``offsets reset`` that select a scenario."""
 
     to_earliest: bool = False
     to_latest: bool = False
@@ -52,7 +53,8 @@ class ScenarioOptions(NamedTuple):
 def scenario_of(
     options: ScenarioOptions, groups: list[str], crossing: Callable[[SnapshotFile], CrossClusterCheck]
 ) -> Scenario:
-    """The scenario that the options select. ``crossing`` compares the cluster of a file with the target's.
+    """Returns the scenario that the options select. ``crossing`` compares the cluster of a snapshot file with the
+    cluster of the target.
 
     Raises `UsageError` unless the options select exactly one valid scenario, and `OtherCluster` if the file belongs to
     another cluster.
@@ -86,8 +88,8 @@ def scenario_of(
 
 
 def _to_time(at_ms: int, option: str, text: str) -> ToTime:
-    """Raises `UsageError` for a time that no record can have. Kafka's times are milliseconds since 1970 in 63 bits;
-    negative numbers have other meanings."""
+    """Returns the scenario for a time. Raises `UsageError` for a time that no record can have: the timestamps of
+    records are milliseconds since 1970, from 0 to 2^63-1. Negative numbers have other meanings."""
     if not 0 <= at_ms < 2**63:
         why = f"{text} is {'before 1970' if at_ms < 0 else 'beyond all times'}, and no record has such a time"
         raise UsageError(option, why, "--to-earliest goes to the log's start, --to-latest to its end")
@@ -95,7 +97,8 @@ def _to_time(at_ms: int, option: str, text: str) -> ToTime:
 
 
 def parse_duration(text: str, option: str = "--by-duration") -> int:
-    """An ISO-8601 duration of days, hours, minutes and seconds in milliseconds, as ``java.time.Duration.parse``."""
+    """Converts an ISO-8601 duration of days, hours, minutes and seconds to milliseconds, like
+    ``java.time.Duration.parse``."""
     match = _DURATION.fullmatch(text.strip())
     if match is None or not any(match[part] for part in "dhms"):
         raise UsageError(option, f"{text!r} is not of the form PnDTnHnMnS", "as in P1D, PT2H30M, PT90S")
@@ -107,7 +110,7 @@ def parse_duration(text: str, option: str = "--by-duration") -> int:
 
 
 def parse_datetime(text: str, option: str = "--to-datetime") -> int:
-    """``YYYY-MM-DDTHH:mm:SS.sss`` with an optional zone (else UTC) in milliseconds since 1970."""
+    """Converts a time ``YYYY-MM-DDTHH:mm:SS.sss`` to milliseconds since 1970. A time without a zone is in UTC."""
     stripped = text.strip()
     try:
         if "T" not in stripped.upper():

@@ -1,7 +1,8 @@
-"""Handles Ctrl-C before a command has begun, while its modules are imported: the process ends with one line and exit
-code 130.
+"""Handles Ctrl-C while the modules of a command are imported, before the command starts: the process prints one line
+and ends with exit code 130.
 
-This module imports few modules, and none of offsetmgr, because Ctrl-C during these imports is not handled yet.
+This module imports few modules, and no module of offsetmgr, because Ctrl-C is not handled before these imports are
+complete.
 """
 
 from __future__ import annotations
@@ -13,21 +14,22 @@ from typing import NoReturn
 
 
 def install() -> None:
-    """Ends the process at Ctrl-C, until `uninstall`.
+    """Makes Ctrl-C end the process at once. The effect lasts until `uninstall` is called.
 
-    A process that ignores Ctrl-C, such as a shell's background job, goes on ignoring it.
+    A process that was started with Ctrl-C ignored, such as a background job of a shell, continues to ignore it.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _exit)
 
 
 def uninstall() -> None:
-    """Makes Ctrl-C raise `KeyboardInterrupt` again, which a command can handle."""
+    """Makes Ctrl-C raise `KeyboardInterrupt` again, so that a command can handle it."""
     if signal.getsignal(signal.SIGINT) is _exit:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _exit(_signal: int, _frame: FrameType | None) -> NoReturn:
-    """Ends the process at once. An exception during an import might be lost, or leave a half-initialized module."""
+    """Ends the process at once. It does not raise an exception, because an exception during an import could be lost, or
+    could leave a partly initialized module."""
     os.write(2, b"interrupted: nothing was done\n")
     os._exit(130)

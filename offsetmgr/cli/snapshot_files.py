@@ -98,8 +98,8 @@ def export(
 
 @contextmanager
 def _written_to(file: str) -> Iterator[str]:
-    """The path to write for ``file``. For standard output (``-``), yields the path of a temporary file and copies it to
-    standard output at the end, so that a failure leaves no partial output."""
+    """Yields the path to which the snapshot is written. If ``file`` is ``-``, yields the path of a temporary file, and
+    copies this file to standard output when the snapshot is complete. Therefore a failure leaves no partial output."""
     if file != "-":
         yield file
         return
@@ -112,9 +112,10 @@ def _written_to(file: str) -> Iterator[str]:
 
 
 def _note_empty_groups(store: OffsetStore, created: list[str]) -> None:
-    """Prints the groups that have no offsets after an edit was undone.
+    """Prints the groups that exist without offsets after an edit was undone.
 
-    The undo deleted all offsets that the edit had created in them. The groups may have existed, empty, before the edit.
+    The undo deleted the offsets that the edit had created in these groups. The groups may have existed without offsets
+    before the edit.
     """
     from offsetmgr.groups.edits import groups_left_without_offsets
 
@@ -155,7 +156,7 @@ def import_offsets(
     store = connect.store()
     topics.within(store.capabilities.partitions)
     if file == "-" and file_format is None:
-        format_name(file)  # raises for an unknown file name extension
+        format_name(file)  # raises an error, because the format of standard input is unknown
     with seekable(file) as path:
         if holds_images(path):
             with closing(open_file(path, "avro")) as images_file:

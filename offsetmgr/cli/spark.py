@@ -1,4 +1,5 @@
-"""``offsetmgr spark``: audits, compares and copies offsets with Spark. `offsetmgr.spark` does the work."""
+"""``offsetmgr spark``: audits, compares and copies offsets with Spark. The package `offsetmgr.spark` implements these
+operations."""
 
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ def _require_spark(command: str) -> None:
 
 @contextmanager
 def _spark(master: str | None, conf: list[str] | None) -> Iterator[SparkSession]:
-    """A Spark session that ends with the command. Raises `UnsupportedOperation`, `SparkError`, `UsageError`."""
+    """Yields a Spark session, and stops it when the command ends. Raises `UnsupportedOperation`, `SparkError`,
+    `UsageError`."""
     settings: dict[str, str] = {}
     for one in conf or []:
         name, equals, value = one.partition("=")
@@ -105,13 +107,14 @@ def _spark(master: str | None, conf: list[str] | None) -> Iterator[SparkSession]
 
 
 def _sorted(table: DataFrame, columns: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
-    """Sorted rows, fetched one table partition at a time, so that memory does not grow with their number."""
+    """Yields the rows of the table in sorted order. Spark returns one partition of the table at a time, so that memory
+    does not grow with the number of rows."""
     for row in table.orderBy("group", "topic", "partition").select(*columns).toLocalIterator():
         yield tuple(row)
 
 
 def _require_topics(topics: TopicSelection, rows: DataFrame, source: str) -> None:
-    """Raises `UnknownTopicOrPartition` for a --topic without a match in ``rows``."""
+    """Raises `UnknownTopicOrPartition` if a --topic option matches no topic in ``rows``."""
     from offsetmgr.groups.topic_matches import TopicMatches
 
     topic_matches = TopicMatches(topics)
@@ -166,8 +169,8 @@ def audit(
 
         config = connect.connection(compare_config)
         other = connect.store(compare, config).capabilities
-        select_groups(compare, config, ())  # rejects an unreadable store before the audit, not after it
-    if offsets_topic not in cluster.topics([offsets_topic]):  # report one line instead of a long error of Spark
+        select_groups(compare, config, ())  # fails before the audit if the store cannot be read
+    if offsets_topic not in cluster.topics([offsets_topic]):  # Spark would print a long error
         raise UnknownTopicOrPartition(f"topic {offsets_topic}", "does not exist in this Kafka cluster")
     with _spark(master, conf) as spark:
         from offsetmgr.core.clock import SystemClock

@@ -1,4 +1,4 @@
-"""Reports offsets in ZooKeeper that are older than the same group's in Kafka."""
+"""Reports stale offsets in ZooKeeper: offsets that are smaller than the offsets of the same group in Kafka."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ if TYPE_CHECKING:
 
 
 class StaleOffsetCounter:
-    """Counts the rows whose last cell, the note, says that Kafka has a larger offset. `report` prints the count."""
+    """Counts the rows of offsets that are stale because Kafka has a larger offset. The last cell of such a row is a
+    note that starts with `STALE`. `report` prints the count."""
 
     def __init__(self, newer: OffsetStore | None) -> None:
         self._newer = newer
         self._count = 0
 
     def count(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """Passes the rows on, and counts the stale ones."""
+        """Yields all rows, and counts the rows of stale offsets."""
         from offsetmgr.groups.lag import STALE
 
         for row in rows:
@@ -28,7 +29,7 @@ class StaleOffsetCounter:
             yield row
 
     def report(self) -> None:
-        """Prints the number of stale offsets, and how to show the newer offsets in Kafka."""
+        """Prints the number of stale offsets, and the option that shows the newer offsets in Kafka."""
         if self._newer is not None and self._count:
             verb = "is" if self._count == 1 else "are"
             offsets = f"{count_of(self._count, 'offset')} in ZooKeeper {verb} older than the group's in Kafka"

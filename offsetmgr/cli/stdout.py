@@ -1,7 +1,8 @@
-"""Streams for stdout and stderr that report a full disk or a closed descriptor as an error of the environment.
+"""Streams for stdout and stderr. If writing to stdout fails, for example because the disk is full, the stream raises
+`FileFailure`.
 
-If the terminal is lost, output to it is dropped and the command continues. Output that stderr does not accept is
-dropped too.
+If the terminal is lost, output to the terminal is dropped and the command continues. Output that cannot be written to
+stderr is dropped too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _BUFFER: Final = 64 * 1024
 
 
 class _Descriptor(io.FileIO):
-    """The descriptor of stdout. A failed write raises `FileFailure`, a closed pipe `BrokenPipeError`."""
+    """The descriptor of stdout. A write to a closed pipe raises `BrokenPipeError`. Any other failed write raises
+    `FileFailure`, except that output to a lost terminal is dropped."""
 
     def __init__(self, descriptor: int, *, terminal: bool) -> None:
         super().__init__(descriptor, "w", closefd=False)
@@ -51,11 +53,11 @@ class _Messages(io.FileIO):
 
 
 def replace_streams() -> None:
-    """Replaces ``sys.stdout`` and ``sys.stderr`` with these streams.
+    """Replaces ``sys.stdout`` and ``sys.stderr`` with the streams of this module.
 
-    Raises `FileFailure` if stdout is closed, because a file that is opened later would get the descriptor of stdout,
-    and output would be written to that file. For the same reason, the null device replaces a closed stdin or stderr.
-    Stdin is replaced first, because an opened file gets the lowest free descriptor.
+    If stdin or stderr is closed, opens the null device in its place. Otherwise a file that is opened later would get
+    the free descriptor, and messages could be written to that file. Stdin is replaced first, because an opened file
+    gets the lowest free descriptor. Raises `FileFailure` if stdout is closed.
     """
     if sys.stdin is None:
         sys.stdin = Path(os.devnull).open()  # noqa: SIM115 - for the rest of the process
@@ -81,6 +83,6 @@ def replace_streams() -> None:
 
 
 def discard_output() -> None:
-    """Points stdout at the null device, so that the interpreter's last flush does not fail."""
+    """Redirects stdout to the null device, so that the interpreter can flush stdout at exit without an error."""
     with contextlib.suppress(OSError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

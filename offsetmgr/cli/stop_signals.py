@@ -1,11 +1,13 @@
-"""Signal handlers of commands: the first Ctrl-C during bulk work requests a clean stop, the second one interrupts it.
+"""Signal handlers of commands: in a `stop_on_signal` block, the first Ctrl-C requests a clean stop, and the second
+Ctrl-C interrupts the command.
 
-SIGTERM and SIGHUP count as Ctrl-C. When a terminal is lost, both the kernel and the shell may send SIGHUP, so commands
-ignore it after the first one. A process that was started with SIGHUP ignored, as under ``nohup``, still ignores it. At
-a SIGHUP, a manager only prints a line, because it runs until it is stopped.
+SIGTERM and SIGHUP have the same effect as Ctrl-C. When a terminal is lost, both the kernel and the shell may send
+SIGHUP, so commands ignore every SIGHUP after the first. A process that was started with SIGHUP ignored, for example
+with ``nohup``, ignores every SIGHUP. A manager only prints a line at a SIGHUP, because a manager continues to run when
+its terminal is lost.
 
-After a command has written everything, and while it prints its results, the first Ctrl-C has no effect. Otherwise the
-completed command would exit as interrupted.
+After a command has completed its writes, the first Ctrl-C has no effect. Without this rule, a Ctrl-C while the results
+are printed would give a completed command the exit code of an interrupted one.
 """
 
 from __future__ import annotations
@@ -24,15 +26,15 @@ from offsetmgr.cli.render import note
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _hangup_received: Final = threading.Event()
 Handlers: TypeAlias = Mapping[signal.Signals, Any]
-"""The handler of each signal, as used by ``signal.signal``."""
+"""The handler of each signal, as passed to ``signal.signal``."""
 
 
 @contextmanager
 def stop_on_signal(what: str) -> Iterator[Callable[[], bool]]:
-    """Yields a function that returns whether a signal has requested a stop. ``what`` tells the user when the command
-    will stop.
+    """Yields a function that returns whether a signal has requested a stop. ``what`` is the part of the message that
+    describes when the command will stop.
 
-    If the block ends without an exception or a requested stop, `ignore_first_signal` applies for the rest of the
+    If the block ends without an exception and no stop was requested, calls `ignore_first_signal` for the rest of the
     command.
     """
     requested = False
@@ -62,9 +64,10 @@ def stop_on_signal(what: str) -> Iterator[Callable[[], bool]]:
 
 
 def ignore_first_signal(before: Handlers | None = None) -> None:
-    """From here on, ignores the first Ctrl-C or SIGTERM.
+    """After this call, the first Ctrl-C or SIGTERM has no effect, except that a line is printed.
 
-    The next signal is handled by its handler in ``before``, or by the present handler if ``before`` is `None`.
+    The second signal is handled by its handler in ``before``. If ``before`` is `None`, it is handled by the handler
+    that was installed before this call.
     """
     before = before or _current_handlers()
 
@@ -80,7 +83,8 @@ def ignore_first_signal(before: Handlers | None = None) -> None:
 
 
 def raise_on_termination_signals() -> None:
-    """Makes SIGTERM and SIGHUP raise KeyboardInterrupt, unless the process was started with them ignored."""
+    """Makes SIGTERM and SIGHUP raise KeyboardInterrupt. A signal that was ignored when the process was started stays
+    ignored."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             _set_handlers({number: _interrupt})
@@ -93,19 +97,19 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
 
 
 def hangup_received() -> bool:
-    """Whether a SIGHUP that counts as Ctrl-C has arrived."""
+    """Whether a SIGHUP has arrived that had the effect of Ctrl-C."""
     return _hangup_received.is_set()
 
 
 def ignore_hangups() -> None:
-    """Ignores SIGHUP from here on."""
+    """Ignores SIGHUP after this call."""
     _hangup_received.set()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def print_hangups() -> None:
-    """Makes SIGHUP only print a line, even in a process that was started with it ignored."""
+    """Makes SIGHUP only print a line, even if the process was started with SIGHUP ignored."""
 
     def print_line(_number: int, _frame: FrameType | None) -> None:
         _print_line("SIGHUP does nothing")
@@ -115,7 +119,7 @@ def print_hangups() -> None:
 
 @contextmanager
 def preserved_signal_handlers() -> Iterator[None]:
-    """Restores the signal handlers at the end of the block."""
+    """At the end of the block, restores the signal handlers from before the block."""
     before = _current_handlers()
     try:
         yield
@@ -128,7 +132,7 @@ def _current_handlers() -> Handlers:
 
 
 def _set_handlers(handlers: Handlers) -> None:
-    if threading.current_thread() is threading.main_thread():  # Python allows it only there
+    if threading.current_thread() is threading.main_thread():  # Python sets signal handlers only in the main thread
         for number, handler in handlers.items():
             if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, handler)
@@ -137,6 +141,6 @@ def _set_handlers(handlers: Handlers) -> None:
 def _print_line(line: str) -> None:
     try:
         note(line)
-    except RuntimeError:  # the signal arrived during a write to stderr, which is not reentrant
+    except RuntimeError:  # the signal interrupted a write to stderr, and such a write is not reentrant
         with contextlib.suppress(OSError):
             os.write(2, f"\n{line}\n".encode())

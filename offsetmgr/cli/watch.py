@@ -27,7 +27,7 @@ Count = Annotated[
 
 
 class WatchCommand(typer.core.TyperCommand):
-    """A command whose ``--watch`` may have no number."""
+    """A command whose option ``--watch`` may be given without a number."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         remaining_args: list[str] = []
@@ -43,7 +43,8 @@ def _is_number(text: str) -> bool:
 
 
 def watch_command(once: Callable[[], int], seconds: float | None, count: int | None) -> int:
-    """Calls ``once`` (every ``seconds``, at most ``count`` times, if given); returns its last exit code."""
+    """Calls ``once`` every ``seconds``, and at most ``count`` times if ``count`` is given. Calls it a single time if
+    ``seconds`` is None. Returns the exit code of the last call."""
     if seconds is None:
         return once()
     code = 0

@@ -96,7 +96,8 @@ def _led(wanted: bool) -> str:
 
 
 def _chosen(session: ZookeeperSession, texts: list[str]) -> tuple[list[TopicPartition], dict[str, OffsetMgrError]]:
-    """The partitions that --topic selects, or all, and the topics whose partitions cannot be read.
+    """Returns the partitions that --topic selects, and the topics whose partitions cannot be read. Without --topic, all
+    partitions are selected.
 
     Raises `UnknownTopicOrPartition` if no partition is selected.
     """
@@ -114,7 +115,7 @@ def _chosen(session: ZookeeperSession, texts: list[str]) -> tuple[list[TopicPart
     for name in selected:
         try:
             numbers = state.topic(name).partitions
-        except UnknownTopicOrPartition:  # it was deleted after the names were read
+        except UnknownTopicOrPartition:  # the topic was deleted after the names were read
             continue
         except OffsetMgrError as error:
             unreadable[name] = error
@@ -218,7 +219,7 @@ def reassign(
 
 
 def _reassignment_rows(steps: Mapping[str, ReassignmentStep]) -> Iterator[Row]:
-    """The row of each step of a reassignment."""
+    """Yields one row for each step of a reassignment."""
     from offsetmgr.zookeeper.admin.state import numbers
 
     for key, step in steps.items():
@@ -304,7 +305,8 @@ def delete_topic(
 
 
 def _deletion_enabled(connect: ConnectFlags, controller: int | None) -> bool | None:
-    """The controller's ``delete.topic.enable``; None, with a note, if it was not asked or did not answer."""
+    """Returns the controller's ``delete.topic.enable``, or None if the value is unknown. Prints a note if no brokers
+    are known or the request fails."""
     cluster = connect.cluster_or_none()
     if cluster is None:
         note("not checked: delete.topic.enable of the controller (no --bootstrap-server)")

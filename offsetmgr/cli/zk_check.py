@@ -112,7 +112,7 @@ def check(
 
 
 def _chosen(names: list[str], known: list[str], connect: str) -> list[str]:
-    """The existing groups that the names select. Raises `GroupNotFound` if a name matches no group."""
+    """Returns the existing groups that the names select. Raises `GroupNotFound` if a name matches no group."""
     from offsetmgr.groups.selection import matching_groups
 
     there = set(known)
@@ -123,10 +123,10 @@ def _chosen(names: list[str], known: list[str], connect: str) -> list[str]:
 
 
 def _is_same_cluster(session: ZookeeperSession, cluster: Cluster) -> bool:
-    """Whether brokers and ZooKeeper are known to belong to one cluster; prints a note if that is unknown.
+    """Returns whether brokers and ZooKeeper are known to belong to the same cluster. Prints a note if this is unknown.
 
-    Raises `UsageError` if they belong to different clusters: each offset would then be compared with a log of the wrong
-    cluster.
+    Raises `UsageError` if they belong to different clusters, because offsets would be compared with the logs of the
+    wrong cluster.
     """
     from offsetmgr.zookeeper.nodes import paths
     from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
@@ -143,7 +143,7 @@ def _is_same_cluster(session: ZookeeperSession, cluster: Cluster) -> bool:
 
 
 def _date(text: str) -> int:
-    """Milliseconds since 1970 of a date or a time (UTC). Raises `UsageError`."""
+    """Converts a date or a time (UTC) to milliseconds since 1970. Raises `UsageError` for any other text."""
     from offsetmgr.cli.scenario import parse_datetime
 
     try:

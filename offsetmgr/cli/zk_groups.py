@@ -1,4 +1,5 @@
-"""``offsetmgr zk members|owners``: the registered old consumers, and the owners of partitions."""
+"""``offsetmgr zk members|owners``: lists the old consumers that are registered in ZooKeeper, and the owners of
+partitions."""
 
 from __future__ import annotations
 
@@ -114,8 +115,8 @@ def owners(
     def once() -> int:
         errors: list[OffsetMgrError] = []
         chosen = _chosen(session, names)
-        # Reads the owners before the members. In the other order, partitions of a member that joins between the two
-        # reads would appear to have an owner that is not a member.
+        # The owners are read before the members. If the members were read first, the partitions of a member that joins
+        # between the two reads would appear to have an owner that is not a member.
         found = zip(owners_many(session, chosen), members_many(session, chosen), strict=True)
         listed = progress(found, "groups", len(chosen))
         if not write_rows(OWNERS, _owner_rows(listed, selection, errors), output) and not errors:
@@ -127,7 +128,8 @@ def owners(
 
 
 def _chosen(session: ZookeeperSession, patterns: list[str]) -> list[str]:
-    """The selected groups (all without patterns), sorted. Raises `GroupNotFound`."""
+    """Returns the groups that the patterns select, or all groups if there are no patterns. Raises `GroupNotFound` if a
+    pattern matches no group."""
     from offsetmgr.groups.selection import matching_groups
     from offsetmgr.zookeeper.nodes.paths import CONSUMERS
 
@@ -206,7 +208,8 @@ def _persistent(session_id: int) -> list[str]:
 
 
 def _inconsistencies(owner: Owner, live: Mapping[str, RegistryMember] | None) -> list[str]:
-    """Inconsistencies of an owner, if the live members are known."""
+    """Returns the inconsistencies between an owner and the live members. Returns an empty list if the live members are
+    unknown."""
     if owner.member_id is None or live is None:
         return []
     member = live.get(owner.member_id)

@@ -1,5 +1,5 @@
-"""``offsetmgr zk rebalance``: compares owners with the computed assignment, and predicts the assignment after
-changes."""
+"""``offsetmgr zk rebalance``: compares the owners of a group's partitions with the computed assignment, and predicts
+the assignment after changes."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def rebalance(
         saved = _read(from_file, name)
         if saved.owners is None and not simulate:
             raise UsageError(f"file {from_file}", "contains no owners, so nothing can be compared", "add --simulate")
-        if saved.owners is None and not saved.topics:  # a list of members
+        if saved.owners is None and not saved.topics:  # the file contains only a list of members
             saved = with_initial_sizes(saved, grow)
         settle = 0
 
@@ -192,7 +192,7 @@ def _compare(
     by_partition: bool,
     output: OutputFormat,
 ) -> int:
-    """Shows owners and the computed assignment; returns the exit code for equal or different."""
+    """Shows the owners and the computed assignment. Returns `FAILED` if they differ, else 0."""
     from offsetmgr.zookeeper.rebalance_preview.predict import predict
 
     deadline = time.monotonic() + settle
@@ -211,7 +211,7 @@ def _compare(
 
 
 def _strategy(snapshot: GroupSnapshot, named: str | None, internal: bool) -> tuple[str, str]:
-    """The strategy, and how it was determined."""
+    """Returns the name of the assignment strategy, and a text that describes how the strategy was determined."""
     from offsetmgr.core.errors import AssignmentRefused, InvalidPattern, UnsupportedOperation
     from offsetmgr.zookeeper.rebalance_preview.predict import default_strategy, matching_strategies
 
@@ -220,7 +220,7 @@ def _strategy(snapshot: GroupSnapshot, named: str | None, internal: bool) -> tup
     try:
         explaining = matching_strategies(snapshot, internal=internal)
     except (AssignmentRefused, InvalidPattern, UnsupportedOperation):
-        explaining = []  # not an error here, because the simulated change may remove the member that causes it
+        explaining = []  # the simulated change may remove the member that causes the error
     if explaining:
         return explaining[0], "inferred from the owners"
     return default_strategy(snapshot), "the default; it cannot be inferred from the owners"

@@ -1,4 +1,4 @@
-"""Parses the changes that ``zk rebalance --simulate`` simulates."""
+"""Parses the options of ``zk rebalance --simulate`` that describe the simulated changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def changes_of(
     lose_broker: list[int] | None,
     add_broker: list[int] | None,
 ) -> Callable[[GroupSnapshot], GroupSnapshot] | None:
-    """A function that applies all changes, in the order topics, brokers, members; None if there are no changes."""
+    """Returns a function that applies all changes to a snapshot: first the changes of topics, then of brokers, then of
+    members. Returns None if there are no changes."""
     if not any((join, leave, grow, delete_topic, lose_broker, add_broker)):
         if like or topic:
             raise UsageError("--like and --topic", "are the subscription of members that join", "add --join HOST")
@@ -53,7 +54,8 @@ def changes_of(
 
 
 def with_initial_sizes(snapshot: GroupSnapshot, grow: list[str] | None) -> GroupSnapshot:
-    """A snapshot without topics, extended with those of ``--grow``. The first value for a topic is its initial size."""
+    """Adds the topics of ``--grow`` to a snapshot that has no topics. If ``--grow`` names a topic several times, the
+    first number of partitions is the initial size of the topic."""
     from offsetmgr.zookeeper.rebalance_preview.changes import topic_grows
 
     seen: set[tuple[str, int | None]] = set()
@@ -84,7 +86,8 @@ def _subscription(snapshot: GroupSnapshot, like: str | None, topics: list[str] |
 
 
 def _new_id(group: str, host: str, number: int) -> str:
-    """Returns ``host`` if it is a member id, else an id as a new member on that host would generate it."""
+    """Returns ``host`` unchanged if it is a member id. Otherwise returns an id in the form that a new member on this
+    host generates."""
     if not host:
         raise UsageError("--join", "no host is named", "as in --join HOST, or HOST:STREAMS")
     return host if host.startswith(f"{group}_") else f"{group}_{host}-{time.time_ns() // 1_000_000}-{number:08x}"

@@ -1,4 +1,4 @@
-"""The output of ``zk rebalance``: a table of members or of partitions, and a summary line."""
+"""The output of ``zk rebalance``: a table of members or a table of partitions, and a summary line."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ PREDICTED_TEXTS: Final = {
     "gained": "had no owner",
     "lost": "lose their owner",
 }
-"""Texts for the effect of a change on partitions."""
+"""Texts that describe what happens to partitions after the simulated changes."""
 CURRENT_TEXTS: Final = {
     "kept": "owned as assigned",
     "moved": "owned by another member than assigned",
@@ -64,7 +64,7 @@ CURRENT_TEXTS: Final = {
     "gained": "without an owner: no member consumes them",
     "lost": "owned, but not assigned to any member",
 }
-"""Texts for the difference between owners and the computed assignment."""
+"""Texts that describe how the present owners of partitions differ from the computed assignment."""
 _STATES: Final = {
     "kept": "right",
     "moved": "wrong",
@@ -77,7 +77,7 @@ _STATES: Final = {
 def write_prediction(
     prediction: Prediction, before: GroupSnapshot, after: GroupSnapshot, output: OutputFormat, *, by_partition: bool
 ) -> None:
-    """Prints the changes between two snapshots."""
+    """Prints the changes of the assignment between two snapshots."""
     if by_partition:
         write_rows(PARTITIONS_AND_CHANGES, _partition_rows(prediction), output)
     else:
@@ -94,8 +94,8 @@ def write_owners(prediction: Prediction, snapshot: GroupSnapshot, output: Output
 
 
 def summary_line(prediction: Prediction, why: str, words: Mapping[str, str]) -> None:
-    """Prints a line with counts, and one line for each caveat of the prediction. ``why`` says how the strategy was
-    determined."""
+    """Prints a line with counts, and one line for each caveat of the prediction. ``why`` is a text that describes how
+    the strategy was determined."""
     counted = [(getattr(prediction.moves, name), text) for name, text in words.items()]
     total = count_of(len({*prediction.before, *prediction.after}), "partition")
     summary = ", ".join(f"{number:,} {text}" for number, text in counted if number) or "nothing to assign"

@@ -1,4 +1,4 @@
-"""``offsetmgr zk tree``: every node with its kind and decoded content."""
+"""``offsetmgr zk tree``: lists znodes with their kind and decoded content."""
 
 from __future__ import annotations
 
@@ -88,5 +88,5 @@ def _rows(found: Iterable[TreeNode], errors: list[OffsetMgrError]) -> Iterator[t
 
 
 def session_of(ephemeral_owner: int) -> str | None:
-    """A session's id in the format of ZooKeeper's own tools; None for a persistent node."""
+    """Formats a session id like ZooKeeper's own tools. Returns None for a persistent node, which has no session."""
     return f"{ephemeral_owner & 0xFFFFFFFFFFFFFFFF:#x}" if ephemeral_owner else None
