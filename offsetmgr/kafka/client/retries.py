@@ -23,8 +23,8 @@ def backoff() -> itertools.chain[float]:
 
 
 def is_retriable(error: OffsetMgrError) -> bool:
-    """Returns whether the client should send the same request again. After `LockLost` the client must not, because it
-    has to join the group again first."""
+    """Returns whether the client should send the same request again. After `LockLost` the client must not repeat the
+    request, because it first has to join the group again."""
     return error.retriable and not isinstance(error, LockLost)
 
 

@@ -1,7 +1,7 @@
 """`GroupLock`: the lock of an idle group for the duration of one edit, some milliseconds.
 
-The lock sends no periodic heartbeats, because an edit is shorter than the session. If an edit takes longer, the
-coordinator rejects its commit.
+The lock sends no periodic heartbeats, because an edit is shorter than the session timeout. If an edit takes longer than
+the session timeout, the coordinator rejects the commit of the edit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class GroupLock:
         self._deadline = deadline
 
     async def fetch(self, partitions: Sequence[TopicPartition] | None) -> FetchedGroup:
-        """Returns committed offsets. No other client can change them before this lock is released."""
+        """Returns committed offsets. No other client can change the offsets until this lock is released."""
         return await self._retry(lambda c: lock_membership.fetch(c, self._membership.group, partitions, self._deadline))
 
     async def commit(
@@ -74,15 +74,15 @@ class GroupLock:
         """Calls ``attempt`` and retries retriable errors at the current coordinator of the group.
 
         A membership remains valid if the coordinator of its group moves. A retry is safe, because it writes the same
-        values for the same member.
+        values on behalf of the same member.
         """
         unconfirmed: OffsetMgrError | None = None
         for pause in backoff():
             try:
                 return await attempt(self._connection)
             except LockLost:
-                # If an earlier attempt received no response, it may have succeeded. Therefore the method raises the
-                # error of that attempt.
+                # If an earlier attempt received no response, that attempt may have succeeded. Therefore the method
+                # raises the error of the earlier attempt.
                 raise unconfirmed or LockLost(
                     f"lock of group {self._membership.group}", "was lost before the write; nothing was written"
                 ) from None
@@ -103,10 +103,12 @@ class GroupLock:
 async def acquire_lock(
     client: Client, group: str, deadline: float, at: Address | None = None
 ) -> AsyncIterator[GroupLock]:
-    """Acquires the lock of an idle group and holds it for the block. Retries retriable errors until the deadline.
+    """Acquires the lock of an idle group and holds it until the ``async with`` block ends. Retries retriable errors
+    until the deadline.
 
-    ``at`` is the coordinator if it is known. A join would trigger a rebalance of existing members, so callers check
-    first that the group is idle. Raises `GroupActive` with the members' names if another client has joined before.
+    ``at`` is the coordinator; None if the caller does not know it. A join would trigger a rebalance of existing
+    members, so callers first check that the group is idle. Raises `GroupActive` with the members' names if another
+    client has joined the group since this check.
     """
     async with AsyncExitStack() as resources:
         lock = await _acquire(resources, client, group, deadline, at)

@@ -2,7 +2,8 @@
 
 The class does not depend on the purpose of the group: it handles metadata and assignments as bytes, and a
 `MembershipListener` reacts to the coordinator's responses. Members are dynamic. A static member (KIP-345) would keep
-its assignment for a whole session after its process has died, and any process with its instance id could take it over.
+its assignment for a whole session timeout after its process has died, and any process with the same instance id could
+take over the assignment.
 
 A member has two connections to the coordinator, one for joins and syncs and one for heartbeats, because a JoinGroup may
 wait in the coordinator for a whole rebalance. Times are seconds of ``clock``. `MembershipListener.on_confirmed`
@@ -34,10 +35,10 @@ _MEMBERSHIP_ENDED: Final = frozenset(
     {ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
 )
 _MEMBER_ID_INVALID: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
-"""The error codes after which the member id is invalid, too."""
+"""The error codes that end the membership and also invalidate the member id."""
 _JOIN_MARGIN_S: Final = 10.0
-"""Additional time for a JoinGroup response after the rebalance timeout. The broker delays the first join of a new group
-by its group.initial.rebalance.delay.ms."""
+"""The time that is added to the rebalance timeout for a JoinGroup response, because the broker delays the first join of
+a new group by group.initial.rebalance.delay.ms."""
 _MAX_HEARTBEAT_INTERVAL_S: Final = 0.25
 """The maximum interval between heartbeats. A member learns of a rebalance from the response to a heartbeat, so a long
 interval would delay the rebalance."""
@@ -55,8 +56,8 @@ class MembershipListener(Protocol):
     def on_confirmed(self, sent: float, *, stable: bool) -> None:
         """The coordinator has confirmed the membership, in its response to a request that the member sent at ``sent``.
 
-        ``stable`` is True if no rebalance was in progress for this member: the coordinator owed it neither a JoinGroup
-        response nor a SyncGroup response.
+        ``stable`` is True if no rebalance was in progress for this member. This means that the coordinator still had to
+        send it neither a JoinGroup response nor a SyncGroup response.
         """
         ...
 
@@ -116,20 +117,22 @@ class KafkaGroupMember:
         self._synced = False
         self._join_connection: BrokerConnection | None = None
         self._join_in_flight = False
-        """Whether a JoinGroup is in flight. The generation may then change at any moment."""
+        """Whether a JoinGroup is in flight. While a JoinGroup is in flight, the generation may change at any moment."""
         self._newer_generation_since: float | None = None
-        """The time at which a heartbeat first showed that the coordinator has a newer generation, while the JoinGroup
-        response is still outstanding; None if no heartbeat has shown this."""
+        """The time at which a heartbeat response first showed that the coordinator has a newer generation than this
+        member, although the member has not received the JoinGroup response yet. None if no heartbeat response has shown
+        a newer generation."""
         self._heartbeat_task: asyncio.Task[None] | None = None
         self._last_problem = ""
 
     async def join(self, metadata: Callable[[], bytes], assign: AssignmentFunction) -> Generation:
         """Joins or rejoins the group until a generation is complete, and returns it with the assignment.
 
-        The method calls ``metadata`` for every JoinGroup, and ``assign`` if this member is the leader. It retries after
-        rebalances, and if the coordinator moves or is unavailable. If the coordinator no longer knows the member, it
-        calls `MembershipListener.on_ended` and joins as a new member. Raises `OffsetMgrError` for other errors, such as
-        missing authorization, another protocol in the group, or a session timeout that the broker rejects.
+        The method calls ``metadata`` for every JoinGroup, and ``assign`` if this member is the leader. It retries if
+        another rebalance starts, and if the coordinator moves or is unavailable. If the coordinator no longer knows the
+        member, it calls `MembershipListener.on_ended` and joins as a new member. Raises `OffsetMgrError` for other
+        errors, such as missing authorization, another protocol in the group, or a session timeout that the broker
+        rejects.
         """
         if self._heartbeat_task is None:
             self._heartbeat_task = asyncio.create_task(self._heartbeat_loop())
@@ -171,7 +174,7 @@ class KafkaGroupMember:
     # --- join ----------------------------------------------------------------------------------------
 
     async def _attempt(self, metadata: Callable[[], bytes], assign: AssignmentFunction) -> Generation | None:
-        """Sends one JoinGroup and one SyncGroup. Returns None if the caller must retry at once."""
+        """Sends one JoinGroup and one SyncGroup. Returns None if the caller must make another attempt immediately."""
         connection = await self._connection_for_joins()
         try:
             joined = await self._join(connection, metadata())
@@ -283,7 +286,7 @@ class KafkaGroupMember:
     async def _send_heartbeat(
         self, connection: BrokerConnection | None, membership: LockMembership
     ) -> BrokerConnection:
-        """Sends one heartbeat to the current coordinator. Returns the connection for the next one."""
+        """Sends one heartbeat to the current coordinator. Returns the connection for the next heartbeat."""
         address = await self._find_coordinator()
         try:
             if connection is None or connection.closed or connection.address != address:
@@ -303,7 +306,7 @@ class KafkaGroupMember:
     ) -> None:
         now = self._membership
         if now is None or now.member_id != membership.member_id:
-            return  # its membership has ended
+            return  # the membership that sent the heartbeat has ended
         if code == ErrorCode.NONE:
             self._log_recovery()
             self._listener.on_confirmed(sent, stable=synced)
@@ -318,7 +321,7 @@ class KafkaGroupMember:
             self._end(kafka_error(code, f"group {self._group}"), code)
             self._listener.on_rebalance()
             if self._join_connection is not None:
-                await self._join_connection.close()  # its request belongs to the ended membership
+                await self._join_connection.close()  # its JoinGroup belongs to the ended membership
         else:
             if code in RETRIABLE:
                 self._forget_coordinator(address)
@@ -327,8 +330,9 @@ class KafkaGroupMember:
     def _join_response_pending(self) -> bool:
         """Returns whether the JoinGroup in flight may have started the newer generation.
 
-        If it has, the JoinGroup response is about to arrive. If this response does not arrive within the timeout of a
-        heartbeat, it counts as lost and the method returns False.
+        If the JoinGroup has started the newer generation, the coordinator sends the JoinGroup response soon. If the
+        response does not arrive within the timeout of a heartbeat, the response counts as lost and the method returns
+        False.
         """
         if not self._join_in_flight:
             return False
@@ -346,11 +350,11 @@ class KafkaGroupMember:
                     raise found
                 self._coordinator = found
                 if self._join_connection is not None and self._join_connection.address != found:
-                    await self._join_connection.close()  # its request waits in a former coordinator
+                    await self._join_connection.close()  # its JoinGroup waits in the former coordinator
             return self._coordinator
 
     def _forget_coordinator(self, address: Address) -> None:
-        """Discards the cached coordinator, because the group may have another one now."""
+        """Discards the cached coordinator, because the group may now have another coordinator."""
         if self._coordinator == address:
             self._coordinator = None
 
