@@ -214,17 +214,10 @@ class FrameConnection:
             "check the port, and security.protocol (a TLS listener closes plain-text connections)",
         )
 
-    def _fail(self, error: OffsetMgrError) -> None:
-        if self._failure is not None:
-            return
-        self._failure = error
-        while self._waiting:
-            _, answer = self._waiting.popleft()
-            if not answer.done():
-                answer.set_exception(error)
-                answer.exception()  # A cancelled caller never retrieves the exception; without this call asyncio would log a warning.
-        self._writer.close()
-        self._receiver.cancel()
+    def _fail(self, error: OffsetMgrError) -> None: if self._failure is not None: return self._failure = error while
+    self._waiting: _, answer = self._waiting.popleft() if not answer.done(): answer.set_exception(error)
+    answer.exception()  # A cancelled caller does not retrieve the error; asyncio would log it. self._writer.close()
+    self._receiver.cancel()
 
     async def close(self) -> None:
         """Closes the connection. Requests in flight fail with `Unreachable`."""

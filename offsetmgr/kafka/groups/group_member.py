@@ -56,8 +56,8 @@ class MembershipListener(Protocol):
     def on_confirmed(self, sent: float, *, stable: bool) -> None:
         """The coordinator has confirmed the membership, in its response to a request that the member sent at ``sent``.
 
-        ``stable`` is True if no rebalance was in progress for this member. This means that the coordinator still had to
-        send it neither a JoinGroup response nor a SyncGroup response.
+        ``stable`` is True if no rebalance was in progress for this member. This means that the member was waiting for
+        neither a JoinGroup response nor a SyncGroup response.
         """
         ...
 

@@ -1,9 +1,9 @@
 """`StaticMemberLock`: a group lock that a process holds for longer than one edit, as a static member with heartbeats.
 
-On brokers from 2.3 on, static membership (KIP-345) gives the lock a name that outlives the process: a restarted process
-replaces its dead predecessor at once, and the coordinator fences a predecessor that was only frozen
-(FENCED_INSTANCE_ID). On older brokers the lock of a dead process remains until its session times out. When a consumer
-joins, the lock leaves the group and sets `lost`, and the consumer continues.
+On brokers from 2.3 on, the lock is a static member (KIP-345), whose name outlives the process. A restarted process
+replaces its dead predecessor at once. If the predecessor was not dead but frozen, the coordinator fences it
+(FENCED_INSTANCE_ID). On brokers before 2.3 the lock of a dead process remains until its session times out. When a
+consumer joins, the lock leaves the group and sets `lost`, so that the consumer can continue.
 
 Brokers without group membership (0.8.2) have no lock: `locked` is False, and other clients may commit at any moment.
 
@@ -49,7 +49,8 @@ class StaticMemberLock:
         self._coordinator = coordinator
         self._membership = membership
         self.replaced = replaced
-        """Whether a process with the same instance id, dead or alive, was a member when this one acquired the lock."""
+        """Whether a process with the same instance id, dead or alive, was a member when this process acquired the
+        lock."""
         self.keeps_epochs = keeps_epochs
         """Whether the coordinator saves the leader epochs of commits."""
         self._lost: OffsetMgrError | None = None
@@ -154,7 +155,8 @@ class StaticMemberLock:
     ) -> T:
         """Calls ``attempt`` and retries retriable errors at the current coordinator.
 
-        If ``dedicated`` is True, uses a dedicated connection. This is for requests that the broker appends to its log.
+        If ``dedicated`` is True, uses a dedicated connection. Use a dedicated connection for commits and deletions,
+        because the broker appends these to its log.
         """
         for pause in backoff():
             if self._lost is not None:
