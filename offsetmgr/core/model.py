@@ -253,9 +253,9 @@ class GroupDescription:
         members of the group are not group locks.
 
         In a stable group, the assignment protocol shows whether the members are group locks. The coordinator does not
-        report the protocol during a rebalance, so in this state the client ids show it. During a rebalance the
-        coordinator first keeps a dead member for the rebalance timeout, and after that for the session timeout. Group
-        locks use the same value for both timeouts.
+        report the protocol during a rebalance, so at that time the client ids show whether the members are group locks.
+        During a rebalance the coordinator first keeps a dead member for the rebalance timeout, and after that for the
+        session timeout. Group locks use the same value for both timeouts.
         """
         if not self.members or any(member.partitions for member in self.members):
             return 0

@@ -75,7 +75,7 @@ class Capabilities:
 class Guard(Enum):
     """The protection of an edit of a Kafka group against concurrent writers (data rule "conditional writes").
 
-    Stores with their own compare-and-set (ZooKeeper, files) ignore this setting.
+    Stores with their own compare-and-set (ZooKeeper, files) ignore the guard.
     """
 
     LOCK = "lock"

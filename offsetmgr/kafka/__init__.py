@@ -1,9 +1,9 @@
 """A Kafka client for requests that Kafka's client libraries do not support: offset requests for many groups, and joins
 of a group that serve as a lock.
 
-The library kio provides classes for the requests and responses, which its authors generated from Kafka's schemas. Only
-this package imports kio. The client uses asyncio. `client.background_loop` runs it for synchronous callers, in an event
-loop in a background thread.
+The library kio provides classes for the requests and responses. They are generated from Kafka's schemas. Only this
+package imports kio. The client uses asyncio. `client.background_loop` runs it for synchronous callers, in an event loop
+in a background thread.
 
 This module does not import kio, so that the import of this module is fast.
 """

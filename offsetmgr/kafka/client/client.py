@@ -246,8 +246,7 @@ class Client:
         at: Address | None = None,
         member: tuple[int, str, str | None] | None = None,
     ) -> dict[TopicPartition, OffsetMgrError | None]:
-        """Commits without membership if ``member`` is None. Otherwise forwards the commit of ``member``, a tuple of
-        generation, member id and instance id.
+        """Commits without membership, or forwards the commit of ``member`` (generation, member id and instance id).
 
         Returns one outcome for each partition. A coordinator accepts a commit without membership only if the group has
         no members. Raises `NotAMember` if the group has other members, otherwise the errors of `per_group`. If the
@@ -319,11 +318,10 @@ class Client:
         deadline: float,
         at: Address | None = None,
     ) -> dict[str, T | OffsetMgrError]:
-        """Calls ``ask`` with the coordinators of the groups and retries retriable errors. If ``at`` is given, the first
-        attempt uses ``at`` as the coordinator.
+        """Calls ``ask`` with each coordinator of the groups (in the first attempt with ``at``, if it is not None).
 
-        Returns one outcome for each group. Raises an error only if no broker has ever responded, or if the lookup of
-        the coordinators fails with an error that is not retriable.
+        Retries retriable errors and returns one outcome for each group. Raises an error only if no broker has ever
+        responded, or if the lookup of the coordinators fails with an error that is not retriable.
         """
         done: dict[str, T | OffsetMgrError] = {}
         pending = list(groups)

@@ -2,8 +2,8 @@
 
 In a response to Fetch v11, the records are in the message format in which the broker stores them. Brokers from 2.3 to
 4.x support Fetch v11; for older brokers `old_versions` translates the request. ListOffsets v0 is the only version that
-returns several offsets of a partition, one for each segment. kio has no schema for ListOffsets v0, because Kafka 4.0
-removed this version (KIP-896), so this module encodes the request.
+returns several offsets of a partition, one for each segment. Kafka 4.0 removed this version (KIP-896). kio has no
+schema for it, so this module encodes the request.
 """
 
 from __future__ import annotations

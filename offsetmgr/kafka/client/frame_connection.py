@@ -122,7 +122,7 @@ class FrameConnection:
         return low <= version <= high or not self.versions
 
     async def _exchange_translated(self, request: Payload | EncodedRequest, timeout_s: float) -> bytes:
-        """Sends a translated request. Returns the response as a broker would send it that supports the original
+        """Sends a translated request. Returns a response in the original version, as if the broker supported that
         version."""
         from offsetmgr.kafka.protocol.old_versions import send_translated
         from offsetmgr.kafka.protocol.schema_codec import decode_request, encode_response, request_is_flexible
@@ -214,10 +214,17 @@ class FrameConnection:
             "check the port, and security.protocol (a TLS listener closes plain-text connections)",
         )
 
-    def _fail(self, error: OffsetMgrError) -> None: if self._failure is not None: return self._failure = error while
-    self._waiting: _, answer = self._waiting.popleft() if not answer.done(): answer.set_exception(error)
-    answer.exception()  # A cancelled caller does not retrieve the error; asyncio would log it. self._writer.close()
-    self._receiver.cancel()
+    def _fail(self, error: OffsetMgrError) -> None:
+        if self._failure is not None:
+            return
+        self._failure = error
+        while self._waiting:
+            _, answer = self._waiting.popleft()
+            if not answer.done():
+                answer.set_exception(error)
+                answer.exception()  # A cancelled caller never retrieves the error, so asyncio would log it.
+        self._writer.close()
+        self._receiver.cancel()
 
     async def close(self) -> None:
         """Closes the connection. Requests in flight fail with `Unreachable`."""

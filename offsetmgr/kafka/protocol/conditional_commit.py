@@ -29,8 +29,8 @@ CONDITIONAL_FEATURE: Final = "offsetmgr.conditional"
 EXPECTED_TAG: Final = 10_001
 """The tagged field of a partition in OffsetCommit. Its 8 bytes are the expected offset: the new commit takes effect
 only if the committed offset equals the expected one. `NO_OFFSET` requires that nothing is committed. In a commit with
-this field, a new offset of -1 deletes the committed offset. offsetmgr uses tags from 10,000 on; Kafka numbers its own
-from 0."""
+this field, a new offset of -1 deletes the committed offset. offsetmgr uses tags from 10,000 on, because Kafka numbers
+its own tags from 0 on."""
 
 EXPECTED: Final = struct.Struct(">q")
 
