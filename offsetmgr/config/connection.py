@@ -22,7 +22,8 @@ DEFAULT_TIMEOUT_MS: Final = 30_000
 
 @dataclass(frozen=True, slots=True)
 class ConnectionConfig:
-    """The settings with which offsetmgr connects to a store or a cluster, without the address of the store or cluster.
+    """The settings with which offsetmgr connects to a store or a cluster. They do not include the address of the store
+    or cluster.
 
     ``kafka`` contains librdkafka properties (``security.protocol``, ``sasl.username``, ...), translated from Java's
     names. ``zookeeper_auth`` contains pairs of scheme and credential: ``("digest", "user:password")``, or ``("sasl",
@@ -153,7 +154,7 @@ def config_path(environ: Mapping[str, str]) -> Path:
 
 def state_directory(environ: Mapping[str, str] | None = None) -> Path:
     """Returns the directory for before-images, ``offsetmgr`` in the XDG state directory. The function does not create
-    it."""
+    the directory."""
     environ = os.environ if environ is None else environ
     return Path(environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")) / "offsetmgr"
 

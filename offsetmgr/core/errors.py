@@ -357,7 +357,7 @@ class PlanError(OffsetMgrError):
 
 
 class JournalError(OffsetMgrError):
-    """A journal is damaged before its end, belongs to another plan, or is in use by another process."""
+    """A journal is damaged in a line before the last one, belongs to another plan, or is in use by another process."""
 
 
 class GateRefused(OffsetMgrError):

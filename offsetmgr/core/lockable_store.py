@@ -47,7 +47,7 @@ class HeldLock(Protocol):
         ...
 
     def release(self) -> None:
-        """Releases the lock. Consumers can join at once instead of after the session timeout."""
+        """Releases the lock. Consumers can then join immediately, without a wait for the session timeout."""
         ...
 
 

@@ -1,8 +1,8 @@
-"""The origin of a store's offsets, which is the Kafka cluster whose logs they refer to, and the comparison of two
-origins.
+"""The origin of offsets, and the comparison of the origins of two stores.
 
-An offset means nothing in the log of another cluster, so a copy between stores compares their origins first. Pure.
-Source: Kafka's cluster id (KIP-78).
+The origin of a store's offsets is the Kafka cluster whose logs the offsets refer to. An offset means nothing in the log
+of another cluster, so a copy between two stores first compares their origins. Pure. Source: Kafka's cluster id
+(KIP-78).
 """
 
 from __future__ import annotations

@@ -179,7 +179,8 @@ class GroupMember:
 
 
 LOCK_PROTOCOL: Final = "offsetmgr"
-"""The assignment protocol with which offsetmgr joins a group to lock it, and its default client id."""
+"""The name of the assignment protocol with which offsetmgr joins a group to lock it. It is also the default client id
+of offsetmgr."""
 
 LOCK_SESSION_S: Final = 10
 """The session timeout of the group lock: the coordinator removes the lock of a killed process after this time."""

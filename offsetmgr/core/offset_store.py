@@ -113,8 +113,8 @@ class Change(NamedTuple):
 
 
 class Committer(NamedTuple):
-    """The member of a group on whose behalf a commit is forwarded. Kafka's coordinator accepts commits only from
-    members."""
+    """The group member on whose behalf a listener forwards a commit. If a group has members, Kafka's coordinator
+    accepts commits only from its members."""
 
     generation: int
     member_id: str
@@ -256,8 +256,8 @@ class OffsetStore(Protocol):
         """Yields all offsets of many groups, in any order, with many requests in flight.
 
         Each group has one result. A failure is part of the result of its group or partition and does not stop the scan.
-        The store consumes ``groups`` lazily, so memory depends on the number of groups in flight and not on their
-        total.
+        The store consumes ``groups`` lazily, so memory depends on the number of groups in flight and not on the total
+        number of groups.
         """
         ...
 

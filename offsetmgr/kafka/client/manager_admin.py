@@ -1,7 +1,8 @@
-"""Asks offset managers for their status, through an API of offsetmgr's own with JSON in both directions.
+"""Requests the status of offset managers, through an API that only offsetmgr defines. Its requests and responses
+contain JSON.
 
 The requests use the same port, connection and login as Kafka's requests, so `manager status` needs no second address.
-Only managers announce the API in ApiVersions, so the client never sends such a request to a broker.
+Only managers announce the API in ApiVersions, so the client never sends a request of this API to a broker.
 """
 
 from __future__ import annotations

@@ -363,7 +363,8 @@ class LibrdkafkaCluster:
             for tp in partitions
             if isinstance(tp.partition, BrokerPartition)
         }
-        # If a call contains one invalid name, librdkafka waits for the timeout and returns no result for the others.
+        # If a call contains one invalid topic name, librdkafka waits for the timeout and returns no result for the
+        # other topics.
         answers |= {tp: _no_such_name(tp) for tp in partitions if not is_valid_topic_name(tp.topic)}
         if len(answers) < len(partitions):
             found = self._admin.ask_each([tp for tp in partitions if tp not in answers], call)

@@ -1,7 +1,7 @@
 """Builds the requests of the group lock and of ordinary group members: JoinGroup, SyncGroup, LeaveGroup and
 OffsetDelete. Pure.
 
-This module is separate from `requests` because most commands only read and need not import it.
+This module is separate from `requests`, because most commands only read offsets and need not import this module.
 """
 
 from __future__ import annotations

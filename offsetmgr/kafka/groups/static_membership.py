@@ -58,7 +58,8 @@ class StaticMemberLock:
 
     @classmethod
     async def acquire(cls, client: Client, group: str, instance_id: str, deadline: float) -> StaticMemberLock:
-        """Joins the group as its only member with ``instance_id``, and replaces an earlier process with that id.
+        """Joins the group as its only member with ``instance_id``, and replaces an earlier process with the same
+        instance id.
 
         Raises `GroupActive` with the members' names if there are other members.
         """
@@ -96,7 +97,7 @@ class StaticMemberLock:
 
     @property
     def lost(self) -> OffsetMgrError | None:
-        """Returns why the lock was lost; None while it is held."""
+        """Returns the error that describes why the lock was lost; None while the lock is held."""
         return self._lost
 
     async def fetch(self, partitions: Sequence[TopicPartition] | None, deadline: float) -> FetchedGroup:

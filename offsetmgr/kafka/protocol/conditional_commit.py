@@ -2,10 +2,10 @@
 features.
 
 Kafka has no compare-and-set on offsets. OffsetCommit is flexible from version 8 on (KIP-482), so a partition may have
-tagged fields, and brokers ignore unknown ones. offsetmgr's tagged field contains the offset that the client expects to
-be committed. The commit of the partition takes effect only if the committed offset equals the expected one. A client
-uses the tag only on a connection whose ApiVersions response announces the feature, because a broker or an older manager
-would ignore the condition and commit.
+tagged fields, and brokers ignore tagged fields that they do not know. offsetmgr's tagged field contains the offset that
+the client expects to be committed. The commit of the partition takes effect only if the committed offset equals the
+expected one. A client uses the tag only on a connection whose ApiVersions response announces the feature, because a
+broker, or a manager without this feature, would ignore the condition and commit.
 
 The client and the server share these constants.
 """
@@ -29,8 +29,8 @@ CONDITIONAL_FEATURE: Final = "offsetmgr.conditional"
 EXPECTED_TAG: Final = 10_001
 """The tagged field of a partition in OffsetCommit. Its 8 bytes are the expected offset: the new commit takes effect
 only if the committed offset equals the expected one. `NO_OFFSET` requires that nothing is committed. In a commit with
-this field, a new offset of -1 deletes the committed offset. offsetmgr uses tags from 10,000 on, because Kafka numbers
-its own tags from 0 on."""
+this field, a new offset of -1 deletes the committed offset. offsetmgr uses tags from 10,000 on, and Kafka numbers its
+own tags from 0 on."""
 
 EXPECTED: Final = struct.Struct(">q")
 

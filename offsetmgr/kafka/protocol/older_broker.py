@@ -67,5 +67,5 @@ async def nearest_version(broker: OlderBroker, api_key: int, requested: int, mes
 
 
 def legacy_string(text: str) -> bytes:
-    """Encodes a string as versions before the flexible ones do."""
+    """Encodes a string in the classic encoding, which all versions before the flexible versions use."""
     return string(text, flexible=False)
