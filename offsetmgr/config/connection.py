@@ -22,7 +22,8 @@ DEFAULT_TIMEOUT_MS: Final = 30_000
 
 @dataclass(frozen=True, slots=True)
 class ConnectionConfig:
-    """The settings with which offsetmgr connects to a store or a cluster, without the address of the store or cluster.
+    """The settings with which offsetmgr connects to a store or a cluster. They do not include the address of the store
+    or cluster.
 
     ``kafka`` contains librdkafka properties (``security.protocol``, ``sasl.username``, ...), translated from Java's
     names. ``zookeeper_auth`` contains pairs of scheme and credential: ``("digest", "user:password")``, or ``("sasl",
@@ -58,11 +59,12 @@ class SettingsLayer:
 class ResolvedConnection:
     """The merged settings of all layers.
 
-    ``store`` is the URI of the store. It comes from the first layer that sets ``store``, ``zookeeper`` or
-    ``bootstrap-server``; if a layer sets several of them, this is their order of precedence. If no layer sets any of
-    them, the URI comes from ``bootstrap.servers`` in the ``.properties`` file; if that is missing too, ``store`` is
-    None. ``bootstrap_server`` and ``zookeeper`` (HOST:PORT/CHROOT) are set even if ``store`` names another store,
-    because commands also read logs from the brokers and registrations of old consumers from ZooKeeper.
+    ``store`` is the URI of the store. The URI comes from the first layer that sets ``store``, ``zookeeper`` or
+    ``bootstrap-server``. If this layer sets several of these settings, ``store`` has precedence over ``zookeeper``, and
+    ``zookeeper`` over ``bootstrap-server``. If no layer sets any of them, the URI comes from ``bootstrap.servers`` in
+    the ``.properties`` file. If ``bootstrap.servers`` is missing too, ``store`` is None. ``bootstrap_server`` and
+    ``zookeeper`` (HOST:PORT/CHROOT) are set even if ``store`` names another store, because commands also read logs from
+    the brokers and registrations of old consumers from ZooKeeper.
     """
 
     connection: ConnectionConfig
@@ -76,9 +78,9 @@ def resolve(
 ) -> ResolvedConnection:
     """Merges the flags, the environment and the context of the configuration file.
 
-    ``context`` is the name of the context from the command line. If it is None, the function uses
-    ``OFFSETMGR_CONTEXT``; if that is not set either, it uses the file's ``default-context``. Raises `ConfigError` if
-    the file, the context, a variable or the ``.properties`` file is not valid.
+    ``context`` is the name of the context from the command line. If ``context`` is None, the function uses the variable
+    ``OFFSETMGR_CONTEXT``. If this variable is not set, the function uses ``default-context`` of the configuration file.
+    Raises `ConfigError` if the file, the context, a variable or the ``.properties`` file is not valid.
     """
     environ = os.environ if environ is None else environ
     path = config_path(environ)
@@ -152,7 +154,7 @@ def config_path(environ: Mapping[str, str]) -> Path:
 
 def state_directory(environ: Mapping[str, str] | None = None) -> Path:
     """Returns the directory for before-images, ``offsetmgr`` in the XDG state directory. The function does not create
-    it."""
+    the directory."""
     environ = os.environ if environ is None else environ
     return Path(environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")) / "offsetmgr"
 

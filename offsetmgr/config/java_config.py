@@ -2,7 +2,7 @@
 
 Each key is kept, translated, or rejected with a hint at its replacement; no key is ignored. Sources: Kafka's
 AdminClientConfig, SslConfigs and SaslConfigs; librdkafka's CONFIGURATION.md. Values may be secrets, so no error
-contains one.
+contains a value.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNCHANGED: Final = frozenset(
     broker.address.family api.version.request broker.version.fallback debug
     """.split()  # noqa: SIM905 - fifty lines as a list
 )
-"""Keys with the same name and meaning in librdkafka."""
+"""Keys that have the same name and meaning in Kafka's Java client and in librdkafka."""
 
 _RENAMED: Final = {
     "request.timeout.ms": "socket.timeout.ms",
@@ -56,7 +56,7 @@ _SPECIAL: Final = frozenset(
         "zookeeper.acl",
     }
 )
-"""Keys that need more than a new name; the functions below handle them."""
+"""Keys whose translation is more than a change of the name. The functions below translate them."""
 
 _UNSUPPORTED: Final = {
     "ssl.protocol": "OpenSSL negotiates the TLS version by itself: remove it",
@@ -95,7 +95,8 @@ class ClientProperties:
 
 
 def translate_properties(properties: Mapping[str, str], source: str) -> ClientProperties:
-    """Returns librdkafka settings for Java's ``properties``; ``source`` is the name of the file in errors.
+    """Translates ``properties`` of the Java client into librdkafka settings. ``source`` is the name of their file in
+    errors.
 
     Raises `ConfigError` for an unsupported key, with a hint at its replacement.
     """

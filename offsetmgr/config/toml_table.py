@@ -18,7 +18,8 @@ _LINE: Final = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
 class TomlTable:
-    """One table of a TOML file. ``path`` is its name for errors, such as ``rule 2``; empty for the top table.
+    """One table of a TOML file. ``path`` is the name of the table in errors, such as ``rule 2``; it is empty for the
+    top table.
 
     Errors contain no values, because values may be secrets.
     """
@@ -34,8 +35,8 @@ class TomlTable:
         return ConfigError(f"{self.file}: {where}" if where else self.file, why, _FIX_HINT)
 
     def reject_unknown(self, known: Collection[str]) -> None:
-        """Raises `ConfigError` for a field that is not in ``known``. If a misspelled field were ignored, it could
-        change who has access."""
+        """Raises `ConfigError` for a field that is not in ``known``. A misspelled field is an error, because a listener
+        that ignored it could grant the wrong access."""
         for name in self.values:
             if name not in known:
                 raise self.error(f"unknown field; known are {', '.join(known)}", name)

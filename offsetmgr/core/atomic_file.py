@@ -1,7 +1,8 @@
 """Replaces files atomically: a reader sees the old content or the new content, never a mixture.
 
 Ordering contract: `replace_file` writes and fsyncs a temporary file, renames it over the old file, and fsyncs the
-directory. After it returns, the new content survives a power failure. `exclusive_writer` excludes concurrent writers.
+directory. After `replace_file` returns, the new content survives a power failure. `exclusive_writer` excludes
+concurrent writers.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ _LOCK_BACKOFF: Final = Backoff.fixed(0.02)
 def replace_file(path: Path, write: Callable[[BinaryIO], T], *, overwrite: bool) -> T:
     """Replaces the content of ``path`` with the output of ``write``, and returns the result of ``write``.
 
-    If ``overwrite`` is False, an existing file is an error, even if another process creates the file during the write.
-    Raises `FileFailure` if the write fails; the old file is then unchanged. If only the fsync of the directory fails,
-    the error reports that the new content is in place but may not survive a power failure.
+    If ``overwrite`` is False and the file exists, the function raises an error, even if another process creates the
+    file during the write. Raises `FileFailure` if the write fails; the old file is then unchanged. If only the fsync of
+    the directory fails, the error reports that the new content is in place but may not survive a power failure.
     """
     target = Path(os.path.realpath(path))
     what = f"file {path}"

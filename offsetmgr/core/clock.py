@@ -12,8 +12,8 @@ _BOOTTIME: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
 boottime: Final[Callable[[], float]] = (
     time.monotonic if _BOOTTIME is None else functools.partial(time.clock_gettime, _BOOTTIME)
 )
-"""Returns seconds of a clock that also runs while the machine is suspended (CLOCK_BOOTTIME), or of the monotonic clock
-on platforms without CLOCK_BOOTTIME."""
+"""Returns the time of CLOCK_BOOTTIME in seconds. This clock also runs while the machine is suspended. On platforms
+without CLOCK_BOOTTIME, the function returns the time of the monotonic clock."""
 
 
 class Clock(Protocol):

@@ -133,8 +133,8 @@ UNSAFE_CHANGES: Mapping[CommitModeChange, str] = {
 
 
 def route(start: CommitMode, to: CommitMode) -> tuple[CommitModeChange, ...]:
-    """Returns the rolling bounces that lead safely from one commit mode to another, in order; none if the modes are
-    equal."""
+    """Returns, in order, the rolling bounces that safely change the commit mode from ``start`` to ``to``. The result is
+    empty if the modes are equal."""
     if start is to:
         return ()
     if CommitModeChange(start, to) in SAFE_CHANGES:
@@ -151,9 +151,9 @@ def require_safe(
 ) -> CommitModeChange:
     """Returns the change from ``start`` to ``to`` if one rolling bounce can make it safely.
 
-    Raises `GateRefused` if the modes are equal, and for a direct change between ZooKeeper and Kafka, which would lose
-    or repeat messages. If the caller passes the offsets of both stores, the error lists examples of affected
-    partitions.
+    Raises `GateRefused` if the modes are equal. Also raises `GateRefused` if the change leads directly from ZooKeeper
+    to Kafka or back, because members would then lose or repeat messages. If the caller passes the offsets of both
+    stores, the error lists examples of affected partitions.
     """
     change = CommitModeChange(start, to)
     if start is to:

@@ -1,7 +1,8 @@
-"""The exceptions of offsetmgr. If Kafka has an error code for the case, the class has Kafka's name and code.
+"""The exceptions of offsetmgr. If Kafka has an error code for a failure, the exception class has the name and the code
+from Kafka.
 
 Every error says *what* failed and *why*, and has a *hint* if the reader can do something about it. The command line
-prints these three parts, so operators read every message. No text may contain a credential.
+prints these three texts, so write every message for operators. No text may contain a credential.
 
 Some class names are participles (`SessionExpired`, `Superseded`), as in Kafka: they describe the outcome of a call.
 """
@@ -22,7 +23,7 @@ class OffsetMgrError(Exception):
 
     ``what`` names the object or operation that failed, ``why`` gives the reason if it is known, and ``hint`` proposes
     an action. ``code`` is the error code of Kafka's protocol, or None. ``retriable`` is True if the same call may
-    succeed later without any other change.
+    succeed when the caller repeats it later.
     """
 
     code: ClassVar[ErrorCode | None] = None
@@ -106,9 +107,10 @@ class TopicNotAuthorized(NotAuthorized):
 
 
 class ServerError(OffsetMgrError):
-    """The server returned an error for which offsetmgr has no class of its own; the text describes it.
+    """The server returned an error for which offsetmgr has no separate exception class. The message describes the
+    error.
 
-    ``kafka_code`` is Kafka's error code; None if the error has none.
+    ``kafka_code`` is Kafka's error code; None if the error has no code.
     """
 
     def __init__(self, what: str, why: str = "", hint: str = "", *, kafka_code: int | None = None) -> None:
@@ -149,7 +151,7 @@ class UnknownTopicOrPartition(OffsetMgrError):
 class OffsetOutOfRange(OffsetMgrError):
     """The offset is outside the partition's log (OFFSET_OUT_OF_RANGE).
 
-    ``log_range`` is the range of the log at that moment; None if unknown.
+    ``log_range`` is the range of the log when the offset was checked; None if the range is unknown.
     """
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -174,10 +176,10 @@ class GroupNotFound(OffsetMgrError):
 class GroupActive(OffsetMgrError):
     """The group has active members, so no other client may change its offsets (NON_EMPTY_GROUP).
 
-    ``members`` contains the names of the members (``client-id at /host (member id)``). If all members are group locks
-    of offsetmgr, ``lock_ends_s`` is the number of seconds within which the coordinator removes the lock of a killed
-    process, and the hint says that another offsetmgr command is editing the group. ``lock_ends_s`` is 0 if other
-    clients are members.
+    ``members`` contains the names of the members (``client-id at /host (member id)``). If all members are group locks,
+    another offsetmgr command is editing the group, and the hint reports this. In this case ``lock_ends_s`` is the
+    number of seconds after which the lock of a killed process has expired. If other clients are members,
+    ``lock_ends_s`` is 0.
     """
 
     code = ErrorCode.NON_EMPTY_GROUP
@@ -204,7 +206,7 @@ class LockLost(OffsetMgrError):
 
 
 class Superseded(LockLost):
-    """Another process joined the group under the same instance id and replaced this one (FENCED_INSTANCE_ID,
+    """Another process joined the group with the same instance id and replaced this process (FENCED_INSTANCE_ID,
     KIP-345)."""
 
     code = ErrorCode.FENCED_INSTANCE_ID
@@ -222,11 +224,13 @@ class InvalidRequest(OffsetMgrError):
 
 
 class RewindRefused(OffsetMgrError):
-    """The write would lower a committed offset and the caller did not allow that (data rule "no accidental rewind")."""
+    """The write would lower a committed offset, and the caller did not allow a rewind (data rule "no accidental
+    rewind")."""
 
 
 class OtherCluster(UsageError):
-    """The offsets belong to the logs of another Kafka cluster, and the caller did not accept that (exit code 2)."""
+    """The offsets belong to the logs of another Kafka cluster, and the caller did not accept offsets of another cluster
+    (exit code 2)."""
 
 
 class RecreatedTopic(OffsetMgrError):
@@ -255,7 +259,8 @@ class LimitExceeded(CorruptData):
 
 
 class UnknownVersion(OffsetMgrError):
-    """The data has an unknown version of its format; the text contains the version (data rule "versioned formats")."""
+    """The data has a format version that offsetmgr does not know. The message contains the version (data rule
+    "versioned formats")."""
 
 
 class FileFailure(OffsetMgrError):
@@ -263,13 +268,15 @@ class FileFailure(OffsetMgrError):
 
 
 class MalformedData(OffsetMgrError):
-    """A file violates its format; the text names the line and the reason."""
+    """A file violates its format. The message names the line and the reason."""
 
 
 class PartialFailure(OffsetMgrError):
-    """Some partitions succeeded and some failed; the error holds both (data rule "absent is not zero").
+    """Some partitions succeeded and some failed. The error contains the outcome of every partition (data rule "absent
+    is not zero").
 
-    ``successes`` maps partitions to the result of the call, ``failures`` maps partitions to their error.
+    ``successes`` maps each successful partition to its result, and ``failures`` maps each failed partition to its
+    error.
     """
 
     def __init__(
@@ -299,7 +306,7 @@ class UnequalSubscriptions(AssignmentRefused):
     """The round-robin strategy up to Kafka 0.10.1 needs all members to subscribe to the same topics with the same
     number of streams.
 
-    ``members`` are those that differ from the others, sorted.
+    ``members`` contains the members whose subscription differs from that of most members, sorted.
     """
 
     def __init__(self, what: str, why: str = "", hint: str = "", *, members: tuple[str, ...] = ()) -> None:
@@ -311,7 +318,7 @@ class UnequalSubscriptions(AssignmentRefused):
 
 
 class OpenPeriodUnknown(OffsetMgrError):
-    """The coordinator has not yet read from ZooKeeper which period is open."""
+    """The coordinator has not yet read the open period from ZooKeeper."""
 
     retriable = True
 
@@ -333,13 +340,13 @@ class CallbackFailed(OffsetMgrError):
 
 
 class LegacyMembersPresent(OffsetMgrError):
-    """The znodes have an old format. Processes that write the old format do not make the checks of this version, so
-    processes of both versions cannot run at the same time."""
+    """The znodes have an old format. Processes of the old version do not make the checks of the present version, so
+    processes of both versions must not run at the same time."""
 
 
 class SwitchInProgress(OffsetMgrError):
     """Nothing was written, because a live migration is changing the stores of the group, or because the member cannot
-    determine whether one is."""
+    determine whether a live migration is in progress."""
 
     retriable = True
 
@@ -350,7 +357,7 @@ class PlanError(OffsetMgrError):
 
 
 class JournalError(OffsetMgrError):
-    """A journal is damaged before its end, belongs to another plan, or is in use by another process."""
+    """A journal is damaged in a line before the last one, belongs to another plan, or is in use by another process."""
 
 
 class GateRefused(OffsetMgrError):
@@ -359,8 +366,8 @@ class GateRefused(OffsetMgrError):
 
 
 class ControllerRequestRefused(OffsetMgrError):
-    """offsetmgr refuses a request to the controller before it writes anything, because the controller would not carry
-    it out or would never finish it."""
+    """offsetmgr refuses a request to the controller before it writes anything, because the controller would not process
+    the request or would never finish it."""
 
 
 class SparkError(OffsetMgrError):

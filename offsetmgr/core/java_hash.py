@@ -1,4 +1,5 @@
-"""Java's ``String.hashCode``. Kafka uses it for the partition of a group's offsets and for round-robin assignments."""
+"""Java's ``String.hashCode``. Kafka uses this hash to choose the partition of ``__consumer_offsets`` for a group, and
+in round-robin assignments."""
 
 from __future__ import annotations
 

@@ -14,11 +14,12 @@ from offsetmgr.core.offset_store import ChangeOutcome
 
 
 class HeldLock(Protocol):
-    """A lock of a group that lasts longer than one edit. While it is held, no other client can commit to the group.
+    """A group lock that a process holds for longer than one edit. While the lock is held, no other client can commit to
+    the group.
 
-    If a consumer joins the group, the lock is released and the consumer continues. ``lost`` then returns the reason,
-    and `commit` raises `LockLost`. Brokers of 0.8.2 have no group membership and therefore no lock: other clients may
-    commit at any moment, so the store reads and compares the offsets just before each write.
+    If a consumer joins the group, the lock is released and the consumer continues. After this, ``lost`` returns the
+    reason, and `commit` raises `LockLost`. Brokers of 0.8.2 have no group membership and therefore no lock: other
+    clients may commit at any moment, so the store reads and compares the offsets just before each write.
     """
 
     @property
@@ -26,14 +27,14 @@ class HeldLock(Protocol):
 
     @property
     def lost(self) -> OffsetMgrError | None:
-        """Returns why the lock was lost; None while it is held. `Superseded` means that a later process with the same
-        ``holder`` name has taken over."""
+        """Returns the error that describes why the lock was lost; None while the lock is held. `Superseded` means that
+        a later process with the same ``holder`` name has taken over."""
         ...
 
     @property
     def replaced(self) -> bool:
         """Returns whether an earlier process with the same ``holder`` name, dead or alive, was still a member of the
-        group when this one acquired the lock."""
+        group when this process acquired the lock."""
         ...
 
     def fetch(self) -> Mapping[TopicPartition, Committed]:
@@ -46,7 +47,7 @@ class HeldLock(Protocol):
         ...
 
     def release(self) -> None:
-        """Releases the lock. Consumers can join at once instead of after the session timeout."""
+        """Releases the lock. Consumers can then join immediately, without a wait for the session timeout."""
         ...
 
 
@@ -58,7 +59,8 @@ class LockableStore(Protocol):
         """Acquires the lock of an idle group.
 
         ``holder`` names the role of the process. A later process with the same name takes over the lock at once, and
-        the coordinator fences the earlier one (KIP-345). Raises `GroupActive` with the names of the members.
+        the coordinator fences the earlier process (KIP-345). If the group has other members, the method raises
+        `GroupActive` with their names.
         """
         ...
 
@@ -77,8 +79,8 @@ class LockableStore(Protocol):
     def refresh_locked(self, held: Iterable[HeldLock]) -> Iterator[tuple[str, OffsetMgrError | None]]:
         """Commits all offsets of locked groups once more, unchanged, so that they do not expire.
 
-        Yields each group with None if all its offsets were refreshed. Otherwise yields the group with the error of one
-        partition; a failed partition does not stop the refresh of the others.
+        Yields each group with None if all its offsets were refreshed. If partitions failed, yields the group with the
+        error of one of these partitions. A failed partition does not stop the refresh of other partitions.
         """
         ...
 

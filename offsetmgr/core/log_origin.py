@@ -1,8 +1,8 @@
-"""The origin of a store's offsets, which is the Kafka cluster whose logs they refer to, and the comparison of two
-origins.
+"""The origin of offsets, and the comparison of the origins of two stores.
 
-An offset means nothing in the log of another cluster, so a copy between stores compares their origins first. Pure.
-Source: Kafka's cluster id (KIP-78).
+The origin of a store's offsets is the Kafka cluster whose logs the offsets refer to. An offset means nothing in the log
+of another cluster, so a copy between two stores first compares their origins. Pure. Source: Kafka's cluster id
+(KIP-78).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class LogOrigin:
 
     ``cluster_id`` is None if the store does not know it. ``brokers`` are addresses (``host:port``) of brokers of the
     cluster, which identify a cluster without an id. ``unnamed`` is True for a store that has neither an id nor brokers,
-    such as a text file; only the user knows its origin. ``new`` is True if the store does not exist yet; the first
-    write then defines its origin. ``how`` is a text for messages that states the source of this information.
+    such as a text file; only the user knows its origin. ``new`` is True if the store does not exist yet; its first
+    write defines its origin. ``how`` is a text for messages. It states how offsetmgr determined the origin.
     """
 
     cluster_id: str | None
@@ -41,7 +41,7 @@ class LogOrigin:
         return self.cluster_id or f"{_BY_BROKERS}{','.join(sorted(self.brokers))}"
 
     def is_named(self, name: str) -> bool:
-        """Returns whether ``name`` identifies this cluster, now or before an upgrade.
+        """Returns whether ``name`` identifies this cluster, either now or before an upgrade of its brokers.
 
         A cluster without an id receives an id when its brokers are upgraded. A name from before the upgrade lists
         brokers; the name matches if one of these brokers still belongs to the cluster.
@@ -66,20 +66,21 @@ class Relation(StrEnum):
     UNKNOWN = "unknown"
     """At least one store names no cluster, so only the user can state the relation."""
     NEW = "new"
-    """The target does not exist yet; when it is created, its origin becomes the cluster of the source."""
+    """The target does not exist yet. When it is created, it gets the same origin as the source."""
 
 
 @dataclass(frozen=True, slots=True)
 class OriginComparison:
-    """The relation between the logs of two stores. ``how`` gives the reason for messages."""
+    """The relation between the logs of two stores. ``how`` is a text for messages that gives the reason for the
+    relation."""
 
     relation: Relation
     how: str
 
     @property
     def keeps_epochs(self) -> bool:
-        """Returns whether leader epochs of the source are valid in the target, which is the case if both have the same
-        logs."""
+        """Returns whether leader epochs of the source are valid in the target. They are valid if source and target
+        refer to the same logs."""
         return self.relation in (Relation.SAME, Relation.INFERRED, Relation.NEW)
 
     def text(self, translate: OffsetTranslation | None = None) -> str:

@@ -16,9 +16,10 @@ _TOPIC_NAME: Final = re.compile("[a-zA-Z0-9._-]{1,249}")
 class BrokerPartition(int):
     """A partition of Kafka 0.7, which belongs to one broker: ``<broker>-<partition>``. Its offsets are byte positions.
 
-    The class encodes both numbers as one negative 32-bit integer, so that it can be used as the partition number of a
-    `TopicPartition`. Later versions of Kafka have no negative partition numbers, so code that does not know Kafka 0.7
-    rejects the value. Values sort by broker, then partition. ADR 6 gives the reasons.
+    The class encodes the numbers of broker and partition as one negative 32-bit integer, so that a `BrokerPartition`
+    can be the partition number of a `TopicPartition`. In Kafka 0.8 and later, partition numbers are never negative, so
+    code that does not support Kafka 0.7 rejects a `BrokerPartition`. Values sort by broker, then partition. ADR 6 gives
+    the reasons.
     """
 
     LARGEST_BROKER = 65_534
@@ -52,8 +53,8 @@ class BrokerPartition(int):
 
     @classmethod
     def of(cls, number: int) -> int:
-        """Returns the `BrokerPartition` that ``number`` encodes, or ``number`` itself if it is a partition of Kafka 0.8
-        or later."""
+        """Returns the `BrokerPartition` that ``number`` encodes. If ``number`` is a partition number of Kafka 0.8 or
+        later, returns ``number``."""
         code = number + 2**31
         return cls(code >> 15, code & 0x7FFF) if 0 <= code < (cls.LARGEST_BROKER + 1) << 15 else number
 
@@ -64,7 +65,8 @@ class BrokerPartition(int):
 
     @classmethod
     def from_json(cls, value: int | str) -> int:
-        """Returns the partition for a value that `to_json` wrote. Raises `ValueError` for any other text."""
+        """Returns the partition for a value that `to_json` wrote. Raises `ValueError` if a text does not have the form
+        ``1-0``."""
         if isinstance(value, int):
             return value
         found = cls.parse(value)
@@ -177,7 +179,8 @@ class GroupMember:
 
 
 LOCK_PROTOCOL: Final = "offsetmgr"
-"""The assignment protocol with which offsetmgr joins a group to lock it, and its default client id."""
+"""The name of the assignment protocol with which offsetmgr joins a group to lock it. It is also the default client id
+of offsetmgr."""
 
 LOCK_SESSION_S: Final = 10
 """The session timeout of the group lock: the coordinator removes the lock of a killed process after this time."""
@@ -186,8 +189,8 @@ _LOCK_MARGIN_S: Final = 2
 
 
 DELETES_OFFSETS: Final = "deletes single offsets"
-"""The name of the capability of brokers from 2.4 on to delete single offsets. Older brokers remove a deleted offset
-only at their next check for expired offsets."""
+"""The name of a capability of brokers from 2.4 on: they can delete single offsets. Brokers before 2.4 remove a deleted
+offset only at their next check for expired offsets."""
 
 
 _DELETED: Final = "deleted by offsetmgr; the broker removes it at its next check for expired offsets: offset "
@@ -210,11 +213,11 @@ def is_deleted(offset: int, metadata: str | None) -> bool:
 
 KEEPS_ACTIVE_OFFSETS: Final = "keeps the offsets of groups with members"
 """The name of a capability of brokers from 2.1 on: the offsets of a group do not expire while the group has members. On
-older brokers each offset expires separately, even while the group has members."""
+brokers before 2.1 each offset expires separately, even while the group has members."""
 
 
 class Weakness(NamedTuple):
-    """A guarantee of edits that a store does not fully give, because its brokers are older than 3.0 or a broker's
+    """A guarantee of edits that a store cannot give in full. The cause is a broker older than 3.0, or a broker whose
     release is unknown. ``subject`` is the missing capability or the broker, and ``text`` describes the consequence."""
 
     subject: str
@@ -226,7 +229,7 @@ class GroupDescription:
     """A group as its coordinator describes it.
 
     ``state`` is Kafka's name in upper case: EMPTY, DEAD, STABLE, PREPARING_REBALANCE, COMPLETING_REBALANCE, ... DEAD
-    means that the coordinator does not know the group, which then has neither members nor offsets.
+    means that the coordinator does not know the group. A group in this state has neither members nor offsets.
     """
 
     group: str
@@ -236,7 +239,8 @@ class GroupDescription:
     coordinator: str = ""
     members: tuple[GroupMember, ...] = ()
     membership: bool = True
-    """False if the coordinator does not support group membership (0.8.2). Consumers then register only in ZooKeeper."""
+    """False if the coordinator does not support group membership (Kafka 0.8.2). Consumers of such a cluster register
+    only in ZooKeeper."""
 
     @property
     def idle(self) -> bool:
@@ -249,9 +253,10 @@ class GroupDescription:
         """Returns the number of seconds after which the group lock of a killed process has certainly expired; 0 if the
         members of the group are not group locks.
 
-        The coordinator reports the protocol only for a stable group, so in a rebalance the client ids identify the
-        locks. In a rebalance the coordinator keeps a dead member for the rebalance timeout (which equals the session
-        timeout) and then for the session timeout.
+        In a stable group, the assignment protocol shows whether the members are group locks. The coordinator does not
+        report the protocol during a rebalance, so at that time the client ids show whether the members are group locks.
+        During a rebalance the coordinator first keeps a dead member for the rebalance timeout, and after that for the
+        session timeout. Group locks use the same value for both timeouts.
         """
         if not self.members or any(member.partitions for member in self.members):
             return 0

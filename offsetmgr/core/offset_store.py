@@ -25,13 +25,13 @@ from offsetmgr.core.model import BrokerPartition, Committed, Offset, OffsetAndMe
 
 @dataclass(frozen=True, slots=True)
 class StoreIdentity:
-    """The identity of a store, so that a plan for one store is rejected on another (data rule "migration is a state
-    machine on disk").
+    """The identity of a store. A plan contains this identity, so that offsetmgr can reject the plan for any other store
+    (data rule "migration is a state machine on disk").
 
     ``kind`` is ``kafka``, ``zookeeper``, ``file``... ``id`` is the cluster id if there is one. For a store without a
     cluster id, ``id`` is another value, such as the connect string and the creation time of ``/brokers``, or the id of
-    a snapshot. ``how`` describes the value in ``id``. ``former`` contains the ids of the same store before an upgrade
-    to a release with cluster ids.
+    a snapshot. ``how`` describes the value in ``id``. ``former`` contains the ids that the store had before its brokers
+    were upgraded to a release with cluster ids.
     """
 
     kind: str
@@ -75,33 +75,36 @@ class Capabilities:
 class Guard(Enum):
     """The protection of an edit of a Kafka group against concurrent writers (data rule "conditional writes").
 
-    Stores with their own compare-and-set (ZooKeeper, files) ignore it.
+    Stores with their own compare-and-set (ZooKeeper, files) ignore the guard.
     """
 
     LOCK = "lock"
-    """The edit joins the idle group as its only member, compares, commits with its generation, and leaves. It fails
-    with `GroupActive` if the group has other members. It also locks a group that does not exist yet, because clients
-    without membership may commit to it at the same moment."""
+    """The edit joins the idle group as its only member, compares, commits with its generation, and leaves. The edit
+    fails with `GroupActive` if the group has other members. The edit also joins a group that does not exist yet,
+    because clients without membership could commit to the same group during the edit."""
     COMPARE = "compare"
-    """The edit reads, compares and commits as a simple consumer, without a lock, so it is not atomic. Use it for groups
-    of old consumers: while a group lock is held, the coordinator would reject their commits."""
+    """The edit reads, compares and commits as a simple consumer, without a lock, so it is not atomic. Use this guard
+    for groups of old consumers, because the coordinator would reject the commits of these consumers while a group lock
+    is held."""
     OVERWRITE = "overwrite"
-    """The edit commits without a read before it, so the last commit wins, as among consumers in Kafka.
+    """The edit commits without reading the previous value, so the last commit wins, as it does in Kafka when several
+    consumers commit.
 
     The data rule "conditional writes" applies to a *tool* that bases its decision on a read. A listener that forwards
-    the commits of consumers makes no decision, so it has nothing to compare, and a read before each commit would halve
-    its rate. This guard is only for changes that allow a rewind and expect no value; if an edit contains any other
-    change, the store uses `LOCK` for the whole edit. The before-images are unknown. The store rejects an edit of a
-    group with members, unless the ``committer`` of the edit is one of the members.
+    the commits of consumers makes no decision, so it has no value to compare, and a read before each commit would halve
+    the rate of commits. This guard is only for changes that allow a rewind and expect no value; if an edit contains any
+    other change, the store uses `LOCK` for the whole edit. The before-images are unknown. The store rejects an edit of
+    a group with members, unless the ``committer`` of the edit is one of the members.
     """
 
 
 class Change(NamedTuple):
     """The change of one partition in an edit.
 
-    ``after`` is the new value; None deletes the commit. ``expected`` is the condition for the write. If it is None, any
-    previous value is accepted, but the store still reads that value, to reject a rewind. ``Absent`` requires that
-    nothing is committed. ``Committed`` requires exactly this offset, and also the version if the object has one.
+    ``after`` is the new value; None deletes the commit. ``expected`` is the condition for the write. If ``expected`` is
+    None, the store accepts any previous value. It still reads the previous value, so that it can reject a rewind.
+    ``Absent`` requires that nothing is committed. ``Committed`` requires exactly this offset, and also the version if
+    the object has one.
     """
 
     after: OffsetAndMetadata | None
@@ -110,8 +113,8 @@ class Change(NamedTuple):
 
 
 class Committer(NamedTuple):
-    """The member of a group on whose behalf a commit is forwarded. Kafka's coordinator accepts commits only from
-    members."""
+    """The group member on whose behalf a listener forwards a commit. If a group has members, Kafka's coordinator
+    accepts commits only from its members."""
 
     generation: int
     member_id: str
@@ -123,8 +126,8 @@ class GroupEdit:
     """Changes to the offsets of one group.
 
     Only Kafka stores use ``committer``, and only with `Guard.OVERWRITE`. ``as_of`` is the `GroupOffsets.as_of` of the
-    scan that returned every ``expected`` value, or None. A store can use ``as_of`` to avoid reading values again that
-    cannot have changed since the scan.
+    scan that returned every ``expected`` value, or None. With ``as_of``, a store need not read values again that cannot
+    have changed since the scan.
     """
 
     group: str
@@ -159,10 +162,10 @@ class ChangeOutcome(NamedTuple):
 class GroupEditResult:
     """The result of one `GroupEdit`, with one outcome for each partition.
 
-    ``atomic`` is False if other clients could have written between the comparison and the write; ``how`` then describes
-    the check that the store made instead. Dual stores set ``secondary``: it contains the error of each partition whose
-    change succeeded in the primary store and failed in the secondary store. The dual store keeps these changes as
-    pending.
+    ``atomic`` is False if other clients could have written between the comparison and the write. In this case ``how``
+    describes the check that the store made instead of an atomic comparison. Only dual stores set ``secondary``. It
+    contains the error of each partition whose change succeeded in the primary store and failed in the secondary store.
+    The dual store keeps these changes as pending.
     """
 
     group: str
@@ -181,8 +184,8 @@ class GroupOffsets:
     """All committed offsets of one group, and the partitions whose value could not be read.
 
     If the whole group could not be read, ``error`` is set and both mappings are empty. ``as_of`` is a point in the
-    store's history of changes (in ZooKeeper a zxid); all values were read at or after it. It is None if the store has
-    no such history.
+    store's history of changes, such as a zxid of ZooKeeper. The store read all values at this point or later. ``as_of``
+    is None if the store has no history of changes.
     """
 
     group: str
@@ -214,8 +217,8 @@ class OffsetStore(Protocol):
         ...
 
     def weaknesses(self) -> tuple[Weakness, ...]:
-        """Returns the guarantees of edits that this store does not give in full, because its brokers are older than
-        3.0. Raises `Unreachable`, `TimedOut`."""
+        """Returns the guarantees of edits that this store cannot give in full, because a broker is older than 3.0 or
+        its release is unknown. Raises `Unreachable`, `TimedOut`."""
         ...
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
@@ -253,8 +256,8 @@ class OffsetStore(Protocol):
         """Yields all offsets of many groups, in any order, with many requests in flight.
 
         Each group has one result. A failure is part of the result of its group or partition and does not stop the scan.
-        The store consumes ``groups`` lazily, so memory depends on the number of groups in flight and not on their
-        total.
+        The store consumes ``groups`` lazily, so memory depends on the number of groups in flight and not on the total
+        number of groups.
         """
         ...
 
@@ -263,8 +266,8 @@ class OffsetStore(Protocol):
 
         A failure is part of the result; the method raises only if the whole store is unreachable. A change that would
         lower a committed offset fails with `RewindRefused` unless it has ``allow_rewind``. A change whose ``expected``
-        does not match fails with `Conflict`. The failure of one partition does not stop the others of its group, except
-        if the whole group is rejected (`GroupActive`).
+        does not match fails with `Conflict`. If the change of one partition fails, the store still makes the other
+        changes of the group, unless the whole group is rejected (`GroupActive`).
         """
         ...
 
@@ -305,8 +308,8 @@ class GroupNameValidator(Protocol):
 
 @runtime_checkable
 class PartitionScanStore(Protocol):
-    """A store whose `OffsetStore.scan` may omit a partition that it cannot read. To detect such partitions, callers
-    must name the partitions.
+    """A store whose `OffsetStore.scan` may omit partitions whose offset it cannot read. To detect omitted partitions,
+    callers pass the expected partitions to `scan_partitions`.
 
     In Kafka a scan omits a partition whose only commit belongs to an open transaction.
     """

@@ -1,4 +1,5 @@
-"""The version of offsetmgr. A test compares it with pyproject.toml, which takes longer to read."""
+"""The version of offsetmgr. offsetmgr does not read it from pyproject.toml, because this would take longer. A test
+compares the two versions."""
 
 from typing import Final
 

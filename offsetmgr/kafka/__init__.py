@@ -1,10 +1,11 @@
-"""A Kafka client for requests that no client library offers, such as group membership as a lock and bulk offset
-requests.
+"""A Kafka client for requests that Kafka's client libraries do not support: offset requests for many groups, and joins
+of a group that serve as a lock.
 
-The library kio provides the requests and responses, generated from Kafka's schemas; only this package imports kio. The
-code uses asyncio. Synchronous callers run it through `client.background_loop`, which has the only thread.
+The library kio provides classes for the requests and responses. They are generated from Kafka's schemas. Only this
+package imports kio. The client uses asyncio. `client.background_loop` runs it for synchronous callers, in an event loop
+in a background thread.
 
-This module itself does not import kio, so an import of it is fast.
+This module does not import kio, so that the import of this module is fast.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import sys
 def _import_kio_without_hypothesis() -> None:
     """Imports kio's base module while hypothesis is hidden, unless the program has already imported hypothesis.
 
-    If hypothesis is installed, kio registers test strategies for its types, which takes longer than the rest of its
-    import.
+    If hypothesis is installed, kio registers test strategies for its types during the import. The registration takes
+    longer than the rest of the import.
     """
     if "hypothesis" in sys.modules:
         return

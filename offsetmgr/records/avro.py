@@ -1,8 +1,9 @@
 """`AvroRecordFormat`: offsetmgr's own record format, Avro data after a two-byte version (`version_prefix`).
 
 The schemas are ``schemas/{offset,group}-{key,value}.avsc``. Each value has exactly one encoding. The reader rejects
-numbers that are not in their shortest form, because otherwise two keys of the log could mean the same offset. The
-encoder is written by hand, because encoding takes most of the time of a commit; tests compare its output with fastavro.
+numbers that are not in their shortest form, because otherwise two different keys in the log could belong to the same
+offset. The encoder is written by hand, because encoding takes most of the time of a commit; tests compare its output
+with fastavro.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ _GROUP_VALUE_VERSIONS: Final = range(version_prefix.AVRO_GROUP, version_prefix.A
 _PRESENT: Final = 2
 """The encoded branch index of a union whose value is not null."""
 _LATER_BYTES: Final = tuple((n + 3, 7 * n, 0x80 << 7 * (n - 1)) for n in range(4, 7))
-"""For each byte of a long from the fifth on: the position after the byte, the shift of its bits, and the continuation
-bit of the previous byte to subtract."""
+"""For each byte of a long, from the fifth byte on: the position after the byte, the shift of the byte's bits, and the
+continuation bit of the previous byte, which the reader subtracts."""
 _TIMES_MASK: Final = 0xFF808080808080
 _USUAL_TIMES: Final = 0x8080808080
 _TIMES_SIZE: Final = 7
 """The size of a six-byte commit timestamp (July 1970 to 2039) and an absent expiry. The fast path of `read_offset`
-handles only this case and recognizes it with `_TIMES_MASK`."""
+handles only values with times of this form and recognizes them with `_TIMES_MASK`."""
 _WIDE: Final = 1 << 41
 
 

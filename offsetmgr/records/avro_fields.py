@@ -15,7 +15,7 @@ from offsetmgr.core.errors import CorruptData, UnsupportedOperation
 NULL: Final = b"\x00"
 _PRESENT: Final = b"\x02"
 CACHED_PARTITIONS: Final = 1 << 13
-"""`Tables` contains the encodings of partitions below this number."""
+"""`Tables` contains the encodings of partition numbers below this number."""
 
 
 def long(number: int) -> bytes:

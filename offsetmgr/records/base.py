@@ -2,7 +2,7 @@
 
 A record is a key and a value, both bytes. The value None is a tombstone, which deletes the key. A shard keeps values as
 bytes and decodes a value only when a client fetches it. For speed, the methods for commits and for loading handle all
-partitions of a topic at once, or work on bytes.
+partitions of a topic in one call, or work on bytes that they do not decode.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class GroupKey(NamedTuple):
 
 
 class UnknownKey(NamedTuple):
-    """A key of an unknown version. The reader skips it and reads the rest (data rule "versioned formats")."""
+    """A key of an unknown version. A reader skips the record and continues with the next record (data rule "versioned
+    formats")."""
 
     version: int
 
@@ -54,8 +55,9 @@ class OffsetValue(NamedTuple):
     commit_timestamp: int
     expire_timestamp: int | None = None
     topic_id: UUID | None = None
-    """The topic id, which distinguishes the topic from a later topic with the same name. Only brokers from 4.1 on write
-    the topic id, and only if the client identified the topic by id; the Avro format does not contain it."""
+    """The topic id, which distinguishes the topic from another topic that is later created with the same name. Only
+    brokers from 4.1 on write the topic id, and only if the client identified the topic by id; the Avro format does not
+    contain it."""
 
 
 class GroupValue(NamedTuple):
@@ -66,7 +68,7 @@ class GroupValue(NamedTuple):
 
 
 class FormatMismatch(OffsetMgrError):
-    """A key has a different record format from the one that the reader is configured for.
+    """The record format of a key differs from the format that the reader is configured for.
 
     `RecordFormat.split` and `RecordFormat.decode_key` raise this error, because a reader that skipped the key would
     miss offsets.
@@ -103,8 +105,8 @@ class RecordFormat(Protocol):
         """Splits the key of an offset into its prefix (see `offset_prefix`) and partition. Returns None for other kinds
         of keys.
 
-        The method does not decode the group and the topic; a loader calls `decode_key` once for each prefix instead.
-        Raises `CorruptData` for an invalid key, and `FormatMismatch`.
+        The method does not decode the group and the topic. To decode them, a loader calls `decode_key` once for each
+        prefix. Raises `CorruptData` for an invalid key, and `FormatMismatch` for a key of another record format.
         """
         ...
 

@@ -56,7 +56,7 @@ KEY_NAMES: Final[Mapping[int, str]] = MappingProxyType(
     }
 )
 """Kafka's names of the key versions. Versions 9 and 18 exist only in releases before 4.1. `KafkaRecordFormat` decodes
-versions from 3 on as `UnknownKey`, because they contain neither offsets nor classic groups."""
+keys of version 3 and later as `UnknownKey`, because their records contain neither offsets nor classic groups."""
 
 _GROUP_KEY_VERSION: Final = 2
 _OFFSET_KEY_VERSION: Final = 1
@@ -77,8 +77,8 @@ class KafkaRecordFormat:
     """Implements `RecordFormat`.
 
     Encoding raises `UnsupportedOperation` for numbers and text beyond Kafka's limits. As in Kafka, the value of a
-    commit with its own expiry has version 1, which has no leader epoch. An offset can have a key of version 0 and one
-    of version 1; these are different keys of the log with different prefixes. New keys have version 1.
+    commit with its own expiry has version 1, which has no leader epoch. The log can contain a key of version 0 and a
+    key of version 1 for the same offset. These are different keys with different prefixes. New keys have version 1.
     """
 
     name = version_prefix.KAFKA

@@ -40,7 +40,7 @@ class GroupMetadata(NamedTuple):
     leader: str | None
     current_state_timestamp: int | None
     """The time of the last state change in milliseconds since 1970. For an empty group this is the time at which the
-    last member left. None if unknown, for example in versions 0 and 1, which do not contain it."""
+    last member left. None if the time is unknown, for example in versions 0 and 1, which do not contain it."""
     members: tuple[MemberMetadata, ...]
 
 

@@ -1,13 +1,14 @@
 """The two-byte version at the start of every key and value, which also identifies the record format.
 
-Kafka numbers its kinds of keys from 0 (to 23 in 4.1). The versions of offsetmgr's keys start at 0x4F00. Kafka's readers
-skip keys with these versions, so a reader of one format never misinterprets a key of the other. The two bytes are ``4F
-kr``, where k is the kind of the record (0 for a committed offset, 1 for a group) and r its revision. A key and its
-value have the same k, so that a reader detects a value that is stored under the wrong kind of key.
+Kafka numbers its kinds of keys from 0 on; the last number in 4.1 is 23. The versions of offsetmgr's keys start at
+0x4F00. Kafka's readers skip keys with such versions, so a reader of one format never misinterprets a key of the other
+format. The two bytes are ``4F kr``, where k is the kind of the record (0 for a committed offset, 1 for a group) and r
+its revision. A key and its value have the same k, so that a reader detects a value that is stored under the wrong kind
+of key.
 
-The revision of a key never changes, because a manager that does not know a new revision would skip those offsets. A
-change of the format raises the revision of values; if a value has an unknown revision, decoding that offset raises
-`UnknownVersion`.
+The revision of keys never changes, because a manager that does not know the new revision would skip the offsets with
+such keys. A change of the format increases the revision of values. If a value has an unknown revision, the decoding of
+this value raises `UnknownVersion`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def pack_version(version: int) -> bytes:
 
 
 def format_of(key: bytes) -> str | None:
-    """Returns the name of the record format that a key belongs to; None if it belongs to neither."""
+    """Returns the name of the record format that a key belongs to; None if the key belongs to neither format."""
     version = _version(key)
     if version in _AVRO_VERSIONS:
         return AVRO

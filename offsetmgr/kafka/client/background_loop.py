@@ -103,8 +103,9 @@ def run_batches(
 ) -> Iterator[T]:
     """Runs ``do`` on batches, at most ``max_in_flight`` at a time, and yields the results in the order of completion.
 
-    A batch waits while another batch with one of its keys is in flight, so that items of one key stay in order. If the
-    consumer stops early, the batches in flight are awaited (``finish``) or cancelled.
+    A batch waits while another batch in flight contains one of the same keys, so that the items of each key stay in
+    order. If the caller stops the iteration early, the function waits for the batches in flight if ``finish`` is True,
+    and otherwise cancels them.
     """
     running: dict[concurrent.futures.Future[list[T]], set[str]] = {}
 

@@ -1,5 +1,5 @@
-"""`BackingClusterClient`: the listener's requests to the Kafka cluster behind it, for its id, its topics, and offsets
-by time.
+"""`BackingClusterClient` sends the listener's requests to the Kafka cluster behind the listener. It requests the
+cluster id, the topics, and offsets by time.
 
 The listener passes the results on to its clients, so the error of a topic or partition is a Kafka error code. This
 class never retries, because the listener's clients do.
@@ -241,8 +241,8 @@ def _layout(topic: Any, brokers: Mapping[int, Address]) -> TopicLayout:
 
 
 def _version(connection: BrokerConnection, api_key: int, supported: tuple[int, int]) -> int:
-    """Returns the latest version that both the broker and this class support. If there is none, returns the oldest
-    version that this class supports; the broker then rejects the request."""
+    """Returns the latest version that both the broker and this class support. If there is no such version, returns the
+    oldest version that this class supports. The broker will reject a request in this version."""
     return max(supported[0], min(supported[1], connection.versions.get(api_key, supported)[1]))
 
 

@@ -45,8 +45,8 @@ from offsetmgr.kafka.protocol.requests import FetchedGroup
 T = TypeVar("T")
 
 _HANGING_TRANSACTION_TIMEOUT_S: Final = 1.0
-"""How long `fetch` retries partitions with open transactions. The time is short, because a group with a hanging
-transaction delays the other groups of its batch."""
+"""The maximum time for which `fetch` retries partitions with open transactions. The time is short, because a group with
+a hanging transaction delays the other groups in the same batch."""
 _DEAD_AFTER_S: Final = 5.0
 """The time without a response after which a broker counts as dead."""
 _FETCH_BATCH: Final = 25
@@ -58,13 +58,13 @@ class Client:
     """The client of the cluster at ``bootstrap`` (``host:port``, separated by commas). Use it within one event loop."""
 
     def __init__(self, bootstrap: str, security: Security, needed: Mapping[int, tuple[str, int]] | None = None) -> None:
-        """``needed`` contains the name and version of each API that a broker must support, by API key. By default the
-        client accepts any broker."""
+        """``needed`` maps the key of each API that a broker must support to the name and version of the API. By default
+        the client accepts any broker."""
         self._security = security
         self._needed = needed or {}
         self.offsets_topic: OffsetsTopic | None = None
-        """A reader of the offsets topic, for brokers that cannot list the partitions of a group. The owner of the
-        client sets it."""
+        """A reader of the offsets topic, for brokers that cannot list the partitions of a group. The code that creates
+        the client sets this attribute."""
         self._bootstrap = [Address.parse(part) for part in bootstrap.split(",") if part.strip()]
         self._nodes: dict[Address, BrokerNode] = {}
         self._known_good: Address | None = None
@@ -87,7 +87,8 @@ class Client:
         failure: OffsetMgrError = Unreachable("Kafka", "no bootstrap server was named")
         for left, address in zip(range(len(candidates), 0, -1), candidates, strict=True):
             now = asyncio.get_running_loop().time()
-            # Each address gets only a share of the time, so that time remains for the others if it does not respond.
+            # Each address gets only a share of the time, so that time remains for the other addresses if one does not
+            # respond.
             share = min(deadline, now + max((deadline - now) / left, 0.001))
             try:
                 connection = await self.node(address).connection(share)
@@ -113,8 +114,8 @@ class Client:
         """Returns the cluster id (empty before 0.10.1) and the addresses of its brokers. Raises the errors of
         `any_connection`.
 
-        During an upgrade only some brokers know the cluster id, so the client asks one after the other until one
-        returns it.
+        During an upgrade only some brokers know the cluster id, so the client asks the brokers one after the other
+        until one returns the id.
         """
         connection = await self.any_connection(deadline)
         answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
@@ -200,16 +201,16 @@ class Client:
         partitions_by_group: Mapping[str, Sequence[TopicPartition] | None],
         deadline: float,
     ) -> Mapping[str, Sequence[TopicPartition] | None]:
-        """Replaces None by the partitions from the offsets topic, if this broker cannot list the partitions of a
-        group."""
+        """Replaces each None by the partitions of the group, read from the offsets topic, if this broker cannot list
+        the partitions of a group."""
         everything = [group for group, partitions in partitions_by_group.items() if partitions is None]
         if not everything or self.offsets_topic is None or READS_ALL_OFFSETS.supported_by(connection.versions):
             return partitions_by_group
         return {**partitions_by_group, **await self.offsets_topic.partitions(everything, deadline)}
 
     async def describe(self, groups: Sequence[str], deadline: float) -> dict[str, GroupDescription | OffsetMgrError]:
-        """Returns the state and members of many groups, of the classic protocol and of KIP-848. On brokers of 0.8.2,
-        which have no group members, the state is UNKNOWN."""
+        """Returns the state and members of many groups, which may use the classic protocol or the new one (KIP-848). On
+        brokers of 0.8.2, which have no group members, the state is UNKNOWN."""
 
         async def ask(address: Address, groups: list[str]) -> dict[str, GroupDescription | OffsetMgrError]:
             connection = await self.node(address).connection(deadline)
@@ -243,7 +244,7 @@ class Client:
         at: Address | None = None,
         member: tuple[int, str, str | None] | None = None,
     ) -> dict[TopicPartition, OffsetMgrError | None]:
-        """Commits without membership, or forwards the commit of ``member`` (its generation, id and instance id).
+        """Commits without membership, or forwards the commit of ``member`` (generation, member id and instance id).
 
         Returns one outcome for each partition. A coordinator accepts a commit without membership only if the group has
         no members. Raises `NotAMember` if the group has other members, otherwise the errors of `per_group`. If the
@@ -315,11 +316,10 @@ class Client:
         deadline: float,
         at: Address | None = None,
     ) -> dict[str, T | OffsetMgrError]:
-        """Calls ``ask`` with the coordinator of the groups (at first with ``at``, if given) and retries retriable
-        errors.
+        """Calls ``ask`` with each coordinator of the groups (in the first attempt with ``at``, if it is not None).
 
-        Returns one outcome for each group. Raises an error only if no broker has ever responded, or if the lookup of
-        the coordinators fails with an error that is not retriable.
+        Retries retriable errors and returns one outcome for each group. Raises an error only if no broker has ever
+        responded, or if the lookup of the coordinators fails with an error that is not retriable.
         """
         done: dict[str, T | OffsetMgrError] = {}
         pending = list(groups)
@@ -335,8 +335,8 @@ class Client:
         return done
 
     def _rotate_lookup_broker(self) -> None:
-        """Makes the next lookup of coordinators go to another broker. A restarted broker may not know yet that
-        coordinators have moved, and would return the former coordinator again."""
+        """Makes the next lookup of coordinators go to another broker. A broker that has just restarted may not know yet
+        that a coordinator has moved, and would return the former coordinator again."""
         known = self.addresses
         if self._known_good in known:
             self._known_good = known[(known.index(self._known_good) + 1) % len(known)]

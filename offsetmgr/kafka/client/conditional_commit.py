@@ -21,8 +21,8 @@ from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, kafka_error
 
 
 class CommitResult(NamedTuple):
-    """The outcome of each partition. ``retried`` is True if the client sent the commit more than once. An earlier
-    attempt may then have succeeded, and may be the reason for a `Conflict`."""
+    """The outcome of each partition. ``retried`` is True if the client sent the commit more than once. In this case an
+    earlier attempt may have succeeded, and its success may be the reason for a `Conflict`."""
 
     outcomes: CommitErrors
     retried: bool
@@ -35,11 +35,12 @@ async def commit_if(
     expected: Mapping[TopicPartition, int],
     deadline: float,
 ) -> CommitResult:
-    """Commits each partition (None deletes its offset) on the condition that the offset in ``expected`` is committed.
+    """Commits ``offsets``; the value None deletes the offset of a partition. A commit takes effect only if the
+    committed offset of the partition is the one in ``expected``.
 
     Retries retriable errors until the deadline. The outcome of a partition whose condition is false is `Conflict`.
     Raises `UnsupportedOperation`, without sending the commit, if the coordinator does not announce conditional commits.
-    Raises `NotAMember` if the group has members, otherwise the coordinator's error for the whole group.
+    Raises `NotAMember` if the group has members. Also raises any other error of the coordinator for the whole group.
     """
     request = conditional_commit(group, offsets, expected)
     attempts = 0

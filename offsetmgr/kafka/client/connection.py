@@ -2,7 +2,8 @@
 
 Ordering contract: a broker processes the requests of a connection one at a time and responds in order. Many requests
 may be in flight, but a request that waits in the broker (such as a JoinGroup) delays all later requests of the
-connection. A timeout closes the connection, because the broker cannot respond to later requests before that one.
+connection. After a timeout the client closes the connection, because the broker would respond to later requests only
+after the request that timed out.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ class BrokerConnection(FrameConnection):
                     except ConnectionClosedByBroker as closed:
                         await connection.close()
                         last_attempt = login
-                        # A stopping broker closes connections, too. Therefore a closed connection is evidence of an old
-                        # release only if it happens twice.
+                        # A stopping broker closes connections, too. Therefore the client assumes an old release only
+                        # after the broker has closed two connections.
                         probe = not login and closed.versions is not None and closed.versions is not suspected
                         suspected = closed.versions
                         known = None if probe else suspected
@@ -107,8 +108,9 @@ class BrokerConnection(FrameConnection):
                 "check that this is the port of a TLS listener",
             ) from None
         except OSError as error:
-            # If a connection is refused, asyncio replaces the operating system's text, so the code looks the text up.
-            # Errors of the resolver have negative numbers, for which the operating system has no text.
+            # If the server refuses the connection, asyncio replaces the operating system's text, so the code looks up
+            # the text by the error number. Errors of the resolver have negative numbers, for which the operating system
+            # has no text.
             number = error.errno or 0
             why = os.strerror(number) if number > 0 else error.strerror or str(error)
             hint = "check that it is running, and that host and port are right"
@@ -122,7 +124,8 @@ class BrokerConnection(FrameConnection):
         If ``probe`` is True, the broker may be too old for ApiVersions, so the method uses `probe_old_versions`. If the
         broker closes the connection during `probe_old_versions` or during the login, the method raises
         `ConnectionClosedByBroker`, and the caller opens another connection. If ``last_attempt`` is True and the broker
-        closes the connection during the login, the method raises `AuthenticationFailed` instead.
+        closes the connection during the login, the method raises `AuthenticationFailed` instead of
+        `ConnectionClosedByBroker`.
         """
         login = security.login()
         if versions is None and probe:
@@ -154,7 +157,8 @@ class BrokerConnection(FrameConnection):
         """Raises `UnsupportedOperation` if the broker does not respond to ApiVersions because it is too old.
 
         If the response to ApiVersions is late, the method checks on a second connection whether the broker is too old.
-        It does not check earlier, because a listener that requires a login counts the check as a failed login.
+        The method does not make this check immediately, because a listener that requires a login counts the check as a
+        failed login.
         """
         done, _ = await asyncio.wait([pending_versions], timeout=min(_VERSIONS_TIMEOUT_S, timeout_s / 2))
         if done and pending_versions.exception() is None:
@@ -204,7 +208,7 @@ class BrokerConnection(FrameConnection):
     async def _login_with_tokens(
         self, login: Mechanism, token: bytes | None, timeout_s: float, *, last_attempt: bool
     ) -> None:
-        """Logs in to Kafka 0.10 and 0.11 (KIP-43), where each token is a frame without a header.
+        """Logs in to a broker of Kafka 0.10 or 0.11 (KIP-43), which expects each token as a frame without a header.
 
         If the credentials are wrong, such a broker closes the connection without giving a reason. A broker that is
         shutting down also closes the connection, so the client makes a second attempt. Raises
@@ -230,8 +234,9 @@ class BrokerConnection(FrameConnection):
     async def hand_over(self, protocol: asyncio.BaseProtocol) -> asyncio.Transport:
         """Transfers the open, authenticated connection to ``protocol``, which sends raw frames from then on.
 
-        No request may be in flight. This object must live as long as the transport, because asyncio closes the
-        transport of a discarded StreamWriter. Raises `Unreachable` if the connection is broken.
+        No request may be in flight. The caller must keep this `BrokerConnection` as long as it uses the transport,
+        because asyncio closes the transport when the StreamWriter of this connection is discarded. Raises `Unreachable`
+        if the connection is broken.
         """
         self._receiver.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -253,9 +258,10 @@ async def probe_old_versions(
     """Returns the API versions of a broker before 0.10.0; None for a later broker, which supports ApiVersions.
 
     The client cannot simply send ApiVersions, because a broker of 0.9 never responds to it and then loses requests of
-    other clients. Instead, the client first sends Metadata version 1 for an invalid topic name, to which brokers before
-    0.10.0 respond in the layout of version 0. Then it sends ListGroups: 0.9 responds, and 0.8.2 closes the connection.
-    If ``assumed`` is given, the client skips ListGroups and returns ``assumed`` for a broker before 0.10.0.
+    other clients. Instead, the client first sends Metadata version 1 with an invalid topic name. Brokers before 0.10.0
+    respond in the layout of version 0. After such a response the client sends ListGroups: a broker of 0.9 responds, and
+    a broker of 0.8.2 closes the connection. If ``assumed`` is given, the client skips ListGroups and returns
+    ``assumed`` for a broker before 0.10.0.
 
     Raises `ConnectionClosedByBroker` if the broker closed the connection, and the errors of
     `BrokerConnection.exchange`.
@@ -264,8 +270,8 @@ async def probe_old_versions(
     try:
         frame = await connection.exchange(EncodedRequest(ApiKey.METADATA, 1, one_impossible_topic), timeout_s)
     except (Unreachable, ServerError):
-        # A broker of 0.9 would have responded to Metadata, so ApiVersions is safe on the next connection. An example is
-        # a listener that requires a login: it responds to ApiVersions only.
+        # A broker of 0.9 would have responded to Metadata, so the client can safely send ApiVersions on the next
+        # connection. For example, a listener that requires a login responds only to ApiVersions.
         raise ConnectionClosedByBroker from None
     if not _is_metadata_0(frame):
         return None

@@ -1,9 +1,9 @@
 """Sends Fetch and ListOffsets requests to the leader of a partition.
 
-Fetch v11 returns the log in the format of the broker's disk, in any message format. Brokers from 2.3 to 4.x support it;
-for older brokers `old_versions` translates the request. ListOffsets v0 is the only version that returns several offsets
-of a partition, one for each segment. Kafka 4.0 removed it (KIP-896) and kio has no schema for it, so this module
-encodes it.
+In a response to Fetch v11, the records are in the message format in which the broker stores them. Brokers from 2.3 to
+4.x support Fetch v11; for older brokers `old_versions` translates the request. ListOffsets v0 is the only version that
+returns several offsets of a partition, one for each segment. Kafka 4.0 removed this version (KIP-896). kio has no
+schema for it, so this module encodes the request.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ class FetchLimits(NamedTuple):
     """The size limits of a broker's response, and the maximum time that the broker may wait for ``min_bytes``."""
 
     max_bytes: int = 1024 * 1024
-    """The limit for one partition. A broker returns a larger first batch in full (KIP-74)."""
+    """The limit for one partition. If the first batch is larger than this limit, the broker returns the whole batch
+    (KIP-74)."""
     min_bytes: int = 0
     max_wait_ms: int = 0
 
 
 class FetchedPartition(NamedTuple):
-    """Consecutive bytes of a partition's log. They may begin before the requested offset and end within a batch.
+    """Consecutive bytes of a partition's log. The bytes may begin with records before the requested offset and may end
+    within a batch.
 
     ``log_start_offset`` is None if the broker does not report it.
     """
@@ -99,8 +101,8 @@ async def fetch_log(
 async def offsets_before(
     connection: BrokerConnection, times: Mapping[TopicPartition, int], max_offsets: int, timeout_s: float
 ) -> dict[TopicPartition, list[int] | OffsetMgrError]:
-    """Returns start offsets of segments that were last written at or before a time, and possibly the log end offset, in
-    descending order, at most ``max_offsets`` for each partition.
+    """Returns at most ``max_offsets`` offsets for each partition, in descending order. They are the start offsets of
+    segments that were last written at or before the given time, and possibly the log end offset.
 
     A broker from 4.0 on does not support version 0, so it does not list segments. For such a broker the function
     supports only `EARLIEST` and `LATEST` with ``max_offsets`` 1; the outcome of other requests is

@@ -39,8 +39,8 @@ _INT32: Final = struct.Struct(">i")
 
 
 class ConnectionClosedByBroker(Exception):
-    """The broker closed the connection. The caller retries on another connection, because this is not always a
-    failure."""
+    """The broker closed the connection. The caller retries on another connection, because a closed connection is not
+    always a failure."""
 
     def __init__(self, versions: Versions | None = None) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class ConnectionClosedByBroker(Exception):
 
 
 def _parts_of(request: Payload | EncodedRequest) -> tuple[int, int, bytes | None]:
-    """Returns the API key, the version, and the body; None instead of the body if it is not encoded yet."""
+    """Returns the API key, the version and the encoded body. The body is None if the request is not encoded yet."""
     if isinstance(request, EncodedRequest):
         return request
     return int(request.__api_key__), int(request.__version__), None
@@ -80,8 +80,8 @@ class FrameConnection:
         self._failure: OffsetMgrError | None = None
         self._answered = False
         self._login_unproven = False
-        """Whether the listener may still require a login: the client has sent none, and the broker has responded only
-        to ApiVersions."""
+        """Whether the listener may still require a login. This is the case if the client has not logged in and the
+        broker has responded only to ApiVersions."""
         self._raw_tokens = False
         """Whether the frames are SASL tokens without headers at present."""
         self._receiver = asyncio.create_task(self._receive())
@@ -122,8 +122,8 @@ class FrameConnection:
         return low <= version <= high or not self.versions
 
     async def _exchange_translated(self, request: Payload | EncodedRequest, timeout_s: float) -> bytes:
-        """Sends a translated request. Returns the response that a broker with support for the original version would
-        send."""
+        """Sends a translated request. Returns a response in the original version, as if the broker supported that
+        version."""
         from offsetmgr.kafka.protocol.old_versions import send_translated
         from offsetmgr.kafka.protocol.schema_codec import decode_request, encode_response, request_is_flexible
 
@@ -138,7 +138,7 @@ class FrameConnection:
         return head + encode_response(api_key, version, answer)
 
     async def call_raw(self, request: EncodedRequest, timeout_s: float) -> bytes:
-        """Sends an encoded request and returns the response after the correlation id."""
+        """Sends an encoded request and returns the response without its correlation id."""
         return (await self._exchange(request, timeout_s))[4:]
 
     async def exchange(self, request: EncodedRequest, timeout_s: float) -> bytes:
@@ -149,8 +149,8 @@ class FrameConnection:
         return await self._exchange(request, timeout_s)
 
     async def _exchange(self, request: Payload | EncodedRequest | bytes, timeout_s: float) -> bytes:
-        """Sends a request and returns the response. A request of bytes is a SASL token; it and its response have no
-        header."""
+        """Sends a request and returns the response. If ``request`` is a bytes object, it is a SASL token. A SASL token
+        and the response to it have no header."""
         async with self._in_flight:
             if self._failure is not None:
                 raise self._failure
@@ -222,7 +222,7 @@ class FrameConnection:
             _, answer = self._waiting.popleft()
             if not answer.done():
                 answer.set_exception(error)
-                answer.exception()  # A cancelled caller never retrieves the exception; asyncio would log this.
+                answer.exception()  # A cancelled caller never retrieves the error, so asyncio would log it.
         self._writer.close()
         self._receiver.cancel()
 

@@ -2,9 +2,9 @@
 
 A broker lists only the groups of those partitions of ``__consumer_offsets`` that it has loaded. While the coordinator
 of a partition moves, neither the old nor the new broker lists its groups, and neither reports an error (3.9.1 listed
-100 of 300 groups). So the client accepts a list only under two conditions. First, every partition has the same leader
-and leader epoch before and after the list. Second, each leader describes one group of each of its partitions without an
-error, which shows that it has loaded these partitions.
+100 of 300 groups). Therefore the client accepts a list only if two conditions are true. First, every partition has the
+same leader and leader epoch before and after the list. Second, each leader describes one group of each of its
+partitions without an error, which shows that it has loaded these partitions.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ async def _layout(client: Client, deadline: float) -> _Layout:
 
 
 def _leaders(topics: tuple[MetadataResponseTopic, ...], brokers: dict[int, Address]) -> dict[int, tuple[Address, int]]:
-    """Returns the leader and leader epoch of each partition of the offsets topic; none if the topic does not exist or
-    is not visible to this client."""
+    """Returns the leader and leader epoch of each partition of the offsets topic. The result is empty if the topic does
+    not exist or is not visible to this client."""
     leaders: dict[int, tuple[Address, int]] = {}
     for topic in topics:
         code = int(topic.error_code)

@@ -1,8 +1,8 @@
 """Routes requests to the leaders of partitions, with retries.
 
 `PartitionLeaders.per_partition` is the counterpart of `Client.per_group` for partitions and returns one outcome for
-each partition. After a *retriable* error (the leader moved, the connection broke) it waits, looks up the leader again
-and repeats the request, until the deadline.
+each partition. After a *retriable* error (the leader moved, the connection broke) the method waits, looks up the leader
+again and repeats the request. It stops at the deadline.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class PartitionLeaders:
     ) -> dict[TopicPartition, T | OffsetMgrError]:
         """Sends a request to the leader of each partition, and returns one outcome for each partition.
 
-        ``ask`` sends the request; it receives the leader, its partitions, and the deadline of the attempt. For
-        ``wait_s`` seconds a leader may delay its response on purpose (long poll). Raises an error only if
+        ``ask`` sends the request; it receives the leader, its partitions, and the deadline of the attempt. ``wait_s``
+        is the time in seconds for which a leader may delay its response on purpose (long poll). Raises an error only if
         no broker has ever responded, or if the lookup of the leaders fails with an error that is not retriable.
         """
         loop = asyncio.get_running_loop()
@@ -141,7 +141,7 @@ async def find_leaders(
             break
         if address != first.address:
             try:
-                # Another broker has already responded, so the client waits only briefly for this one.
+                # A broker has already responded, so the client waits only briefly for a response from this address.
                 by_then = min(deadline, asyncio.get_running_loop().time() + _MIN_ATTEMPT_S)
                 connection = await client.node(address).connection(by_then)
                 found |= await _leaders_from(connection, missing, by_then)

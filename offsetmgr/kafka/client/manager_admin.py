@@ -1,7 +1,8 @@
-"""Asks offset managers for their status, through an API of offsetmgr's own with JSON in both directions.
+"""Requests the status of offset managers, through an API that only offsetmgr defines. Its requests and responses
+contain JSON.
 
 The requests use the same port, connection and login as Kafka's requests, so `manager status` needs no second address.
-Only managers announce the API in ApiVersions, so the client never sends such a request to a broker.
+Only managers announce the API in ApiVersions, so the client never sends a request of this API to a broker.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from offsetmgr.kafka.protocol.channel import Address, EncodedRequest
 async def managers(client: Client, deadline: float) -> list[tuple[int, Address]]:
     """Returns the node id and address of every manager that the first responding manager knows.
 
-    Raises `UnsupportedOperation` if a broker responds instead of a manager, otherwise the errors of
+    Raises `UnsupportedOperation` if the server that responds is a broker and not a manager. Also raises the errors of
     `Client.any_connection`.
     """
     connection = await client.any_connection(deadline)

@@ -1,8 +1,8 @@
 """`BrokerNode`: a shared connection to a broker for quick requests, and a pool of dedicated connections.
 
-A broker processes the requests of a connection one at a time. A dedicated connection has one user at a time, so that
-other requests do not wait behind a JoinGroup that waits in the broker, and the broker can process commits of many
-groups in parallel.
+A broker processes the requests of a connection one at a time. While a JoinGroup waits in the broker, later requests on
+the same connection wait, too. Only one task at a time uses a dedicated connection, so a waiting JoinGroup delays no
+other task. With several dedicated connections, the broker can process commits of many groups in parallel.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.releases import Versions
 
 MAX_ACTIVE_CONNECTIONS: Final = 32
-"""The maximum number of dedicated connections in use. Connections whose request waits in the broker do not count (see
-`DedicatedConnection.mark_waiting`)."""
+"""The maximum number of dedicated connections in use. A connection does not count while its request waits in the broker
+(see `DedicatedConnection.mark_waiting`)."""
 
 
 class DedicatedConnection:

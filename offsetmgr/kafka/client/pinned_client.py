@@ -12,9 +12,10 @@ from offsetmgr.kafka.protocol.requests import MANAGER_API_VERSIONS
 
 
 class PinnedCoordinatorClient(Client):
-    """Sends the requests of every group to the coordinator at ``address`` and never looks up another one.
+    """Sends the requests for all groups to the server at ``address`` and never looks up a coordinator.
 
-    If that server is not the coordinator of a group, the error is `NotCoordinator` after the usual retries.
+    If the server at ``address`` is not the coordinator of a group, calls for this group fail with `NotCoordinator`
+    after the usual retries.
     """
 
     def __init__(self, address: Address, security: Security) -> None:

@@ -60,7 +60,7 @@ class Cluster(Protocol):
         self, partitions: Iterable[TopicPartition], timestamp_ms: int
     ) -> Mapping[TopicPartition, int | OffsetMgrError | None]:
         """Returns the first offset whose record has a timestamp at or after ``timestamp_ms``; None if there is no such
-        record. Callers replace None by the log end and report this."""
+        record. Callers replace None by the end of the log and report the replacement."""
         ...
 
     def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:

@@ -54,7 +54,7 @@ class KafkaCluster:
         return frozenset(str(broker).lower() for broker in brokers)
 
     def describe_brokers(self) -> list[ClusterBroker]:
-        """Returns every broker with its release and its capabilities. Raises `Unreachable`, `TimedOut` if none
+        """Returns every broker with its release and its capabilities. Raises `Unreachable` or `TimedOut` if no broker
         responds."""
         from offsetmgr.kafka.client.brokers import describe_brokers
 
@@ -124,7 +124,8 @@ class KafkaCluster:
 def _by_kind(
     partitions: Iterable[TopicPartition],
 ) -> tuple[list[TopicPartition], dict[TopicPartition, OffsetMgrError]]:
-    """Returns the partitions that the cluster can have, and an error for each partition of Kafka 0.7."""
+    """Returns the partitions without those of Kafka 0.7, and an error for each partition of Kafka 0.7, because a
+    cluster of a later release cannot have these partitions."""
     requested = list(dict.fromkeys(partitions))
     old: dict[TopicPartition, OffsetMgrError] = {
         tp: UnknownTopicOrPartition(str(tp), "is a partition of Kafka 0.7, of which this cluster has no log")

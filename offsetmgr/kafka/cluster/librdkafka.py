@@ -1,9 +1,9 @@
 """`LibrdkafkaCluster`: implements `Cluster` with confluent-kafka's Admin client.
 
-offsetmgr uses this class only for SASL mechanisms and key stores that its own client does not support. In all other
-cases it uses `KafkaCluster`, which supports all releases of brokers. The class `Admin` creates all Admin clients of the
-project. librdkafka retries dead servers without end and prints errors, so `Admin` limits the time of every call,
-silences the log, and converts errors into those of offsetmgr.
+offsetmgr uses this class only for SASL mechanisms and key stores that its own Kafka client does not support. In all
+other cases offsetmgr uses `KafkaCluster`, which supports all releases of brokers. The class `Admin` creates all Admin
+clients of the project. librdkafka endlessly tries to reach dead servers, and prints errors, so `Admin` limits the time
+of every call, silences the log, and converts errors of librdkafka into errors of offsetmgr.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ RETRY_BACKOFF: Final = Backoff.fixed(0.1)
 """The pauses between two requests of librdkafka's Admin client."""
 _FIRST_ATTEMPT_S: Final = 1.0
 _MAX_GROUPS_PER_CALL: Final = 500
-"""The maximum number of groups in one call of the Admin client. It sends one request for each group at the same time;
-with 20,000 requests, confluent-kafka 2.16.1 crashed the process (SIGSEGV)."""
+"""The maximum number of groups in one call of the Admin client. For each group, librdkafka sends one request, and it
+sends all of them at the same time. With 20,000 requests, confluent-kafka 2.16.1 crashed the process (SIGSEGV)."""
 _MAX_REPORTS: Final = 100
 _SILENCED_LOG: Final = logging.getLogger("offsetmgr.librdkafka")
 _SILENCED_LOG.addHandler(logging.NullHandler())
@@ -141,8 +141,8 @@ class Admin:
     ) -> dict[T, Any]:
         """Makes a bulk call that returns one future for each key, and retries retriable errors.
 
-        Returns the value or the `OffsetMgrError` of each key. Errors call a key by ``name`` and the key. ``timeout_s``
-        (seconds) replaces the configured timeout.
+        Returns the value or the `OffsetMgrError` of each key. In error messages, the text ``name`` precedes the key.
+        ``timeout_s`` (seconds) replaces the configured timeout.
         """
         deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
         client = self.client(timeout_s)
@@ -308,8 +308,8 @@ class LibrdkafkaCluster:
         if not requested:
             return {}
         described: dict[str, GroupDescription | OffsetMgrError] = {}
-        # The first call has one group. While a new cluster creates its offsets topic, no group has a coordinator, and
-        # then a call for hundreds of groups crashed librdkafka 2.16.1 (in rd_kafka_enq_once_del_source_return).
+        # The first call has one group. While a new cluster creates its offsets topic, no group has a coordinator. In
+        # this state a call for hundreds of groups crashed librdkafka 2.16.1 (in rd_kafka_enq_once_del_source_return).
         for at in (0, *range(1, len(requested), _MAX_GROUPS_PER_CALL)):
             found = self._admin.ask_each(
                 requested[at : at + _MAX_GROUPS_PER_CALL if at else 1],
@@ -364,7 +364,8 @@ class LibrdkafkaCluster:
             for tp in partitions
             if isinstance(tp.partition, BrokerPartition)
         }
-        # If a call contains one invalid name, librdkafka waits for the timeout and returns no result for the others.
+        # If a call contains one invalid topic name, librdkafka waits for the timeout and returns no result for the
+        # other topics.
         answers |= {tp: _no_such_name(tp) for tp in partitions if not is_valid_topic_name(tp.topic)}
         if len(answers) < len(partitions):
             found = self._admin.ask_each([tp for tp in partitions if tp not in answers], call)

@@ -149,10 +149,12 @@ class GroupLock:
 async def acquire_lock(
     client: Client, group: str, deadline: float, at: Address | None = None
 ) -> AsyncIterator[GroupLock]:
-    """Acquires the lock of an idle group and holds it for the block. Retries retriable errors until the deadline.
+    """Acquires the lock of an idle group and holds it until the ``async with`` block ends. Retries retriable errors
+    until the deadline.
 
-    ``at`` is the coordinator if it is known. A join would trigger a rebalance of existing members, so callers check
-    first that the group is idle. Raises `GroupActive` with the members' names if another client has joined before.
+    ``at`` is the coordinator; None if the caller does not know it. A join would trigger a rebalance of existing
+    members, so callers first check that the group is idle. Raises `GroupActive` with the members' names if another
+    client has joined the group since this check.
     """
     async with AsyncExitStack() as resources:
         lock = await _acquire(resources, client, group, deadline, at)

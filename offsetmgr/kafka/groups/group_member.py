@@ -2,7 +2,8 @@
 
 The class does not depend on the purpose of the group: it handles metadata and assignments as bytes, and a
 `MembershipListener` reacts to the coordinator's responses. Members are dynamic. A static member (KIP-345) would keep
-its assignment for a whole session after its process has died, and any process with its instance id could take it over.
+its assignment for a whole session timeout after its process has died, and any process with the same instance id could
+take over the assignment.
 
 A member has two connections to the coordinator, one for joins and syncs and one for heartbeats, because a JoinGroup may
 wait in the coordinator for a whole rebalance. Times are seconds of ``clock``. `MembershipListener.on_confirmed`
@@ -31,8 +32,8 @@ from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import RETRIABLE, kafka_error
 
 _JOIN_MARGIN_S: Final = 10.0
-"""Additional time for a JoinGroup response after the rebalance timeout. The broker delays the first join of a new group
-by its group.initial.rebalance.delay.ms."""
+"""The time that is added to the rebalance timeout for a JoinGroup response, because the broker delays the first join of
+a new group by group.initial.rebalance.delay.ms."""
 _MAX_HEARTBEAT_INTERVAL_S: Final = 0.25
 """The maximum interval between heartbeats. A member learns of a rebalance from the response to a heartbeat, so a long
 interval would delay the rebalance."""
@@ -50,8 +51,8 @@ class MembershipListener(Protocol):
     def on_confirmed(self, sent: float, *, stable: bool) -> None:
         """The coordinator has confirmed the membership, in its response to a request that the member sent at ``sent``.
 
-        ``stable`` is True if no rebalance was in progress for this member: the coordinator owed it neither a JoinGroup
-        response nor a SyncGroup response.
+        ``stable`` is True if no rebalance was in progress for this member. This means that the member was waiting for
+        neither a JoinGroup response nor a SyncGroup response.
         """
         ...
 
@@ -111,20 +112,22 @@ class KafkaGroupMember:
         self._synced = False
         self._join_connection: BrokerConnection | None = None
         self._join_in_flight = False
-        """Whether a JoinGroup is in flight. The generation may then change at any moment."""
+        """Whether a JoinGroup is in flight. While a JoinGroup is in flight, the generation may change at any moment."""
         self._newer_generation_since: float | None = None
-        """The time at which a heartbeat first showed that the coordinator has a newer generation, while the JoinGroup
-        response is still outstanding; None if no heartbeat has shown this."""
+        """The time at which a heartbeat response first showed that the coordinator has a newer generation than this
+        member, although the member has not received the JoinGroup response yet. None if no heartbeat response has shown
+        a newer generation."""
         self._heartbeat_task: asyncio.Task[None] | None = None
         self._last_problem = ""
 
     async def join(self, metadata: Callable[[], bytes], assign: AssignmentFunction) -> Generation:
         """Joins or rejoins the group until a generation is complete, and returns it with the assignment.
 
-        The method calls ``metadata`` for every JoinGroup, and ``assign`` if this member is the leader. It retries after
-        rebalances, and if the coordinator moves or is unavailable. If the coordinator no longer knows the member, it
-        calls `MembershipListener.on_ended` and joins as a new member. Raises `OffsetMgrError` for other errors, such as
-        missing authorization, another protocol in the group, or a session timeout that the broker rejects.
+        The method calls ``metadata`` for every JoinGroup, and ``assign`` if this member is the leader. It retries if
+        another rebalance starts, and if the coordinator moves or is unavailable. If the coordinator no longer knows the
+        member, it calls `MembershipListener.on_ended` and joins as a new member. Raises `OffsetMgrError` for other
+        errors, such as missing authorization, another protocol in the group, or a session timeout that the broker
+        rejects.
         """
         if self._heartbeat_task is None:
             self._heartbeat_task = asyncio.create_task(self._heartbeat_loop())
@@ -166,7 +169,7 @@ class KafkaGroupMember:
     # --- join ----------------------------------------------------------------------------------------
 
     async def _attempt(self, metadata: Callable[[], bytes], assign: AssignmentFunction) -> Generation | None:
-        """Sends one JoinGroup and one SyncGroup. Returns None if the caller must retry at once."""
+        """Sends one JoinGroup and one SyncGroup. Returns None if the caller must make another attempt immediately."""
         connection = self._join_connection = await self._current_connection(self._join_connection)
         try:
             joined = await self._join(connection, metadata())
@@ -279,7 +282,7 @@ class KafkaGroupMember:
     ) -> None:
         now = self._membership
         if now is None or now.member_id != membership.member_id:
-            return  # its membership has ended
+            return  # the membership that sent the heartbeat has ended
         if code == ErrorCode.NONE:
             self._log_recovery()
             self._listener.on_confirmed(sent, stable=synced)
@@ -293,15 +296,16 @@ class KafkaGroupMember:
         elif isinstance(error := self._request_error(code, address), LockLost):
             self._listener.on_rebalance()
             if self._join_connection is not None:
-                await self._join_connection.close()  # its request belongs to the ended membership
+                await self._join_connection.close()  # its JoinGroup belongs to the ended membership
         else:
             self._log_problem(error)
 
     def _join_response_pending(self) -> bool:
         """Returns whether the JoinGroup in flight may have started the newer generation.
 
-        If it has, the JoinGroup response is about to arrive. If this response does not arrive within the timeout of a
-        heartbeat, it counts as lost and the method returns False.
+        If the JoinGroup has started the newer generation, the coordinator sends the JoinGroup response soon. If the
+        response does not arrive within the timeout of a heartbeat, the response counts as lost and the method returns
+        False.
         """
         if not self._join_in_flight:
             return False
@@ -319,7 +323,7 @@ class KafkaGroupMember:
                     raise found
                 self._coordinator = found
                 if self._join_connection is not None and self._join_connection.address != found:
-                    await self._join_connection.close()  # its request waits in a former coordinator
+                    await self._join_connection.close()  # its JoinGroup waits in the former coordinator
             return self._coordinator
 
     async def _current_connection(self, previous: BrokerConnection | None) -> BrokerConnection:
@@ -336,7 +340,7 @@ class KafkaGroupMember:
             raise
 
     def _forget_coordinator(self, address: Address) -> None:
-        """Discards the cached coordinator, because the group may have another one now."""
+        """Discards the cached coordinator, because the group may now have another coordinator."""
         if self._coordinator == address:
             self._coordinator = None
 

@@ -1,9 +1,10 @@
 """The steps of a group lock: join as the only member of a group, commit with the generation, leave.
 
-Kafka has no compare-and-set on offsets, but if a group has members, its coordinator accepts commits only from them and
-only with the current generation. So the only member of a group can read, compare and write without a commit of another
-client in between. The lock does not depend on clocks: the coordinator rejects the commits of a process that has lost
-its membership, even if that process was frozen and does not know it.
+Kafka has no compare-and-set on offsets. But if a group has members, its coordinator accepts commits only from these
+members and only with the current generation. Therefore a client that is the only member of a group can read, compare
+and write offsets, and no other client can commit between the read and the write. The lock does not depend on clocks:
+the coordinator rejects the commits of a process that has lost its membership, even if that process was frozen and does
+not know it.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ _WAITING_AFTER_S: Final = 0.1
 
 _MAX_READS: Final = 5
 _STALE_READ_S: Final = 1.0
-"""A read that took longer than this is repeated, because the process may have been frozen since it sent the request."""
+"""If a read takes longer than this, the client repeats it, because the process may have been frozen since it sent the
+request."""
 
 _MIN_LEAVE_TIMEOUT_S: Final = 1.0
 """The minimum time for the leave request, even if the deadline has passed."""
@@ -78,8 +80,8 @@ class LockMembership:
 
 
 def non_member(group: str) -> LockMembership:
-    """Returns the identity of a client without membership. A coordinator accepts its commits if the group has no
-    members."""
+    """Returns the identity of a client without membership. A coordinator accepts commits with this identity if the
+    group has no members."""
     return LockMembership(group, "", -1)
 
 
@@ -101,8 +103,8 @@ async def join_alone(
 ) -> LockMembership:
     """Joins the group as its only member, in one attempt.
 
-    If the group has other members, leaves again and raises `GroupActive`. Otherwise raises the error of the
-    coordinator.
+    If the group has other members, the function leaves the group and raises `GroupActive`. If the join fails for
+    another reason, the function raises the error of the coordinator.
     """
     connection, request = dedicated.connection, member_requests.join_lock(group, instance_id, SESSION_MS)
     # The broker delays the first join of an empty group by its group.initial.rebalance.delay.ms. Meanwhile the
@@ -227,10 +229,10 @@ async def delete(
 ) -> dict[TopicPartition, OffsetMgrError | None]:
     """Deletes committed offsets and returns one outcome for each partition.
 
-    The request contains no generation, but no other client can commit during the membership. On a broker that cannot
-    delete single offsets, the function makes the offsets expire instead. In this case it uses ``expected``, the offsets
-    that the caller has read without a group lock: if an offset has changed since then, the function does not delete it,
-    and the outcome is `Conflict`.
+    The request contains no generation, but no other client can commit during the membership. If the broker cannot
+    delete single offsets, the function makes the offsets expire instead of deleting them. Only in this case it uses
+    ``expected``, the offsets that the caller has read without a group lock. If the committed offset of a partition
+    differs from ``expected``, the function does not change this offset, and its outcome is `Conflict`.
     """
     group = membership.group
     if not DELETES_OFFSETS.supported_by(connection.versions):

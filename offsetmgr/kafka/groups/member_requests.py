@@ -1,7 +1,7 @@
 """Builds the requests of the group lock and of ordinary group members: JoinGroup, SyncGroup, LeaveGroup and
 OffsetDelete. Pure.
 
-This module is separate from `requests` because most commands only read and need not import it.
+This module is separate from `requests`, because most commands only read offsets and need not import this module.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from offsetmgr.kafka.protocol.consumer_protocol import PROTOCOL_TYPE, encode_sub
 from offsetmgr.kafka.protocol.requests import by_topic
 
 PROTOCOLS: Final = (LOCK_PROTOCOL, "range", "roundrobin", "cooperative-sticky", "sticky")
-"""The assignment protocols of the group lock: its own, and the usual ones of consumers. If a consumer that joins while
-the lock is held had no protocol in common with the lock, the coordinator would return INCONSISTENT_GROUP_PROTOCOL
-instead of letting the consumer wait."""
+"""The assignment protocols of the group lock: its own protocol and the usual protocols of consumers. A consumer may
+join while the lock is held. If the consumer and the lock had no common protocol, the coordinator would reject the
+consumer with INCONSISTENT_GROUP_PROTOCOL instead of letting it wait."""
 
 _LOCK_PROTOCOLS: Final = dict.fromkeys(PROTOCOLS, encode_subscription())
 

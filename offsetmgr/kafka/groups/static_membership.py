@@ -1,9 +1,9 @@
 """`StaticMemberLock`: a group lock that a process holds for longer than one edit, as a static member with heartbeats.
 
-On brokers from 2.3 on, static membership (KIP-345) gives the lock a name that outlives the process: a restarted process
-replaces its dead predecessor at once, and the coordinator fences a predecessor that was only frozen
-(FENCED_INSTANCE_ID). On older brokers the lock of a dead process remains until its session times out. When a consumer
-joins, the lock leaves the group and sets `lost`, and the consumer continues.
+On brokers from 2.3 on, the lock is a static member (KIP-345), whose name outlives the process. A restarted process
+replaces its dead predecessor at once. If the predecessor was not dead but frozen, the coordinator fences it
+(FENCED_INSTANCE_ID). On brokers before 2.3 the lock of a dead process remains until its session times out. When a
+consumer joins, the lock leaves the group and sets `lost`, so that the consumer can continue.
 
 Brokers without group membership (0.8.2) have no lock: `locked` is False, and other clients may commit at any moment.
 
@@ -41,14 +41,16 @@ class StaticMemberLock(GroupLock):
     ) -> None:
         super().__init__(client, coordinator, membership)
         self.replaced = replaced
-        """Whether a process with the same instance id, dead or alive, was a member when this one acquired the lock."""
+        """Whether a process with the same instance id, dead or alive, was a member when this process acquired the
+        lock."""
         self.keeps_epochs = keeps_epochs
         """Whether the coordinator saves the leader epochs of commits."""
         self._heartbeat_task = asyncio.create_task(self._heartbeat_loop()) if self.locked else None
 
     @classmethod
     async def acquire(cls, client: Client, group: str, instance_id: str, deadline: float) -> StaticMemberLock:
-        """Joins the group as its only member with ``instance_id``, and replaces an earlier process with that id.
+        """Joins the group as its only member with ``instance_id``, and replaces an earlier process with the same
+        instance id.
 
         Raises `GroupActive` with the members' names if there are other members.
         """
@@ -75,7 +77,7 @@ class StaticMemberLock(GroupLock):
 
     @property
     def lost(self) -> OffsetMgrError | None:
-        """Returns why the lock was lost; None while it is held."""
+        """Returns the error that describes why the lock was lost; None while the lock is held."""
         return self._lost
 
     async def fetch(self, partitions: Sequence[TopicPartition] | None, deadline: float) -> FetchedGroup:

@@ -29,7 +29,8 @@ class Address(NamedTuple):
 
 
 class EncodedRequest(NamedTuple):
-    """A request whose body is already encoded. Used for frequent requests that kio encodes too slowly."""
+    """A request whose body is already encoded. Callers use this class for frequent requests that kio encodes too
+    slowly."""
 
     api_key: int
     version: int

@@ -2,10 +2,10 @@
 features.
 
 Kafka has no compare-and-set on offsets. OffsetCommit is flexible from version 8 on (KIP-482), so a partition may have
-tagged fields, and brokers ignore unknown ones. offsetmgr's tagged field contains the expected committed offset; the
-commit of the partition takes effect only if that offset is committed at this moment. A client uses the tag only on a
-connection whose ApiVersions response announces the feature, because a broker or an older manager would ignore the
-condition and commit.
+tagged fields, and brokers ignore tagged fields that they do not know. offsetmgr's tagged field contains the offset that
+the client expects to be committed. The commit of the partition takes effect only if the committed offset equals the
+expected one. A client uses the tag only on a connection whose ApiVersions response announces the feature, because a
+broker, or a manager without this feature, would ignore the condition and commit.
 
 The client and the server share these constants.
 """
@@ -27,9 +27,10 @@ CONDITIONAL_FEATURE: Final = "offsetmgr.conditional"
 `EXPECTED_TAG`."""
 
 EXPECTED_TAG: Final = 10_001
-"""The tagged field of a partition in OffsetCommit. Its 8 bytes are the expected committed offset: the new commit takes
-effect only if that offset is committed. `NO_OFFSET` requires that nothing is committed. In a commit with this field, a
-new offset of -1 deletes the committed offset. offsetmgr uses tags from 10,000 on; Kafka numbers its own from 0."""
+"""The tagged field of a partition in OffsetCommit. Its 8 bytes are the expected offset: the new commit takes effect
+only if the committed offset equals the expected one. `NO_OFFSET` requires that nothing is committed. In a commit with
+this field, a new offset of -1 deletes the committed offset. offsetmgr uses tags from 10,000 on, and Kafka numbers its
+own tags from 0 on."""
 
 EXPECTED: Final = struct.Struct(">q")
 
@@ -40,10 +41,11 @@ CONFLICT: Final = ErrorCode.OPERATION_NOT_ATTEMPTED
 partition is in flight. Kafka's clients do not retry after this code."""
 
 LOG_FEATURE: Final = "offsetmgr.manager.log."
-"""The prefix of a feature whose name contains the topic in which the manager stores the offsets."""
+"""The prefix of a feature name. The rest of the name contains the topic in which the manager stores the offsets."""
 
 STORE_FEATURE: Final = "offsetmgr.store."
-"""The prefix of a feature whose name contains the kind of store behind a listener that is not a manager."""
+"""The prefix of a feature name. A listener that is not a manager announces this feature, and the rest of the name
+contains the kind of its store."""
 
 CONDITIONAL_COMMIT: Final = (ApiKey.OFFSET_COMMIT, 8)
 """The API key and version of requests with conditions."""

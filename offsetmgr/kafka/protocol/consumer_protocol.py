@@ -55,7 +55,7 @@ def encode_assignment(partitions: Iterable[TopicPartition] = ()) -> bytes:
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
     """Decodes the assigned partitions, sorted, from an assignment of any version.
 
-    Returns no partitions if ``data`` is empty, because the member then has no assignment.
+    Returns no partitions if ``data`` is empty, because a member with empty data has no assignment.
 
     Raises `MalformedData`.
     """

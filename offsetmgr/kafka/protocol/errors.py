@@ -157,7 +157,7 @@ NOT_A_MEMBER: Final = frozenset(
         ErrorCode.STALE_MEMBER_EPOCH,
     }
 )
-"""Error codes of a commit by a client that is not, or no longer, a member of a group with members."""
+"""Error codes of a commit to a group that has members, if the client is not a member or is no longer one."""
 
 
 VALID_MEMBER_CODES: Final = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS})

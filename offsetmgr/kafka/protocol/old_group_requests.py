@@ -17,7 +17,7 @@ async def join_group(broker: OlderBroker, api_key: int, requested: int, message:
 
 
 async def leave_group(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
-    """Sends the single member in the layout before version 3, which has room for only one."""
+    """Sends the single member in the layout of versions before 3, which contain only one member."""
     (member,) = message["members"]
     version = broker.version(api_key, requested)
     return await broker.send(api_key, version, {"group_id": message["group_id"], "member_id": member["member_id"]}) | {
@@ -26,13 +26,13 @@ async def leave_group(broker: OlderBroker, api_key: int, requested: int, message
 
 
 async def list_groups(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
-    """Adds empty group states to the response, which has none before version 4."""
+    """Adds empty group states to the response, because responses before version 4 contain no group states."""
     answer = await nearest_version(broker, api_key, requested, message)
     return {**answer, "groups": [{"group_state": "", **group} for group in answer["groups"]]}
 
 
 async def find_coordinators(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
-    """Sends one request for each group, since a request before version 4 names only one."""
+    """Sends one request for each group, because a request before version 4 names only one group."""
     version = broker.version(api_key, requested)
 
     async def find(key: str) -> Message:

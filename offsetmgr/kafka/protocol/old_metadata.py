@@ -21,11 +21,12 @@ _NO_REPLICAS: Final[Mapping[str, Any]] = {"replica_nodes": (), "isr_nodes": ()}
 
 
 async def metadata(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
-    """Requests metadata of topics without creating missing ones.
+    """Requests metadata of topics without creating missing topics.
 
-    Before version 4 a request that names a missing topic may create it, so the function requests all topics instead.
-    Version 0 cannot express "no topic", so the function requests an invalid name. A broker of 0.8.2 lists no broker
-    while the cluster has no topic; the result then contains only the responding broker, with the id -1.
+    If a request before version 4 names a missing topic, the broker may create the topic, so the function requests all
+    topics instead. A request of version 0 cannot ask for no topics, so in this case the function requests an invalid
+    name. A broker of 0.8.2 lists no brokers while the cluster has no topics. In this state the result contains only the
+    responding broker, with the id -1.
     """
     version = broker.version(api_key, requested)
     names = None if message["topics"] is None else [topic["name"] for topic in message["topics"]]
@@ -49,8 +50,8 @@ async def metadata(broker: OlderBroker, api_key: int, requested: int, message: M
 def _metadata_reader(version: int, topics: Collection[str] | None) -> Callable[[Cursor], Message]:
     """Returns a decoder of Metadata 0 to 3.
 
-    It skips the replica ids, which no caller needs and which are most of a large response. It also skips the partitions
-    of topics that are not in ``topics``; None includes all topics.
+    The decoder skips the replica ids, because no caller needs them and they make up most of a large response. It also
+    skips the partitions of topics that are not in ``topics``; if ``topics`` is None, it skips no topic.
     """
 
     def read(cursor: Cursor) -> Message:

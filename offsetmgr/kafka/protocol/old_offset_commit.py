@@ -19,14 +19,16 @@ _CHECKS_PARTITIONS_VERSION: Final = 4
 exist."""
 _PARTITION_COUNTS_TTL_S: Final = 5.0
 _partition_counts_cache: Final[dict[Address, tuple[float, Mapping[str, int]]]] = {}
-"""A cache of the partition counts of all topics. For each broker it has the event loop's time of the request, and the
-result."""
+"""A cache of the partition counts of all topics, by address of the broker. An entry contains the time of the request,
+on the event loop's clock, and the partition counts."""
 
 
 async def offset_commit(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
-    """Commits in version 1 or later. Version 0 would commit to ZooKeeper; brokers of 0.8.2 support only these two.
+    """Commits in version 1 or later, because version 0 would commit to ZooKeeper. Brokers of 0.8.2 support only
+    versions 0 and 1.
 
-    Brokers up to 1.1 accept commits for partitions that do not exist, so this function rejects them.
+    Brokers up to 1.1 accept commits for partitions that do not exist, so for these brokers this function rejects such
+    commits itself.
     """
     version = broker.version(api_key, requested)
     if version >= _CHECKS_PARTITIONS_VERSION:
@@ -54,8 +56,8 @@ async def offset_commit(broker: OlderBroker, api_key: int, requested: int, messa
 
 
 async def _partition_counts(broker: OlderBroker, commit: Mapping[str, Any]) -> Mapping[str, int]:
-    """Returns the partition counts of the cluster's topics, cached for some seconds. Requests them again if ``commit``
-    contains a partition that is not in the cache."""
+    """Returns the partition counts of the cluster's topics, cached for some seconds. Requests the counts again if
+    ``commit`` contains a partition that is not in the cache."""
     now = asyncio.get_running_loop().time()
     at, counts = _partition_counts_cache.get(broker.connection.address, (0.0, {}))
     committed = {
@@ -70,7 +72,7 @@ async def _partition_counts(broker: OlderBroker, commit: Mapping[str, Any]) -> M
 
 def encode_offset_commit_v1(message: Mapping[str, Any], timestamp: int) -> bytes:
     """Encodes the body of OffsetCommit version 1. The retention of the offsets starts at ``timestamp`` (milliseconds
-    since 1970), or at the broker's present time if it is -1."""
+    since 1970), or at the broker's present time if ``timestamp`` is -1."""
     body = bytearray(legacy_string(message["group_id"]))
     body += INT32.pack(message["generation_id_or_member_epoch"]) + legacy_string(message["member_id"])
     body += INT32.pack(len(message["topics"]))

@@ -57,11 +57,12 @@ async def offset_fetch(broker: OlderBroker, api_key: int, requested: int, messag
 
 
 async def _all_offsets(broker: OlderBroker, version: int, group: str) -> Message:
-    """Returns all offsets of a group from a broker of 0.9 to 0.10.1, where a request without topics means all topics.
+    """Returns all offsets of a group from a broker of 0.9 to 0.10.1. For such a broker, a request without topics is a
+    request for all topics.
 
-    Such a broker returns neither offsets nor an error while it loads the group, and if it is not the coordinator. So
-    the function accepts an empty response only if DescribeGroups shows, both before and after the request, that the
-    broker has loaded the group.
+    The broker returns neither offsets nor an error in two cases: it is still loading the group, or it is not the
+    coordinator of the group. Therefore the function accepts an empty response only if DescribeGroups shows, both before
+    and after the request, that the broker has loaded the group.
     """
     request = {"group_id": group, "topics": []}
     answer = await broker.send(ApiKey.OFFSET_FETCH, version, request)
@@ -77,11 +78,11 @@ async def _all_offsets(broker: OlderBroker, version: int, group: str) -> Message
 
 
 async def _check_unknown_partitions(broker: OlderBroker, unknown: list[tuple[str, Message]]) -> int:
-    """Clears the error of partitions that do not exist, because nothing is committed for them.
+    """Clears the error of partitions that do not exist, because they have no committed offset.
 
     Brokers of 0.8.2 return UNKNOWN_TOPIC_OR_PARTITION for every partition that they do not know, whether it has a
-    committed offset or not. A broker that has just started knows no partitions at all for a moment. In that case the
-    function returns a retriable error code for the whole response, else 0.
+    committed offset or not. For a short time after its start, a broker knows no partitions at all. In this case the
+    function returns a retriable error code for the whole response. Otherwise it returns 0.
     """
     answer = await metadata(broker, ApiKey.METADATA, 8, {"topics": None, "allow_auto_topic_creation": False})
     known = {topic["name"]: len(topic["partitions"]) for topic in answer["topics"]}

@@ -21,18 +21,18 @@ _REQUIRED_CAPABILITIES: Final[Mapping[int, Capability]] = {
     ApiKey.SYNC_GROUP: releases.HOLDS_LOCK,
     ApiKey.LIST_GROUPS: releases.DESCRIBES_MEMBERS,
 }
-"""The capability that a broker without the API lacks, by API key."""
+"""For each API key, the capability that a broker lacks if it does not have this API."""
 
 
 class OlderBroker(NamedTuple):
-    """The connection to the older broker, and the timeout of each request in seconds."""
+    """The connection to the older broker, and the timeout in seconds of each request."""
 
     connection: Channel
     timeout_s: float
 
     def version(self, api_key: int, requested: int) -> int:
         """Returns the highest version up to ``requested`` that the broker supports. Raises `UnsupportedOperation` if
-        there is none."""
+        there is no such version."""
         low, high = self.connection.versions.get(api_key, (0, -1))
         if high < 0 and api_key in _REQUIRED_CAPABILITIES:
             raise _REQUIRED_CAPABILITIES[api_key].unsupported_error(
@@ -67,5 +67,5 @@ async def nearest_version(broker: OlderBroker, api_key: int, requested: int, mes
 
 
 def legacy_string(text: str) -> bytes:
-    """Encodes a string as versions before the flexible ones do."""
+    """Encodes a string in the classic encoding, which all versions before the flexible versions use."""
     return string(text, flexible=False)

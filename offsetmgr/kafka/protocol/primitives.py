@@ -1,8 +1,8 @@
 """Reads and writes the primitive types of Kafka's protocol, in the classic and the flexible encoding (KIP-482).
 
 The reader is safe for data from untrusted clients, because a `Cursor` checks every length against the size of the
-message before it allocates memory. (kio's reader allocates memory for the claimed length of an array and aborts the
-process if that fails.)
+message before it allocates memory. (kio's reader allocates memory for the length that an array claims to have, and
+aborts the process if the allocation fails.)
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ FLOAT64: Final = struct.Struct(">d")
 NO_TAGS: Final = b"\0"
 
 _MAX_ITEMS: Final = 200_000
-"""The maximum number of array items in one message. As a Python object, a small item takes hundreds of times the memory
-of its encoding, so a small message could otherwise use up the memory."""
+"""The maximum number of array items in one message. A small item takes hundreds of times as much memory as a Python
+object as it takes in its encoding, so without this limit a small message could use up the memory."""
 _MIN_ITEM_BYTES: Final = 4
-"""The assumed minimum size of an item of a response. It is the size of a replica id; a Metadata response of a large
-cluster contains millions of replica ids."""
+"""The assumed minimum size of an array item in a response. It is the size of a replica id, because a Metadata response
+of a large cluster contains millions of replica ids."""
 
 
 @dataclass(slots=True)
@@ -37,8 +37,8 @@ class DecodingLimits:
     """Limits for decoding one message."""
 
     tags: int = 64
-    """The maximum number of tagged fields in one structure. A tagged field can be as small as three bytes, and the
-    reader needs an iteration for each."""
+    """The maximum number of tagged fields in one structure. The limit exists because a tagged field can be as small as
+    three bytes, and the reader needs one iteration for each tagged field."""
     string_bytes: int = 32_767
     """The maximum size of a string. The default is the limit of the classic encoding; the flexible encoding has no
     limit of its own."""
@@ -61,8 +61,8 @@ class Cursor:
         flexible: bool,
         is_response: bool = False,
     ) -> None:
-        """If ``is_response`` is True, the message is a broker's response. The limits for strings and items then depend
-        on the size of the message, because the connection already limits that size."""
+        """If ``is_response`` is True, the message is a broker's response. In this case the limits for strings and array
+        items depend on the size of the message, because the connection already limits the size of a response."""
         self.max_string_bytes = len(data) if is_response else DECODING.string_bytes
         self.data = data
         self.at = at

@@ -1,8 +1,8 @@
 """Kafka releases: how to recognize them by API versions, and which capabilities they have.
 
-A broker does not report its release, so offsetmgr derives it from the API versions. From 0.10.0 on a broker reports
-these in response to ApiVersions. Brokers of 0.8.2 and 0.9 do not support that request, so this module lists their
-versions.
+A broker does not report its release, so offsetmgr derives the release from the broker's API versions. Brokers from
+0.10.0 on report their API versions in response to an ApiVersions request. Brokers of 0.8.2 and 0.9 do not support this
+request, so this module lists their API versions.
 
 A *capability* is a function of a broker that an operation needs. Operations check capabilities and never releases.
 """
@@ -107,9 +107,10 @@ class Capability(NamedTuple):
     """The release that introduced it."""
     api_key: int
     version: int
-    """A broker with this version of the API, or a later one, has the capability."""
+    """A broker that supports this version of the API, or a later version, has the capability."""
     without: str = ""
-    """The consequence on brokers without the capability, as a clause; empty if offsetmgr then refuses the operation."""
+    """The consequence on brokers without the capability, as a clause. It is empty if offsetmgr refuses the operation on
+    such brokers."""
     weakens: bool = False
     """Whether a guarantee of edits is weaker on brokers without the capability."""
 
@@ -118,8 +119,8 @@ class Capability(NamedTuple):
         return versions.get(self.api_key, (0, -1))[1] >= self.version
 
     def unsupported_error(self, where: str, versions: Versions) -> UnsupportedOperation:
-        """Returns the error of an operation that needs the capability on a broker without it. ``where`` is the address
-        of the broker."""
+        """Returns the error of an operation that needs the capability, for a broker that lacks it. ``where`` is the
+        address of the broker."""
         return UnsupportedOperation(
             f"broker {where}",
             f'Kafka {release(versions)} lacks the capability "{self.name}", which came with Kafka {self.since}',
@@ -143,9 +144,9 @@ HOLDS_LOCK: Final = Capability(
     weakens=True,
 )
 ACCEPTS_LOGINS: Final = Capability("accepts SASL logins", "0.10.0", ApiKey.API_VERSIONS, 0)
-"""Kafka introduced SaslHandshake together with ApiVersions. The capability depends on ApiVersions, because offset
-managers without a login do not list SaslHandshake. A broker of 0.9 with SASL accepts only Kerberos tickets, which
-offsetmgr does not send."""
+"""The capability depends on ApiVersions, because offset managers without a login do not list SaslHandshake. The same
+release of Kafka introduced both APIs. A broker of 0.9 with SASL accepts only Kerberos tickets, which offsetmgr does not
+send."""
 LISTS_GROUPS: Final = Capability(
     "lists groups", "0.10.1", ApiKey.METADATA, 2, "offsetmgr finds groups without members in __consumer_offsets"
 )
@@ -237,8 +238,8 @@ CAPABILITIES: Final = (
 
 
 def weaknesses(broker_versions: Collection[Versions]) -> tuple[Weakness, ...]:
-    """Returns the guarantees of edits that are weaker than on Kafka 3.0 in a cluster of brokers with these API
-    versions."""
+    """Returns the guarantees of edits that are weaker than with brokers of Kafka 3.0, for a cluster whose brokers have
+    these API versions."""
     found = []
     for capability in CAPABILITIES:
         lacking = [versions for versions in broker_versions if not capability.supported_by(versions)]

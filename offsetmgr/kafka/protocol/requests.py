@@ -1,8 +1,8 @@
 """Builds the requests of the Kafka client, and converts responses into values of `offsetmgr.core.model`. Pure.
 
-Each request exists in one version, the lowest that has all needed fields. Brokers from 3.0 to 4.x support these
-versions: 3.0 introduced requests for many groups (FindCoordinator v4 and OffsetFetch v8, KIP-699 and KIP-709), and 4.0
-removed only older versions (KIP-896). For brokers before 3.0, `old_versions` translates the requests.
+The module builds each request in one version only, the lowest version that has all needed fields. Brokers from 3.0 to
+4.x support these versions: 3.0 introduced requests for many groups (FindCoordinator v4 and OffsetFetch v8, KIP-699 and
+KIP-709), and 4.0 removed only older versions (KIP-896). For brokers before 3.0, `old_versions` translates the requests.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def consumer_group_describe(groups: Sequence[str]) -> ConsumerGroupDescribeReque
 def offset_fetch(partitions_by_group: Mapping[str, Sequence[TopicPartition] | None]) -> OffsetFetchRequest:
     """Requests the offsets of many groups; None requests all partitions of a group.
 
-    The request demands stable offsets (KIP-447). If an open transaction has a pending commit for a partition, the
-    broker then returns an error for the partition instead of its previous offset.
+    The request demands stable offsets (KIP-447). With this setting, if an open transaction has a pending commit for a
+    partition, the broker returns an error for the partition instead of the previously committed offset.
     """
     return OffsetFetchRequest(
         groups=tuple(

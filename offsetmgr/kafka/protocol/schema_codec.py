@@ -1,11 +1,10 @@
-"""Converts messages of Kafka's protocol to and from plain dicts, in every version for which kio has a schema. It is for
-requests that are sent too rarely to need an optimized codec.
+"""Converts messages of Kafka's protocol to and from plain dicts, in every version for which kio has a schema. Use this
+codec for requests that are too rare to need an optimized codec.
 
-The module uses only kio's *schemas* and not its reader. kio's reader allocates memory for the length that an array
-claims to have, and aborts the process if the allocation fails; a request of 20 bytes can cause this. The keys of a dict
-are kio's field names. If a version lacks a field, the decoder omits it and the encoder ignores it, so one handler
-serves all versions. Times are in milliseconds, error codes and ids are numbers, nested messages are dicts, arrays are
-lists.
+The module uses kio's *schemas*, but not kio's reader. kio's reader allocates memory for the length that an array claims
+to have, and aborts the process if the allocation fails; a request of 20 bytes can cause this. The keys of a dict are
+kio's field names. If a version lacks a field, the decoder omits it and the encoder ignores it, so one handler serves
+all versions. Times are in milliseconds, error codes and ids are numbers, nested messages are dicts, arrays are lists.
 
 Servers use `decode_request` and `encode_response`, clients `encode_request` and `decode_response`.
 """
@@ -70,8 +69,8 @@ def encode_request(api_key: int, version: int, message: Mapping[str, Any]) -> by
 
 
 def request_is_flexible(api_key: int, version: int) -> bool:
-    """Returns whether the headers of the request and the response have tagged fields. The exception is ApiVersions,
-    whose response header never has tagged fields."""
+    """Returns whether the headers of the request and of the response have tagged fields. For ApiVersions the result
+    concerns only the request, because the response header of ApiVersions never has tagged fields."""
     return _request(api_key, version).flexible
 
 
@@ -85,8 +84,8 @@ def is_known(api_key: int, version: int) -> bool:
 
 
 class EncodedItems(NamedTuple):
-    """Already encoded items, which the encoder accepts in place of an array. Callers encode a long array in pieces, so
-    that the event loop can serve other clients in between."""
+    """Encoded items of an array, which the encoder accepts in place of the array. With this class, callers can encode a
+    long array in pieces, so that the event loop can serve other clients between the pieces."""
 
     number: int
     data: bytes | bytearray
@@ -104,7 +103,7 @@ class _Field(NamedTuple):
     read: _Read
     write: _Write
     write_item: _Write
-    """Writes one item of an array field. For other fields it equals ``write``."""
+    """Writes one item of an array field. For a field that is not an array, ``write_item`` equals ``write``."""
     tag: int | None
     default: Any
     min_bytes: int
@@ -298,8 +297,8 @@ def _write_uuid(out: bytearray, value: uuid.UUID | None) -> None:
 
 
 def _nested(schema: _Schema, nullable: bool) -> tuple[_Read, _Write, int]:
-    """Returns the reader, the writer and the minimum size of a nested message. A nullable message has a byte in front
-    of it that says whether it is present."""
+    """Returns the reader, the writer and the minimum size of a nested message. In front of a nullable message, a byte
+    indicates whether the message is present."""
     if not nullable:
         return schema.read, schema.write, schema.min_bytes
 
