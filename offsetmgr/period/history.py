@@ -1,5 +1,5 @@
-"""`History`: stores in ZooKeeper, for each job and period, the offset ranges that the job processes for that period,
-and the job's attempts and output. The ranges never change once they are stored.
+"""`History`: records the work of jobs in ZooKeeper. For each job and period it stores the offset ranges that the job
+processes for the period, the job's attempts, and the published output. Stored ranges never change.
 
 ::
 

@@ -37,8 +37,8 @@ class IdleCheck:
 def find_idle(
     cluster: Cluster, period: Period, partitions: Iterable[TopicPartition]
 ) -> Mapping[TopicPartition, IdleCheck | OffsetMgrError | None]:
-    """Returns for each partition the evidence that it has no record in the period, `None` if it has or may have a
-    record, or the error if the request failed. Raises `Unreachable`, `TimedOut`."""
+    """Returns one value for each partition: the evidence that the partition has no record in the period, `None` if the
+    partition has or may have a record, or the error if the request failed. Raises `Unreachable`, `TimedOut`."""
     requested = sorted(set(partitions))
     # Read the log end offsets first, so that the evidence does not cover a record that arrives between the two
     # requests.

@@ -15,11 +15,12 @@ from offsetmgr.period.schedule import Period, PeriodSchedule
 from offsetmgr.period.state_nodes import BarrierStateStore, BarrierView
 
 ListPartitions: TypeAlias = Callable[[], Iterable[TopicPartition]]
-"""Returns all partitions that take part at present. May send requests to a cluster; raises `OffsetMgrError`."""
+"""A function that returns all partitions that take part at present. It may send requests to a cluster, and raises
+`OffsetMgrError`."""
 
 FindIdlePartitions: TypeAlias = Callable[[Period, Collection[TopicPartition]], Collection[TopicPartition]]
-"""Returns those of the given partitions that have no record in a period. May send requests to a cluster; raises
-`OffsetMgrError`."""
+"""A function that receives a period and partitions, and returns the partitions without a record in the period. It may
+send requests to a cluster, and raises `OffsetMgrError`."""
 
 HISTORY_KEPT: Final = 10_000
 """Default number of closed periods in the history. The names of all history nodes must fit into one response of

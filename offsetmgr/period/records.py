@@ -38,7 +38,7 @@ class OpenNode:
     epoch: int
     """The leader's epoch; never decreases."""
     opened_ms: int
-    """Opening time, by the leader's clock."""
+    """The time at which the leader opened the period, by the leader's clock."""
     stopped: str = ""
     """The reason why no further period will open; empty while the run continues."""
     rerun: Rerun | None = None

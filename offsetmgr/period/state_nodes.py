@@ -10,8 +10,8 @@ periods.
     ROOT/history/NUMBER     a closed period
 
 Every write is conditional. A member's *epoch* is the id of the transaction that created its node under ``members``.
-ZooKeeper's transaction ids increase, so a later process with the same name has a larger epoch. Likewise, a later leader
-has a larger epoch than an earlier leader.
+ZooKeeper's transaction ids increase, so a later process with the same name has a larger epoch. A later leader also has
+a larger epoch than an earlier leader.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ Progress = Callable[[str], None]
 
 
 class Module(NamedTuple):
-    """A module of the repository, in one release. If ``transitive`` is False, its dependencies are not fetched."""
+    """A module of the repository, in one release. If ``transitive`` is False, the dependencies of the module are not
+    fetched."""
 
     organisation: str
     name: str
@@ -36,7 +37,8 @@ class Module(NamedTuple):
 
 
 SETS: Final[Mapping[str, tuple[Module, ...]]] = {
-    # Contains ZooKeeper 3.8. kafka-tools depends otherwise only on Kafka Connect, which the sandbox does not use.
+    # This set contains ZooKeeper 3.8. The dependencies of kafka-tools are not fetched: all of them but Kafka Connect,
+    # which the sandbox does not use, are also dependencies of the other modules.
     "kafka-3.9": (
         Module("org.apache.kafka", "kafka_2.13", "3.9.1"),
         Module("org.apache.kafka", "kafka-tools", "3.9.1", transitive=False),

@@ -70,9 +70,9 @@ class OldConsumerOptions(TypedDict, total=False):
 class OldConsumer(ServerProcess):
     """One member of an old consumer group, as a child process.
 
-    ``zookeeper`` is the brokers' connect string with its chroot. ``topic`` is one topic, several joined by commas, or
-    ``white_list:REGEX`` or ``black_list:REGEX``. `start` returns after the registration and the first rebalance. On
-    `stop` the consumer commits, releases its partitions and leaves the group.
+    ``zookeeper`` is the connect string of the brokers' ZooKeeper, with its chroot. ``topic`` is one topic, several
+    topics separated by commas, ``white_list:REGEX`` or ``black_list:REGEX``. `start` returns after the registration and
+    the first rebalance. On `stop` the consumer commits, releases its partitions and leaves the group.
     """
 
     def __init__(

@@ -1,9 +1,8 @@
 """Decodes messages of all three formats (magic 0, 1 and 2) from the bytes of a log.
 
 A log is a sequence of *batches*. Since Kafka 0.11 (KIP-98) a batch has one header and any number of records. In the
-logs of older releases, each entry is a single message, or a message whose value is a compressed sequence of messages. A
-slice of a log, such as a Fetch response, may end within a batch: the reader skips the incomplete batch without an
-error.
+older formats, each entry is a single message, or a message whose value is a compressed sequence of messages. A slice of
+a log, such as a Fetch response, may end within a batch: the reader skips the incomplete batch without an error.
 
 Source: org.apache.kafka.common.record (DefaultRecordBatch, LegacyRecord, AbstractLegacyRecordBatch).
 """

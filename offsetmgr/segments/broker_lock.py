@@ -35,7 +35,8 @@ _FLOCK: Final = struct.Struct("hhqqi4x")
 _WRITES: Final = os.O_WRONLY | os.O_RDWR
 _ELSEWHERE: Final = "write a repaired copy elsewhere with --to"
 _lock = threading.Lock()
-"""Guards `_locked_files`. A thread holds it from the opening of a lock file until the file is closed or registered."""
+"""Guards `_locked_files`. A thread that opens a lock file holds this lock until it has registered the file in
+`_locked_files` or closed it."""
 _locked_files: dict[Path, list[int]] = {}
 """The lock files that this process has locked, each with its descriptor and the number of contexts that use the
 lock."""
@@ -120,8 +121,8 @@ def require_unused(path: Path, elsewhere: str = _ELSEWHERE) -> Iterator[BrokerUs
 
 @contextlib.contextmanager
 def require_unused_parent(target: Path, elsewhere: str = _ELSEWHERE) -> Iterator[None]:
-    """Does the same as `require_unused` for a new file or directory ``target``. Locks nothing if ``target`` is outside
-    every broker's log directory."""
+    """Keeps brokers out, as `require_unused` does, of the log directory in which ``target``, a new file or directory,
+    will be created. Locks nothing if ``target`` is outside every broker's log directory."""
     parent = _nearest(target)
     if _log_dir(parent) is None:
         yield
@@ -131,7 +132,8 @@ def require_unused_parent(target: Path, elsewhere: str = _ELSEWHERE) -> Iterator
 
 
 def check_parent_unused(target: Path, elsewhere: str = _ELSEWHERE) -> None:
-    """Raises `Conflict` in the cases in which `require_unused_parent` does. Takes no lock."""
+    """Raises `Conflict` if ``target`` is in a broker's log directory and a broker uses or may use this directory. Takes
+    no lock."""
     parent = _nearest(target)
     if _log_dir(parent) is not None and (found := detect_broker(parent)).use is not Use.IDLE:
         raise in_use_error(parent, found, elsewhere)

@@ -1,11 +1,11 @@
 """Appends records to a partition's directory without a running broker.
 
 Like a broker, the appender writes to the active (last) segment and updates the indexes of this segment. It rolls the
-segment when the size or the time of `RollPolicy` is reached.
+segment by size and by time, as `RollPolicy` determines.
 
 The appender writes the log before the indexes. After a crash, index entries may be missing, which does no harm. If the
-log ends within an entry, `LogAppender` cannot be entered. `LogAppender.flush` makes appended entries durable; the
-caller decides how often to call it.
+log ends within an entry, `LogAppender` raises `CorruptData` when it is entered. `LogAppender.flush` makes appended
+entries durable; the caller decides how often to call it.
 
 Source: Kafka 0.10.1, Implementation, 5.5 "Writes"; org.apache.kafka.storage.internals.log (LogSegment.append,
 shouldRoll), kafka.log.UnifiedLog.

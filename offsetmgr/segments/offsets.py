@@ -49,9 +49,9 @@ class OffsetsReplay:
     """Replays the log of one partition in order and keeps the newest record of each key.
 
     ``end`` is the offset after the last replayed entry; None if no entry has been replayed. ``leader_epoch`` is the
-    leader epoch of that entry; None if the entry has format 0 or 1. ``largest_timestamp`` is the largest time of any
-    entry in milliseconds since 1970. ``records`` is the number of all records, and ``keyless`` the number of records
-    without a key.
+    leader epoch of the last replayed entry; None if the entry has no leader epoch. ``largest_timestamp`` is the largest
+    time of any entry in milliseconds since 1970. ``records`` is the number of all records, and ``keyless`` the number
+    of records without a key.
     """
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ CHUNK: Final = 1024 * 1024
 INDEX_INTERVAL_BYTES: Final = 4096
 """Bytes of the log between two entries of an index. The value is the broker's default of ``index.interval.bytes``."""
 MAX_SUSPICIONS: Final = 100
-"""Maximum number of suspicions that a result lists; further ones are only counted."""
+"""Maximum number of suspicions that a result lists. Further suspicions are only counted."""
 _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 """An index stores 32-bit offsets relative to the segment's base offset."""
 _UP_TO_MAGIC: Final = 17

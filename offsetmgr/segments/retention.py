@@ -33,7 +33,7 @@ class DeletionPolicy(Protocol):
     """Decides whether a segment may be deleted. Pure: ``now`` is a parameter, in milliseconds since 1970."""
 
     def reason(self, candidate: DeletionCandidate, now: int) -> str | None:
-        """Returns why the segment may be deleted; None if it is kept."""
+        """Returns the reason for which the segment may be deleted; None if the segment is kept."""
         ...
 
 
@@ -60,7 +60,7 @@ class LargerThan:
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """Deletes a segment if at least one of the policies deletes it, like a broker with several policies."""
+    """Deletes a segment if at least one of the policies deletes it. A broker with several policies does the same."""
 
     policies: tuple[DeletionPolicy, ...]
 

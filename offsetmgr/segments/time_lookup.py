@@ -60,7 +60,7 @@ def at_or_after(segments: Sequence[Segment], time: int) -> TimedOffset | None:
 
 def offsets_before(segments: Sequence[Segment], time: int, max_count: int, now: int) -> list[int]:
     """Returns the base offsets of the segments that were last modified at or before ``time``. Kafka brokers before
-    release 0.10.1 return the same offsets.
+    release 0.10.1 search by time in the same way.
 
     The list is descending and has at most ``max_count`` offsets. If the last segment is not empty, the log end offset
     is treated like the base offset of one more segment that was modified at ``now``. Raises `FileFailure`, and

@@ -23,8 +23,8 @@ class ExaminedSegment:
     """A segment with the result of its examination. ``fingerprint`` shows whether the file has changed since the
     examination.
 
-    ``later`` are the later segments of the same log. They were not examined, because the examination of a log ends with
-    its first damaged segment.
+    ``later`` are the later segments of the same log. They were not examined, because the examination of the log ended
+    with this segment.
     """
 
     segment: Segment
@@ -110,7 +110,7 @@ def truncation_point(examined: ExaminedSegment, *, strict: bool = False) -> Trun
     """Returns the place at which a broker's recovery would truncate the log.
 
     With ``strict``, a suspicious entry before the damage counts as damage too, although a broker would keep this entry.
-    In all other cases, raises `GateRefused` if a broker would discard the whole segment, would split it, or would not
+    Without ``strict``, raises `GateRefused` if a broker would discard the whole segment, would split it, or would not
     start.
     """
     found = examined.result

@@ -1,10 +1,10 @@
 """offsetmgr's own snapshot format: an Avro object container file that contains all data of a snapshot.
 
 The header is in the file's metadata (keys ``offsetmgr.*``), and each record is a group. Only the last record sets the
-field ``end``, which contains the number of groups and offsets in the file, and the CRC-32 of all bytes before the last
-block. With this field a reader detects a truncated or damaged file (raw deflate has no checksum). Any Avro reader can
-read the records; ``schemas/snapshot.avsc`` is the schema. A snapshot also records each read error and its class.
-Therefore an offset that could not be read never counts as absent (data rule "absent is not zero").
+field ``end``. This field contains the number of groups and offsets in the file, and the CRC-32 of all bytes before the
+last block. It enables a reader to detect a truncated or damaged file, because raw deflate has no checksum. Any Avro
+reader can read the records; ``schemas/snapshot.avsc`` is the schema. A snapshot also records each read error and its
+class. Therefore an offset that could not be read never counts as absent (data rule "absent is not zero").
 """
 
 from __future__ import annotations
@@ -288,8 +288,8 @@ def _all_errors(group: OffsetsOfGroup) -> Iterator[tuple[TopicPartition | None, 
 
 
 def _errors(recorded: list[dict[str, Any]]) -> tuple[dict[TopicPartition, OffsetMgrError], OffsetMgrError | None]:
-    """Returns the recorded errors of partitions, and the recorded error of the whole group or `None`. An unknown class
-    becomes `OffsetMgrError`."""
+    """Returns the recorded errors of partitions, and the recorded error of the whole group (`None` if there is none).
+    An error whose class is unknown becomes an `OffsetMgrError`."""
     partitions: dict[TopicPartition, OffsetMgrError] = {}
     whole: OffsetMgrError | None = None
     for e in recorded:

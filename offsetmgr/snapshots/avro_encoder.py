@@ -1,4 +1,4 @@
-"""Encodes the records of Avro snapshots, in a third of the time that fastavro needs for it.
+"""Encodes the records of Avro snapshots in a third of the time that fastavro needs.
 
 An export spends most of its time on encoding several fields for each partition. The same holds for the writing of
 before-images. fastavro is slower because it interprets the schema for every field. This module is written for one

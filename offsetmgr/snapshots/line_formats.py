@@ -3,7 +3,7 @@
 The first pass checks every line and builds an index with the byte ranges of each group's lines: usually one range per
 group, and several ranges if the lines of a group are not contiguous. Therefore the memory use grows with the number of
 groups, not with the number of offsets. Later passes read the ranges of one group at a time. A small file that contains
-only plain lines is instead read into memory as a whole, which takes half the time of the two passes.
+only plain lines is instead read into memory as a whole, which takes half the time.
 
 Lines end with ``\\n`` or ``\\r\\n``. The reader skips empty lines, and a byte order mark at the beginning. A line is
 bad if it contains control characters or bytes that are not UTF-8, or if it is longer than 64 KiB.

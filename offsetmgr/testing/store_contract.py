@@ -1,7 +1,7 @@
 """`StoreContract`: tests of the contract of `OffsetStore`. Users can test their own stores with them.
 
-The tests check only guarantees that *every* store gives, and do not depend on a particular server. The test module of a
-store subclasses `StoreContract` and overrides the fixture ``store``::
+The tests check only the guarantees that *every* store gives, and do not depend on a particular server. The test module
+of a store contains a subclass of `StoreContract` that overrides the fixture ``store``::
 
     pytest.register_assert_rewrite("offsetmgr.testing")   # before the import, for readable failures
     from offsetmgr.testing.store_contract import StoreContract
