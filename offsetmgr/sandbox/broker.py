@@ -36,8 +36,8 @@ _COMMON: Final[Mapping[str, object]] = {
 _PARTITION_DIRECTORY: Final = re.compile(r"(.+)-\d+")
 """The name of the directory of one partition's log. If the topic was deleted, the name has a suffix and does not
 match."""
-# If another broker already listens on the port, it responds before this broker reports that the port is taken. So check
-# that this broker logs its own start.
+# If another broker already listens on the port, it may respond before this broker reports that the port is taken. So
+# check that this broker logs its own start.
 _UP: Final = re.compile(rb"started \(kafka\.server\.Kafka(Raft)?Server\)")
 
 

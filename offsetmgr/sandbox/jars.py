@@ -37,8 +37,8 @@ class Module(NamedTuple):
 
 
 SETS: Final[Mapping[str, tuple[Module, ...]]] = {
-    # This set contains ZooKeeper 3.8. The dependencies of kafka-tools are not fetched: all of them but Kafka Connect,
-    # which the sandbox does not use, are also dependencies of the other modules.
+    # This set contains ZooKeeper 3.8. kafka-tools is fetched without its dependencies: its only further dependency is
+    # Kafka Connect, which the sandbox does not use.
     "kafka-3.9": (
         Module("org.apache.kafka", "kafka_2.13", "3.9.1"),
         Module("org.apache.kafka", "kafka-tools", "3.9.1", transitive=False),

@@ -15,7 +15,7 @@ from offsetmgr.core.errors import SandboxError
 MIN_JAVA_VERSION = 17
 QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
 """JVM flags for servers that run only for seconds: they disable the parallel garbage collector and the optimizing
-compiler. Benchmarks measure servers that have warmed up, so they use other flags."""
+compiler. Benchmarks of warmed-up servers use other flags."""
 
 
 def java_program(environ: Mapping[str, str] | None = None) -> str:

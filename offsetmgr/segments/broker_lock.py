@@ -231,8 +231,8 @@ def _by_processes(directory: Path, log_dir: Path | None) -> BrokerUse:
 def _writes_to(process: Path, files: set[tuple[int, int]]) -> str | None:
     """Returns the name of one of ``files`` that the process has open for writing; empty if there is none.
 
-    Returns `None` if this user may not see the process's files. The result is also empty for an ended process and for a
-    kernel thread, because both have no files.
+    Returns `None` if this user may not see the process's files. Returns an empty string for an ended process and for a
+    kernel thread, because neither has open files.
     """
     try:
         descriptors = list((process / "fd").iterdir())
