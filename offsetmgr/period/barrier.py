@@ -1,8 +1,8 @@
 """The barrier: the open period, the partitions that must finish it, and the rule by which it closes. Pure.
 
-A period closes when every partition *of that period* has finished it. The set of its partitions is fixed when it opens;
-partitions that are added to a topic later take part from the next period on. A finished partition stays finished, even
-if the member that reported it dies.
+A period closes when every partition *of that period* has finished it. This set of partitions is fixed when the period
+opens. A partition that is added to a topic later takes part from the next period on. A finished partition stays
+finished, even if the member that reported it dies.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.schedule import Period, PeriodSchedule
 
 NewestPeriods: TypeAlias = Mapping[TopicPartition, int]
-"""For each partition the number of the newest period that it has finished. A missing partition has finished none."""
+"""For each partition the number of the newest period that it has finished. A partition without an entry has not
+finished any period."""
 
 
 class TimePosition(Enum):
     """A record's time relative to the open period."""
 
     EARLIER = "earlier"
-    """Before the open period, or within it although the partition has already finished the period: the record is
-    late."""
+    """The record is late: its time is before the open period, or it is within the open period and the partition has
+    already finished that period."""
     OPEN = "open"
     LATER = "later"
-    """After the open period, or within it if the partition takes part only from the next period on: the partition must
-    wait."""
+    """The partition must wait: the record's time is after the open period, or it is within the open period and the
+    partition takes part only from the next period on."""
 
 
 class ReportStatus(Enum):
@@ -88,7 +89,7 @@ def advance(
 ) -> OpenPeriod:
     """Returns the period after ``open_``, which ``partitions`` must finish.
 
-    Raises `Conflict` if a partition has not finished the open period, and `UsageError` as `opening` does.
+    Raises `Conflict` if a partition has not finished the open period, and `UsageError` if ``partitions`` is empty.
     """
     if lagging := lagging_partitions(open_, finished):
         shown = ", ".join(map(str, lagging[:3])) + (f" and {len(lagging) - 3} more" if len(lagging) > 3 else "")

@@ -42,8 +42,8 @@ class CoordinatorOptions:
     """Optional settings of a `PeriodCoordinator`.
 
     ``idle`` is a function that returns those of the given partitions that have no record in a period (see
-    `idle_partitions.idle_partitions`). The leader calls the function from ``grace_ms`` after the period's end on, by
-    the wall clock. The history keeps the newest ``history_kept`` closed periods. Times are in milliseconds.
+    `idle_partitions.idle_partitions`). The leader first calls the function when the wall clock is ``grace_ms`` past the
+    end of the period. The history keeps the newest ``history_kept`` closed periods. Times are in milliseconds.
     """
 
     idle: FindIdlePartitions | None = None
@@ -57,8 +57,9 @@ class PeriodCoordinator:
     """One member of the group. The class performs no I/O before `start`, and is a context manager. All methods are
     thread-safe.
 
-    The member reconnects after it loses its connection or session. Until then waiting calls continue to wait, and
-    `time_position` raises `OpenPeriodUnknown`. A permanent error ends the membership, and every later call raises it.
+    The member reconnects after it loses its connection or session. Until the member has reconnected, calls that wait
+    continue to wait, and `time_position` raises `OpenPeriodUnknown`. A permanent error ends the membership, and every
+    later call raises it.
     """
 
     def __init__(
@@ -98,7 +99,8 @@ class PeriodCoordinator:
     def start(self, timeout_s: float = 30.0) -> Self:
         """Joins the group, and waits for up to ``timeout_s`` seconds until the open period is known.
 
-        If that fails, raises the last error, or `TimedOut` if there was no error.
+        If the open period is not known by then, leaves the group and raises the last error, or `TimedOut` if there was
+        no error.
         """
         state = self._state
         self._thread.start()
@@ -134,8 +136,8 @@ class PeriodCoordinator:
 
         The epoch is larger than that of every earlier process with this member's name. When this call returns, another
         process may already have replaced this one, so every write that depends on the registration must contain the
-        epoch. Raises `Conflict` if another live process has the name, `TimedOut`, and the error that ended the
-        membership.
+        epoch. Raises `Conflict` if another live process is registered under this name, `TimedOut` if the time is over,
+        or the error that ended the membership.
         """
         state = self._state
         with state.changed:
@@ -165,8 +167,8 @@ class PeriodCoordinator:
         """Returns the time (ms) from which on records of this partition must wait; None while it is unknown. Never
         waits.
 
-        The limit is the end of the open period. For a partition that takes part only from the next period on, it is the
-        start of the open period.
+        The limit is the end of the open period. For a partition that takes part only from the next period on, the limit
+        is the start of the open period.
         """
         open_ = self.open_period()
         if open_ is None:
@@ -208,14 +210,14 @@ class PeriodCoordinator:
         timeout_s: float = 30.0,
     ) -> dict[TopicPartition, ReportStatus]:
         """Reports that these partitions have finished period ``number`` and that their work is durable. Returns when
-        the report is in ZooKeeper. If ``partitions`` is a mapping, the history also gets the offsets of the period in
-        each partition.
+        the report is in ZooKeeper. If ``partitions`` is a mapping, its offset ranges are reported as well and become
+        part of the period's entry in the history.
 
         Without ``number``, a partition's report concerns the period that the caller received last for this partition
-        from `time_position` or `current_period_complete`, or, without such a period, the one that it received last from
-        `wait` or `start`. A report with another status than `ReportStatus.ACCEPTED` or `DUPLICATE` has no effect.
-        Raises `OpenPeriodUnknown`, `TimedOut` (the report will be written later; repeating the call is safe), and the
-        error that ended the membership.
+        from `time_position` or `current_period_complete`. If there is none, or if the partition has already finished
+        it, the report concerns the period that the caller received last from `wait` or `start`. Only a report with the
+        status `ReportStatus.ACCEPTED` or `DUPLICATE` has an effect. Raises `OpenPeriodUnknown`, `TimedOut` (the report
+        will be written later; repeating the call is safe), and the error that ended the membership.
         """
         return self._finished(partitions, number, _Deadline(timeout_s))[0]
 
@@ -263,12 +265,13 @@ class PeriodCoordinator:
         """Reports these partitions as `finished` does, waits until all other partitions have finished too, and returns
         the next period.
 
-        A member that consumes several partitions with one thread calls `finished` for each, pauses those in `paused`,
-        continues with the others, and calls `wait` when all are finished. Raises `Conflict` if this member also
-        consumes partitions that have not finished the period and are not in ``partitions``: the period could not close
-        while the member waits. ``timeout_s`` (`None` means no limit) and ``cancel`` apply to the report and
-        the wait together. If a report is late, it is logged, and the returned period may be a later one than the period
-        after the reported one. Also raises the errors of `finished` and `wait`.
+        A member that consumes several partitions with one thread calls `finished` for each partition instead. It pauses
+        the partitions that `paused` returns, continues with the others, and calls `wait` when all are finished. Raises
+        `Conflict` if this member also consumes partitions that have not finished the period and are not in
+        ``partitions``: the period cannot close while this member waits. ``timeout_s`` (`None` means no limit) and
+        ``cancel`` apply to the report and the wait together. A late report is logged. In this case the run may have
+        advanced by several periods, so the returned period need not be the one directly after the reported period. Also
+        raises the errors of `finished` and `wait`.
         """
         named = partitions if isinstance(partitions, Mapping) else list(partitions)
         if not named:
@@ -298,8 +301,8 @@ class _Deadline:
         self._cancel = cancel
 
     def left(self, what: str, why: str, cancelled: str) -> float | None:
-        """Returns the seconds until the next check; `None` if no check is needed. Raises `TimedOut` if the time is over
-        or the wait is cancelled."""
+        """Returns the seconds until the next check; `None` if there is neither a time limit nor a cancel event. Raises
+        `TimedOut` if the time limit has passed or the wait was cancelled."""
         left = None if self._deadline is None else self._deadline - time.monotonic()
         if self._cancel is not None and self._cancel.is_set():
             raise TimedOut(what, f"{cancelled} was cancelled")

@@ -1,5 +1,5 @@
-"""`History`: stores in ZooKeeper, for each job and period, the offset ranges that the job processes for that period,
-and the job's attempts and output. The ranges never change once they are stored.
+"""`History`: records the work of jobs in ZooKeeper. For each job and period it stores the offset ranges that the job
+processes for the period, the job's attempts, and the published output. Stored ranges never change.
 
 ::
 
@@ -7,8 +7,8 @@ and the job's attempts and output. The ranges never change once they are stored.
 
 Ordering contract: `fix` stores the ranges before the work on them begins; `attempt` stores an attempt before the
 attempt processes records; the output of an attempt is valid only after `publish`, one write that succeeds only if no
-later attempt has begun. So a process that continues after a freeze cannot publish if its successor has begun an
-attempt.
+later attempt has begun. Therefore a process that continues after a freeze cannot publish if another process has begun
+an attempt in the meantime.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _DIRECTORY_DATA: Final = node_bytes({"by": "offsetmgr"})
 
 @dataclass(frozen=True, slots=True)
 class WorkClaim:
-    """The node's content and version after an attempt has begun. With them the attempt can publish its output, as long
-    as no later attempt has begun."""
+    """The content and version of a `Work` node after an attempt has begun. `History.publish` needs both values to
+    publish the attempt's output, and fails if a later attempt has begun."""
 
     work: Work
     version: int
@@ -56,8 +56,8 @@ class History:
         """Stores the final ranges of a period for a job, unless they are already stored. Returns the stored work, and
         whether this call stored it.
 
-        Raises `Conflict` if the stored ranges are for a period with the same number but other times, that is, of
-        another schedule; `TimedOut` if ZooKeeper did not respond (repeating the call is safe).
+        Raises `Conflict` if the stored period has the same number but other times, which means that it belongs to
+        another schedule. Raises `TimedOut` if ZooKeeper did not respond; repeating the call is safe.
         """
         return self.fix_work(Work(job, period, dict(ranges), now_ms))
 
@@ -84,8 +84,8 @@ class History:
 
     def attempt(self, job: str, number: int, member: str, epoch: int, now_ms: int) -> WorkClaim:
         """Begins an attempt; from then on no earlier attempt can publish. Raises `Conflict` if no ranges are stored, if
-        an output is already published, or if another process began an attempt at the same time; `Superseded` if a later
-        process with this member's name has begun an attempt."""
+        an output is already published, or if another process began an attempt at the same time. Raises `Superseded` if
+        a later process with this member's name has begun an attempt."""
         work, version = self._read_existing(job, number)
         if work.published is not None:
             raise Conflict(
@@ -105,8 +105,8 @@ class History:
     def publish(self, claim: WorkClaim, output: str, counts: Mapping[str, int], now_ms: int) -> Work:
         """Publishes this attempt's output by one conditional write. Repeating the call is safe.
 
-        Raises `TimedOut` if ZooKeeper did not respond; `Superseded` if a later attempt has begun, so that this output
-        is not valid.
+        Raises `TimedOut` if ZooKeeper did not respond. Raises `Superseded` if a later attempt has begun; the output of
+        this attempt is then not valid.
         """
         job, number = claim.work.job, claim.work.period.number
         done = replace(claim.work, published=PublishedOutput(claim.attempt, output, now_ms, dict(counts)))
@@ -136,11 +136,11 @@ class History:
         return None
 
     def covering(self, job: str, period: Period, before: int | None = None) -> Work | None:
-        """Returns the newest work of a job whose period contains the whole time of ``period``. With ``before`` it
-        considers only periods with a lower number.
+        """Returns the newest work of a job whose period contains the whole time of ``period``. If ``before`` is given,
+        only periods with a lower number are considered.
 
         Returns None if no period of the job overlaps that time. Raises `Conflict` if some periods overlap that time but
-        none contains all of it, because the stored ranges cannot be split at the time where one of these periods ends.
+        none contains all of it, because stored offset ranges cannot be divided at a point in time.
         """
         overlapping = []
         for number in sorted(self._numbers(job, before), reverse=True):
@@ -197,7 +197,7 @@ class History:
 
     def _try_write(self, operation: TransactionOperation) -> bool:
         """Returns whether the write succeeded. Returns False if another client wrote first, or if the response was
-        lost; the caller then reads again to find out."""
+        lost. In both cases a caller that needs the outcome must read the node."""
         outcome = self._session.transaction([operation])
         if outcome.code == ZookeeperError.NO_NODE and isinstance(operation, Create):
             created = self._session.transaction([Create(self._directory, _DIRECTORY_DATA)])

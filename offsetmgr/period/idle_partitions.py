@@ -1,9 +1,9 @@
-"""Finds idle partitions, which have no record in a period. The leader reports them as finished.
+"""Finds idle partitions: those without a record in a period. The leader reports idle partitions as finished.
 
-A partition counts as idle only if its log has no record with a time at or after the period's start. The cluster
-(ListOffsets with a time) returns only the first such record. If that record is later than the period, records of the
-period may still follow it, so the partition does not count as idle. Its consumer will read the later record, and then
-reports the partition as finished.
+A partition counts as idle only if its log has no record with a time at or after the period's start. A ListOffsets
+request with a time returns only the first such record. Even if that record is later than the period, records of the
+period may follow it, so the partition does not count as idle. The partition's consumer will read the later record and
+then report the partition as finished.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ class IdleCheck:
 def find_idle(
     cluster: Cluster, period: Period, partitions: Iterable[TopicPartition]
 ) -> Mapping[TopicPartition, IdleCheck | OffsetMgrError | None]:
-    """Returns for each partition the evidence that it has no record in the period, `None` if it has or may have a
-    record, or the error if the request failed. Raises `Unreachable`, `TimedOut`."""
+    """Returns one value for each partition: the evidence that the partition has no record in the period, `None` if the
+    partition has or may have a record, or the error if the request failed. Raises `Unreachable`, `TimedOut`."""
     requested = sorted(set(partitions))
-    # Read the ends first, so that the evidence does not cover a record that arrives between the two requests.
+    # Read the log end offsets first, so that the evidence does not cover a record that arrives between the two
+    # requests.
     ends = cluster.log_ranges(requested)
     first = cluster.offsets_for_time(
         [tp for tp in requested if not isinstance(ends[tp], OffsetMgrError)], period.start_ms

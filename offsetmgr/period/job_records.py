@@ -1,8 +1,7 @@
 """`Work`: the content of a `History` node, which describes one job's work on one period, and the encoding of the node.
 Pure.
 
-The format is that of `node_codec`. If the fields for scans, counts or the origin of the ranges are missing, they count
-as empty.
+The format is that of `node_codec`. Missing fields for scans, counts or the origin of the ranges count as empty.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ ATTEMPTS_KEPT: Final = 100
 IN_PERIOD: Final = "records"
 LATE: Final = "late"
 SET_ASIDE: Final = "set_aside"
-"""Kinds of records in `Work.counts`: with times within the period (`TAKEN`), before it (`LATE`), and so far after it
-that they are set aside (`SET_ASIDE`)."""
+"""Kinds of records in `Work.counts`: records with a time within the period (`IN_PERIOD`), records with a time before it
+(`LATE`), and records with a time so far after it that they are set aside (`SET_ASIDE`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +28,14 @@ class RangeScan:
     exclusive."""
 
     start: int
-    """The offset at which the scan started. Earlier periods have processed all records below it."""
+    """The offset at which the scan started. Earlier periods have processed all records below this offset."""
     late_from: int
-    """Earlier scans read only records below this offset. A record at or after it whose time is before the period is
-    late, because its own period was scanned without it."""
+    """Earlier scans read only records below this offset. A record at this offset or later whose time is before the
+    period is late, because the scan of its own period did not include it."""
     end: int
     resume: int
     """The offset at which the next period's scan starts: the first record of a later period, or ``end``. A record below
-    it whose time is in a later period is set aside, because its time is too far ahead."""
+    this offset whose time is in a later period is set aside, because its time is too far ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class PublishedOutput:
     """The location of the output, as the job names it."""
     published_ms: int
     counts: Mapping[str, int] = field(default_factory=dict)
-    """The number of records by kind, with the job's own names of the kinds."""
+    """The number of records by kind. The job chooses the names of the kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +72,13 @@ class Work:
     published: PublishedOutput | None = None
     scans: Mapping[TopicPartition, RangeScan] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
-    """The number of records that the scans found, by kind. If a kind is missing, its number is unknown."""
+    """The number of records that the scans found, by kind. The number of records of a kind without an entry is
+    unknown."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """The id of each topic (KIP-516). If it has changed, the topic was recreated, and the ranges refer to records that
-    no longer exist."""
+    """The id of each topic (KIP-516). If a topic's id has changed, the topic was recreated, and the ranges refer to
+    records that no longer exist."""
     dropped_attempts: int = 0
-    """The number of attempts before those in ``attempts``. They are no longer stored, so that the node stays small if a
+    """The number of older attempts that are no longer stored in ``attempts``. Dropping them keeps the node small if a
     job fails repeatedly."""
     same_as: str = ""
     """Names the earlier work whose ranges this work reuses; empty if it has ranges of its own."""
@@ -108,11 +108,11 @@ class Work:
         return {tp: OffsetRange(scan.start, scan.resume) for tp, scan in self.scans.items()}
 
     def restricted_to(self, period: Period, origin: str) -> Work:
-        """Returns work with the same ranges for a shorter period within this one, for a rerun. ``origin`` becomes
-        `same_as`.
+        """Returns the work of a rerun: it has the same ranges and a ``period`` that lies within this period. ``origin``
+        becomes `same_as`.
 
-        If a rerun divides this period, the first of its periods gets the late records, and the last one gets the
-        records that were set aside.
+        If a rerun divides this period into several periods, the first of them gets the late records, and the last of
+        them gets the records that were set aside.
         """
         first, last = period.start_ms == self.period.start_ms, period.end_ms == self.period.end_ms
         scans = {

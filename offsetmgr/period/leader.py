@@ -15,11 +15,12 @@ from offsetmgr.period.schedule import Period, PeriodSchedule
 from offsetmgr.period.state_nodes import BarrierStateStore, BarrierView
 
 ListPartitions: TypeAlias = Callable[[], Iterable[TopicPartition]]
-"""Returns all partitions that take part at present. May send requests to a cluster; raises `OffsetMgrError`."""
+"""A function that returns all partitions that take part at present. It may send requests to a cluster, and raises
+`OffsetMgrError`."""
 
 FindIdlePartitions: TypeAlias = Callable[[Period, Collection[TopicPartition]], Collection[TopicPartition]]
-"""Returns those of the given partitions that have no record in a period. May send requests to a cluster; raises
-`OffsetMgrError`."""
+"""A function that receives a period and partitions, and returns the partitions without a record in the period. It may
+send requests to a cluster, and raises `OffsetMgrError`."""
 
 HISTORY_KEPT: Final = 10_000
 """Default number of closed periods in the history. The names of all history nodes must fit into one response of
@@ -27,14 +28,14 @@ ZooKeeper."""
 
 _LOG: Final = logging.getLogger("offsetmgr.period")
 _CACHE_S: Final = 1.0
-"""Seconds for which the partitions are cached after a call of `Topics`, so that not every round waits for a cluster."""
+"""Seconds for which the result of `ListPartitions` is cached, so that not every round waits for a cluster."""
 _IDLE_CHECK_INTERVALS_S: Final = (1.0, 30.0)
 """Seconds between two checks for idle partitions: the first interval and the longest one."""
 _MAX_SLEEP_S: Final = 60.0
 """Maximum seconds between two reads of the wall clock, because an administrator or NTP may set the clock."""
 _KEPT_PERIODS: Final = 2
-"""The progress of a dead member is deleted when its newest finished period is this many periods behind the closed
-one."""
+"""The progress of a dead member is deleted when its newest finished period is this many periods behind the period that
+was just closed."""
 
 
 class LeaderRound:
@@ -63,12 +64,12 @@ class LeaderRound:
     def step(self, nodes: BarrierStateStore, view: BarrierView, leader: Leader) -> bool:
         """Runs one round, and returns whether the caller should read the nodes again and run the next round at once.
 
-        Raises the errors of ``nodes`` and of the caller's functions, and `ServerError` if nodes were deleted so that
-        the run cannot continue.
+        Raises the errors of ``nodes`` and of the caller's functions, and `ServerError` if the run cannot continue
+        because nodes were deleted.
         """
         if view.seen.open_ is None:
             nodes.require_new()
-        # `_current_partitions` is a generator, so `Topics` is called only if a period opens.
+        # `_current_partitions` is a generator, so `ListPartitions` is called only if a period opens.
         step = next_step(view.seen, self._schedule, self._current_partitions(view), leader, self._clock.now_ms())
         if isinstance(step, Advance):
             done = nodes.write_advance(step, view)
@@ -91,12 +92,13 @@ class LeaderRound:
         return min(max(over_in, due_in, 0.0), _MAX_SLEEP_S)
 
     def _current_partitions(self, view: BarrierView) -> Iterator[TopicPartition]:
-        """Yields the partitions that take part at present. If `Topics` fails or returns no partitions, yields the
-        partitions of the open period. If `Topics` fails and no period is open yet, raises its error."""
+        """Yields the partitions that take part at present. If `ListPartitions` fails or returns no partitions, yields
+        the partitions of the open period. If `ListPartitions` fails and no partitions are known yet, raises the error
+        of `ListPartitions`."""
         now = self._clock.monotonic()
         if now - self._partitions_read_at > _CACHE_S:
-            # Prefer the partitions of the open period to an old result of `Topics`, because another member may have
-            # been the leader since.
+            # Prefer the partitions of the open period to an earlier result of `ListPartitions`, because another member
+            # may have been the leader after that result.
             before = view.seen.partitions.partitions if view.seen.partitions else self._partitions
             try:
                 found = frozenset(self._topics())
@@ -139,7 +141,7 @@ class LeaderRound:
         return nodes.report(node, view.progress_versions[leader.member])
 
     def _delete_old(self, nodes: BarrierStateStore, view: BarrierView, closed: int) -> None:
-        """Deletes the old progress of dead members, and the closed period that exceeds the limit of the history."""
+        """Deletes the old progress of dead members, and the oldest closed period if the history exceeds its limit."""
         old = [
             name
             for name, node in view.seen.progress.items()

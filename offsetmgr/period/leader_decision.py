@@ -1,12 +1,13 @@
-"""The leader's next step, given the nodes that it has read: open the first period, advance to the next, or wait. Pure.
+"""Decides the leader's next step from the nodes that it has read: open the first period, advance to the next period, or
+wait. Pure.
 
 An `Advance` is written as one transaction. The transaction replaces the nodes with the open period and its partitions,
-and adds the closed period to the history; it succeeds only if the two replaced nodes have not changed since they were
-read. Therefore only one advance of a period succeeds, even if several members consider themselves the leader, and even
-if one of them freezes, continues or dies at any moment.
+and adds the closed period to the history. It succeeds only if the two replaced nodes have not changed since they were
+read. Therefore only one advance of a period succeeds, even if several members act as the leader, and whenever one of
+them freezes, continues or dies.
 
-The reports may have been read at different moments, and may come from dead members. That does no harm: a finished
-partition stays finished, so if these reports together show that every partition has finished the period, that is true.
+The reports may have been read at different moments, and may come from dead members. This does no harm: a finished
+partition stays finished, so every report remains true after it was read.
 """
 
 from __future__ import annotations
@@ -61,12 +62,12 @@ class Advance:
 def next_step(
     seen: LeaderView, schedule: PeriodSchedule, partitions: Iterable[TopicPartition], leader: Leader, now_ms: int
 ) -> Advance | list[TopicPartition]:
-    """Returns the advance to write. If the leader has to wait, returns the partitions that have not finished the open
-    period instead; the list is empty if the nodes do not match or if the run was stopped.
+    """Returns the advance to write. If the leader has to wait, returns the list of partitions that have not finished
+    the open period. The list is empty if the two nodes belong to different periods or if the run was stopped.
 
-    ``schedule`` applies only to the first period; later periods use the schedule of the open one. ``partitions`` is
-    iterated only if a period opens, because the iteration may send a request to a cluster. Raises `UsageError` if there
-    are no partitions.
+    ``schedule`` applies only to the first period. Every later period uses the schedule of the open period, or the
+    schedule that follows a rerun. ``partitions`` is iterated only if a period opens, because the iteration may send a
+    request to a cluster. Raises `UsageError` if there are no partitions.
     """
     if seen.open_ is None:
         first = opening(schedule, partitions)
@@ -98,8 +99,8 @@ def after(open_: OpenNode, now_ms: int) -> tuple[PeriodSchedule, Rerun | None] |
     """Returns the schedule of the period after ``open_``, and the rerun to which that period belongs (`None` outside of
     a rerun). Returns None if the open period is the last one.
 
-    If another schedule follows a rerun, the rerun continues beyond its end until one of its periods ends exactly where
-    a period of the other schedule begins.
+    If another schedule follows a rerun, the rerun continues beyond its end time until a period of the rerun ends
+    exactly where a period of the other schedule begins.
     """
     rerun, end = open_.rerun, open_.limit_ms
     if rerun is None:

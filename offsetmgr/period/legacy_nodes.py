@@ -1,9 +1,9 @@
 """Parsers of the original coordinator's nodes, which are plain text without a version. They are never written. Pure.
 
 ``coordinator`` is a time in ms, ``topic-partitions`` is ``a:0,1;b:0;``, and ``progress`` is ``a.0:time;a.1:time;``. A
-topic name may contain dots; the last one separates it from the partition. The original's members write without
-conditions, so they must not run together with offsetmgr's members. Source: the period coordinator's document, "shared
-storage".
+topic name may contain dots; the last dot separates the topic name from the partition. The members of the original
+coordinator write without conditions, so they must not run together with offsetmgr's members. Source: the period
+coordinator's document, "shared storage".
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def is_legacy(data: bytes) -> bool:
 
 
 def parse_limit(path: str, data: bytes) -> int | None:
-    """Parses ``coordinator``. Returns the end of the open period in ms; None if it was never set (empty, or 0).
+    """Parses ``coordinator``. Returns the end of the open period in ms; None if the node is empty or contains 0, which
+    means that no end was ever set.
 
     Raises `CorruptData`.
     """

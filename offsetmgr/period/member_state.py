@@ -2,9 +2,9 @@
 
 The caller's threads read the state through `PeriodCoordinator` and wait until it changes.
 
-The state includes the period that the caller received last. A report without a number concerns that period and not the
-open one. Otherwise a consumer that was frozen while the other members advanced would report a period that it has never
-processed.
+The state includes the period that the caller received last. A report without a number concerns this last received
+period, even if another period is open by now. Otherwise a consumer that was frozen while the other members advanced
+would report a period that it has never processed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _NEVER: Final = -1
 
 
 class MemberState:
-    """The state of one member. The lock of the condition ``changed`` guards it, and every change notifies the
-    condition."""
+    """The state of one member. The lock of the condition ``changed`` guards the state, and every change that a caller
+    may wait for notifies the condition."""
 
     def __init__(self, member: str, root: str, owned: Iterable[TopicPartition]) -> None:
         self.member = member
@@ -39,13 +39,13 @@ class MemberState:
         self.epoch: int | None = None
         """The epoch of this process in its present session; `None` if the process is not registered."""
         self.valid: Callable[[], bool] = lambda: False
-        """Returns whether the session is known to be alive, according to its `SessionLease`."""
+        """A function that returns whether the session is known to be alive, according to its `SessionLease`."""
         self._written: dict[TopicPartition, int] = {}
-        """For each partition the newest finished period that this member has read from ZooKeeper or has written to
-        it."""
-        self._reported: dict[TopicPartition, int] = {}
-        """For each partition the period that the caller has reported. An entry is removed when the report is in
+        """For each partition the newest finished period that this member has read from ZooKeeper or written to
         ZooKeeper."""
+        self._reported: dict[TopicPartition, int] = {}
+        """For each partition the period that the caller has reported as finished. An entry is removed when the report
+        is in ZooKeeper."""
         self._ranges: dict[TopicPartition, tuple[int, OffsetRange]] = {}
         self._delivered_by_partition: dict[TopicPartition, int] = {}
         self._delivered = _NEVER
@@ -107,8 +107,8 @@ class MemberState:
             return sorted(tp for tp in self.owned if tp not in self.partitions or self.done(tp, self.open.number))
 
     def deliver(self, number: int, partitions: Iterable[TopicPartition] = ()) -> Period:
-        """Returns period ``number``, and records that the caller has received it: for ``partitions``, or for all
-        partitions of the member if ``partitions`` is empty."""
+        """Returns period ``number``, and records that the caller has received this period for ``partitions``. If
+        ``partitions`` is empty, records it for all partitions of the member."""
         with self.changed:
             assert self.open is not None
             received = list(partitions)
@@ -120,8 +120,8 @@ class MemberState:
 
     def last_delivered(self, partition: TopicPartition) -> int:
         """Returns the number of the period that the caller received last for a partition. A period that the caller
-        received for this partition in particular takes precedence over a period for all partitions until the partition
-        has finished it."""
+        received for this partition alone counts until the partition has finished that period. Otherwise the period that
+        the caller received for all partitions counts."""
         number = self._delivered_by_partition.get(partition, _NEVER)
         return self._delivered if number == _NEVER or self.done(partition, number) else number
 
@@ -136,8 +136,8 @@ class MemberState:
     def report(
         self, partitions: Iterable[TopicPartition], number: int | None, ranges: Mapping[TopicPartition, OffsetRange]
     ) -> tuple[dict[TopicPartition, ReportStatus], dict[TopicPartition, int]]:
-        """Records a report, which `MemberThread` will write. Returns for each partition the status of the report and
-        the period that it concerns."""
+        """Records a report, which `MemberThread` will write. Returns two mappings: the status of each partition's
+        report, and the number of the period that each partition's report concerns."""
         with self.changed:
             self.check()
             open_ = self.require_open()
@@ -163,8 +163,8 @@ class MemberState:
     # --- called by the thread that communicates with ZooKeeper ---------------------------------------
 
     def needs_full_read(self) -> bool:
-        """Returns whether all nodes must be read and not only the open period, because the progress of other members is
-        unknown or a report must be written."""
+        """Returns True if all nodes must be read, because the progress of other members is unknown or a report must be
+        written. If it returns False, reading the open period is sufficient."""
         with self.changed:
             return not self._all_read or any(n > self._written.get(tp, _NEVER) for tp, n in self._reported.items())
 
@@ -194,8 +194,8 @@ class MemberState:
             self.changed.notify_all()
 
     def set_finished(self, finished: Mapping[TopicPartition, int], described: frozenset[TopicPartition]) -> None:
-        """Records the progress of all members. ``described`` are the partitions in this member's own node when the
-        progress was read."""
+        """Records the progress of all members. ``described`` are the partitions that this member's own node contained
+        when the progress was read."""
         with self.changed:
             for partition, number in finished.items():
                 self._written[partition] = max(number, self._written.get(partition, _NEVER))
@@ -203,8 +203,8 @@ class MemberState:
             self.changed.notify_all()
 
     def set_open(self, open_: OpenNode | None, partitions: PartitionsNode | None) -> bool:
-        """Records the open period and its partitions. Returns True if the two nodes belong to different periods, so
-        that they must be read again."""
+        """Records the open period and its partitions. Returns True if the two nodes do not belong to the same period;
+        the caller must then read them again."""
         if open_ is None or partitions is None or partitions.number != open_.number:
             return open_ is not None
         with self.changed:
@@ -215,8 +215,8 @@ class MemberState:
 
     def unwritten(self, before: ProgressNode | None, epoch: int) -> ProgressNode | None:
         """Returns the new content of this member's progress node; `None` if the present content ``before`` is up to
-        date. Each session writes the node at least once, because the new epoch in it stops an earlier process with this
-        name from writing.
+        date. Each session writes the node at least once, because the session's new epoch in the node prevents an
+        earlier process with this name from writing.
         """
         finished: Mapping[TopicPartition, int] = before.finished if before else {}
         with self.changed:

@@ -1,9 +1,9 @@
-"""`MemberThread`: the thread of one member that communicates with ZooKeeper. If a session ends, the thread opens a new
-one.
+"""`MemberThread`: the thread of one member that communicates with ZooKeeper. If its session ends, the thread opens a
+new session.
 
-The thread registers the member, follows the open period and writes reports. In the oldest member it also runs the
-leader's rounds. The thread reads the nodes again after a watch has fired or the caller has made a report. It does not
-poll, except that a leader checks periodically for idle partitions.
+The thread registers the member, follows the open period and writes reports. The thread of the oldest member also runs
+the leader's rounds. The thread reads the nodes again after a watch has fired or the caller has made a report. It does
+not poll, except that a leader checks periodically for idle partitions.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from offsetmgr.zookeeper.client.session_lease import SessionLease
 
 _LOG: Final = logging.getLogger("offsetmgr.period")
 _RETRY_S: Final = 0.5
-"""Seconds between the end of a session and the next one."""
+"""Seconds between the end of a session and the start of the next session."""
 _STOP_TIMEOUTS_S: Final = (0.5, 3.0)
-"""Maximum seconds for which `MemberThread.stop` waits for the thread: before it closes the session, and after that."""
+"""Maximum seconds for which `MemberThread.stop` waits for the thread to end: before it closes the session, and after it
+has closed the session."""
 
 
 class MemberThread:
@@ -92,7 +93,7 @@ class MemberThread:
                     self._state.set_error(error)
                 else:
                     self._end(error)
-            except Exception as error:  # a bug, also in a caller's function: end, so that no call waits forever
+            except Exception as error:  # a bug here or in a caller's function: leave, so that no call waits forever
                 _LOG.exception("period member %s: unexpected error; the member leaves", member)
                 self._end(CallbackFailed(f"member {member}", f"{type(error).__name__}: {error}"))
             finally:
@@ -178,8 +179,8 @@ class _Watches:
 
     def add(self, nodes: Collection[str], parents: Collection[str]) -> bool:
         """Sets watches on ``nodes``, and on the children of ``parents``, except where a watch is already set. Returns
-        whether it set a watch on a parent: the children of that parent may have changed, so the nodes must be read
-        again. Raises `ServerError` if a parent was deleted."""
+        True if it set a watch on a parent. The children of that parent may have changed before the watch was set, so
+        the caller must read the nodes again. Raises `ServerError` if a parent was deleted."""
         with self._lock:
             nodes = [path for path in nodes if path not in self._set]
             parents = [path for path in parents if path not in self._set]

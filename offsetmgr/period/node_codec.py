@@ -69,17 +69,17 @@ class NodeReader:
         return None if self._fields.get(name) is None else self.number(name)
 
     def numbers(self, name: str) -> dict[str, int]:
-        """Returns the fields of an object; all of them must be numbers."""
+        """Returns the fields of the object ``name``; all of them must be numbers."""
         fields = self.mapping(name)
         return {key: self._part(fields).number(key) for key in fields}
 
     def texts(self, name: str) -> dict[str, str]:
-        """Returns the fields of an object; all of them must be strings."""
+        """Returns the fields of the object ``name``; all of them must be strings."""
         fields = self.mapping(name)
         return {key: self._part(fields).text(key) for key in fields}
 
     def items(self, name: str) -> list[NodeReader]:
-        """Returns a `NodeReader` for each object in a list. These objects have no version."""
+        """Returns a `NodeReader` for each object in the list ``name``. These objects have no version."""
         value = self._fields.get(name)
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise self.broken(f"has no list of objects {name!r}")

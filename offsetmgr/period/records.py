@@ -1,7 +1,7 @@
 """The contents of the coordinator's znodes, and their encoding as JSON with a version. Pure.
 
-The nodes have the names of the original coordinator's nodes (`legacy_nodes`) and the format of `node_codec`. One node
-contains the progress of a member for all its partitions.
+The nodes have the same names as the original coordinator's nodes (`legacy_nodes`), but the format of `node_codec`. A
+member has one progress node for all its partitions.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Rerun:
     """The rerun ends before the first period that begins at or after this time. If the time is `None`, the rerun ends
     before the first period whose end is in the future."""
     then: PeriodSchedule | None
-    """The schedule that the run adopts after the rerun, at a time at which a period of this schedule begins; `None` if
-    the run ends with the rerun."""
+    """The schedule that the run adopts after the rerun; `None` if the run ends with the rerun. The run adopts the
+    schedule at a time at which a period of this schedule begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class OpenNode:
     epoch: int
     """The leader's epoch; never decreases."""
     opened_ms: int
-    """Opening time, by the leader's clock."""
+    """The time at which the leader opened the period, by the leader's clock."""
     stopped: str = ""
     """The reason why no further period will open; empty while the run continues."""
     rerun: Rerun | None = None
@@ -66,8 +66,8 @@ class ProgressNode:
 
     member: str
     epoch: int
-    """The member's epoch. The epoch is larger than that of every earlier process with this name, so an earlier process
-    cannot write the node any more."""
+    """The member's epoch. Every earlier process with this name has a smaller epoch. A process that finds a larger epoch
+    in the node does not write the node any more."""
     finished: Mapping[TopicPartition, int]
     idle: frozenset[TopicPartition] = field(default=frozenset())
     """The finished partitions that the leader reported because they had no record in the period."""
@@ -82,14 +82,15 @@ class MemberNode:
     host: str
     process: int
     owned: frozenset[TopicPartition]
-    """The partitions that it consumes, so that operators can find the member of a partition that does not progress."""
+    """The partitions that the member consumes. They show operators which member consumes a partition that does not
+    progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedPeriod:
     """``history/NUMBER``: a period that every partition has finished, or that was abandoned.
 
-    Times are in milliseconds, by the leaders' clocks.
+    ``opened_ms`` and ``closed_ms`` are times by the leaders' clocks, in milliseconds since 1970.
     """
 
     period: Period
@@ -100,7 +101,7 @@ class ClosedPeriod:
     by: Mapping[str, frozenset[TopicPartition]]
     """For each member the partitions that it reported."""
     idle: frozenset[TopicPartition] = field(default=frozenset())
-    """Partitions without a record in the period."""
+    """The partitions that the leader reported because they had no record in the period."""
     ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict)
     """The offset range of the period, for partitions whose consumers reported it."""
     abandoned: str = ""

@@ -1,12 +1,13 @@
 """Reruns: the members process past event time again, usually in shorter periods, in a separate run or in the live run.
 
 A *separate* rerun is a run of its own under ``ROOT/reruns/NAME``, with its own members, independent of the live run. A
-rerun *in the live run* abandons the open period (the history records that), and the next period that opens is the
-rerun's first. The numbers of the periods continue, so that an old report cannot be mistaken for a new one. Each member
-then receives a period that begins earlier than its previous one, and must go back to the offsets of that period.
+rerun *in the live run* abandons the open period, which the history records as abandoned. The next period that opens is
+the first period of the rerun. The numbers of the periods continue, so that an old report cannot be mistaken for a new
+one. Each member receives a period that begins earlier than the abandoned one, and must go back to the offsets of the
+earlier period.
 
-A rerun ends at a given time or at the present. After that the run ends, or adopts another schedule, usually that of the
-live run. `leader_decision.after` decides when the rerun ends.
+A rerun ends at a given time or at the present. After the rerun, the run ends or adopts another schedule, usually the
+schedule of the live run. `leader_decision.after` decides when the rerun ends.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ def rerun_root(root: str, name: str) -> str:
 
 
 def rerun_schedule(first_ms: int, length_ms: int, rerun: Rerun, live: OpenNode) -> PeriodSchedule:
-    """Returns the schedule of a rerun. Raises `UsageError` if no period of the rerun could end at the required time, if
-    the rerun does not begin in the past, or if its periods are longer than those of the live run."""
+    """Returns the schedule of a rerun. Raises `UsageError` if no period of the rerun would end at the rerun's end time
+    or at the beginning of a period of the following schedule, if the rerun does not begin before the open period, or if
+    its periods are longer than those of the live run."""
     schedule = PeriodSchedule(first_ms, length_ms)
     if length_ms > live.schedule.length_ms:
         why = f"are longer than the live run's periods of {live.schedule.length_ms} ms"
@@ -80,8 +82,8 @@ def require_no_rerun(root: str, live: OpenNode) -> None:
 def begin_separate(
     nodes: BarrierStateStore, live: BarrierView, schedule: PeriodSchedule, rerun: Rerun, now_ms: int
 ) -> None:
-    """Opens the first period of a separate rerun, with the live run's partitions. Raises `Conflict` if it has already
-    begun."""
+    """Opens the first period of a separate rerun, with the live run's partitions. Raises `Conflict` if the rerun has
+    already begun."""
     _, partitions = _open_nodes(live)
     nodes.prepare()
     first = OpenNode(schedule, 0, RERUN_LEADER, 0, now_ms, rerun=rerun)

@@ -29,8 +29,8 @@ class Period:
 class PeriodSchedule:
     """Periods of ``length_ms`` milliseconds; period number ``base`` begins at ``first_ms``. Raises `UsageError`.
 
-    A run keeps its schedule unless a rerun changes it. The numbers of the periods then continue, and ``base`` is the
-    number of the first period of the new schedule.
+    A run keeps its schedule unless a rerun changes it. In this case the numbers of the periods continue, and ``base``
+    is the number of the first period of the new schedule.
     """
 
     first_ms: int

@@ -1,4 +1,5 @@
-"""`BarrierStateStore`: reads and writes the znodes of a coordinator. It has no thread and makes no decisions.
+"""`BarrierStateStore`: reads and writes the znodes of a coordinator. The class has no thread and decides nothing about
+periods.
 
 ::
 
@@ -9,8 +10,8 @@
     ROOT/history/NUMBER     a closed period
 
 Every write is conditional. A member's *epoch* is the id of the transaction that created its node under ``members``.
-ZooKeeper's transaction ids increase, so a later process with the same name has a larger epoch. The same holds for a
-later leader.
+ZooKeeper's transaction ids increase, so a later process with the same name has a larger epoch. A later leader also has
+a larger epoch than an earlier leader.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ from offsetmgr.zookeeper.client.transactions import (
 from offsetmgr.zookeeper.groups.registration import ensure_nodes
 
 _HISTORY: Final = 2
-"""The index, within the transaction of an advance, of the operation that writes the history."""
+"""The index of the operation that writes the history, within the transaction of an advance."""
 _RACES: Final = (ZookeeperError.BAD_VERSION, ZookeeperError.NO_NODE, ZookeeperError.NODE_EXISTS)
 _DIRECTORY_DATA: Final = json.dumps({"version": 1, "by": "offsetmgr"}, separators=(",", ":")).encode()
-"""The content of the parent nodes. It shows that they belong to offsetmgr: the original coordinator also has a node
-named ``progress``, in which it stores plain text."""
+"""The content of the parent nodes. It shows that the nodes belong to offsetmgr, because the original coordinator also
+has a node named ``progress``, whose content is plain text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,8 @@ class LiveMember:
 
 @dataclass(frozen=True, slots=True)
 class BarrierView:
-    """The nodes of a run and their versions. The nodes were read at different moments, so every write is conditional on
-    a version."""
+    """The nodes of a run and their versions. The nodes were not read at one moment, so every write is conditional on
+    the version that was read."""
 
     seen: LeaderView
     open_version: int | None
@@ -90,8 +91,8 @@ class BarrierView:
 class BarrierStateStore:
     """The nodes under one root, accessed through one session. All methods raise the errors of the session.
 
-    Methods that write and return a bool return False if another client wrote first, or if the outcome is unknown; the
-    caller then reads again.
+    A method that writes and returns a bool returns False if another client wrote first, or if the outcome is unknown.
+    In both cases the caller must read the nodes again.
     """
 
     def __init__(self, session: ZookeeperSession, root: str) -> None:
@@ -253,15 +254,16 @@ class BarrierStateStore:
             )
         outcome = self._session.transaction(operations)
         if advance.closed is not None and outcome.state is OperationState.REJECTED and outcome.failed_index == _HISTORY:
-            # The operations before this one did not fail, so no other leader has advanced the period.
+            # The operations on the open period and its partitions did not fail, so no other leader has advanced the
+            # period.
             if outcome.code == ZookeeperError.NODE_EXISTS:
                 raise self._already_closed_error(advance.closed.period.number)
             self.prepare()  # the directory has been deleted
         return self._committed(outcome)
 
     def require_new(self) -> None:
-        """Raises `ServerError` if the history already contains periods: then the first period must not be opened
-        again."""
+        """Raises `ServerError` if the history already contains periods, because the first period must not be opened a
+        second time."""
         numbers = [int(name) for name in _names(self._session.children(self.history_path)) if name.isdigit()]
         if numbers:
             raise self._already_closed_error(max(numbers))
@@ -280,15 +282,15 @@ class BarrierStateStore:
         return self._committed(self._session.transaction(nodes))
 
     def stop_run(self, view: BarrierView, why: str) -> bool:
-        """Makes the open period the last one of the run, and stores the reason ``why`` in its node. Returns False if
-        the run has advanced since ``view`` was read, or has not begun."""
+        """Makes the open period the last period of the run, and stores the reason ``why`` in the node of the open
+        period. Returns False if the run has advanced since ``view`` was read, or has not begun."""
         if view.seen.open_ is None or view.open_version is None:
             return False
         data = encode_open(replace(view.seen.open_, stopped=why))
         return self._committed(self._session.transaction([SetData(self.open_path, data, view.open_version)]))
 
     def delete_progress(self, members: Iterable[str], view: BarrierView) -> None:
-        """Deletes the progress of these members, unless it has changed since it was read."""
+        """Deletes the progress node of each of these members, unless the node has changed since ``view`` was read."""
         for member in members:
             path = f"{self.progress_path}/{member}"
             self._committed(self._session.transaction([Delete(path, view.progress_versions[member])]))

@@ -1,4 +1,5 @@
-"""The status of a run: the partitions that have not finished the open period, their waiting times and members. Pure."""
+"""The status of a run: the partitions that have not finished the open period, how long the run has waited for them, and
+the members that consume them. Pure."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ class RunStatus:
 def status_of(view: BarrierView, now_ms: int) -> RunStatus | None:
     """Returns the status of the run; None before the first period.
 
-    Raises `Conflict` if the nodes do not match because the run has just advanced. The caller then reads them again.
+    Raises `Conflict` if the two nodes belong to different periods because the run has just advanced; the caller must
+    then read the nodes again.
     """
     open_, barrier = view.seen.open_, view.seen.barrier()
     if open_ is None:

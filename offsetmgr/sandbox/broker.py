@@ -1,4 +1,5 @@
-"""Real Kafka brokers: `KafkaBroker` (0.8.2 to 3.9, with ZooKeeper) and `KraftBroker` (4.1, without)."""
+"""Real Kafka brokers: `KafkaBroker` (releases 0.8.2 to 3.9, with ZooKeeper) and `KraftBroker` (release 4.1, without
+ZooKeeper)."""
 
 from __future__ import annotations
 
@@ -33,9 +34,10 @@ _COMMON: Final[Mapping[str, object]] = {
     "controlled.shutdown.retry.backoff.ms": 200,
 }
 _PARTITION_DIRECTORY: Final = re.compile(r"(.+)-\d+")
-"""The name of the directory of one partition's log. (The directory name of a deleted topic has a suffix.)"""
-# Another broker may respond on the port before this one reports that the port is taken, so check that this one logs its
-# start.
+"""The name of the directory of one partition's log. If the topic was deleted, the name has a suffix and does not
+match."""
+# If another broker already listens on the port, it may respond before this broker reports that the port is taken. So
+# check that this broker logs its own start.
 _UP: Final = re.compile(rb"started \(kafka\.server\.Kafka(Raft)?Server\)")
 
 
@@ -56,8 +58,8 @@ _WITH_METADATA_4: Final = frozenset({"1.1.1", "2.8.2", "3.9.1"})
 class KafkaBroker(ListeningServer):
     """A Kafka broker that stores its metadata in ZooKeeper; ``version`` is one of `BROKER_JARS`.
 
-    ``zookeeper`` is a connect string and may end with a chroot. ``config`` adds to and overrides the broker's
-    properties. The broker's data are in ``directory`` and stay there after `stop`.
+    ``zookeeper`` is a connect string and may end with a chroot. ``config`` contains further properties of the broker,
+    which override the others. The broker's data are in ``directory`` and stay there after `stop`.
     """
 
     def __init__(
@@ -100,8 +102,8 @@ class KafkaBroker(ListeningServer):
         address = servers.split(",")[0]
 
         def registered() -> bool:
-            # If ZooKeeper does not allow the `dump` command, this returns False, and the broker itself fails because of
-            # the old registration.
+            # If ZooKeeper does not allow the `dump` command, `registered` returns False. In this case the broker exits
+            # if the old registration still exists.
             return registration in _ephemeral_nodes(address)
 
         if not wait_until(lambda: not registered(), SESSION_TIMEOUT_MS / 1000 + 15):

@@ -30,7 +30,8 @@ def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRef:
-    """A process, distinguished from later ones with the same pid. ``started`` is an opaque text for the start time."""
+    """A process, distinguished from later processes with the same pid. ``started`` is an opaque text for the start
+    time."""
 
     pid: int
     started: str
@@ -55,7 +56,8 @@ class ProcessRef:
                 os.killpg(self.pid, number)
 
     def stop(self, timeout_s: float = 15.0) -> bool:
-        """Sends SIGTERM, and SIGKILL after ``timeout_s`` seconds. Returns whether SIGTERM sufficed."""
+        """Sends SIGTERM, and sends SIGKILL if the process still runs after ``timeout_s`` seconds. Returns whether
+        SIGTERM sufficed."""
         self.signal_group(signal.SIGCONT)
         self.signal_group(signal.SIGTERM)
         if wait_until(lambda: not self.alive(), timeout_s):
@@ -81,11 +83,11 @@ def _states(pid: int) -> list[str]:
 
 
 def _start_time(pid: int) -> str:
-    """Returns a text that distinguishes this process from all other processes that have had the same pid; empty if no
-    process with this pid runs."""
+    """Returns a text that distinguishes the process with this pid from all earlier and later processes with the same
+    pid. The text is empty if no process with this pid runs."""
     try:
-        # In the fields after the command's closing parenthesis, the 1st is the state, the 20th the start time (ticks
-        # since boot).
+        # Of the fields after the command's closing parenthesis, the 1st is the state and the 20th is the start time
+        # (ticks since boot).
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except (FileNotFoundError, ProcessLookupError, PermissionError):

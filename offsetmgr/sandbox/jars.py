@@ -27,7 +27,8 @@ Progress = Callable[[str], None]
 
 
 class Module(NamedTuple):
-    """A module of the repository, in one release. If ``transitive`` is False, its dependencies are not fetched."""
+    """A module of the repository, in one release. If ``transitive`` is False, the dependencies of the module are not
+    fetched."""
 
     organisation: str
     name: str
@@ -36,7 +37,8 @@ class Module(NamedTuple):
 
 
 SETS: Final[Mapping[str, tuple[Module, ...]]] = {
-    # Contains ZooKeeper 3.8. kafka-tools depends otherwise only on Kafka Connect, which the sandbox does not use.
+    # This set contains ZooKeeper 3.8. kafka-tools is fetched without its dependencies: its only further dependency is
+    # Kafka Connect, which the sandbox does not use.
     "kafka-3.9": (
         Module("org.apache.kafka", "kafka_2.13", "3.9.1"),
         Module("org.apache.kafka", "kafka-tools", "3.9.1", transitive=False),
@@ -60,11 +62,11 @@ SETS: Final[Mapping[str, tuple[Module, ...]]] = {
         Module("org.apache.kafka", "kafka_2.12", "2.8.2"),
         Module("org.slf4j", "slf4j-log4j12", "1.7.30"),
     ),
-    # Broker 0.10.2 needs these classes, which are no longer a part of Java.
+    # Kafka 0.10.2 needs these classes, which recent releases of Java no longer contain.
     "jaxb": (Module("javax.xml.bind", "jaxb-api", "2.3.1"),),
 }
 DEFAULT_SETS: Final = ("kafka-3.9", "kafka-4.1", "kafka-0.10.2")
-"""The sets of jars for the default releases of the sandbox's servers."""
+"""The sets of jars that the servers of the sandbox need in their default releases."""
 _EXIT_TIMEOUT_S: Final = 900.0
 """Seconds for which Ivy may continue to run after it has closed its output."""
 _COMPLETE: Final = ".complete"
@@ -73,7 +75,8 @@ _COMPLETE: Final = ".complete"
 def resolve(name: str, progress: Progress | None = None) -> Path:
     """Returns the directory with the jars of a set (a key of `SETS`), and fetches them first if needed.
 
-    Several processes may call it at the same time: one fetches, the others wait. Raises `SandboxError`.
+    Several processes may call this function at the same time: one process fetches the jars, and the others wait. Raises
+    `SandboxError`.
     """
     if name not in SETS:
         raise SandboxError(f"unknown set of jars {name!r}", f"known are {', '.join(SETS)}")
@@ -102,7 +105,8 @@ def pyspark_jar(prefix: str) -> Path:
 
 
 def _fingerprint(name: str) -> str:
-    """Returns a hash of the set's definition, so that a newer offsetmgr does not use the jars of an older one."""
+    """Returns a hash of the set's definition, so that a release of offsetmgr does not use jars that another release
+    fetched for a different definition."""
     return hashlib.sha256(repr(SETS[name]).encode()).hexdigest()[:8]
 
 
@@ -142,7 +146,7 @@ def _fetch(name: str, directory: Path, cache: Path, report: Progress) -> None:
         if not count:
             raise SandboxError(f"cannot fetch the jars of {name}", "Ivy retrieved none")
         (target / _COMPLETE).write_text(f"{count}\n", encoding="utf-8")
-        if directory.exists():  # an incomplete one, without the marker file
+        if directory.exists():  # an incomplete directory, without the marker file
             shutil.rmtree(directory)
         target.rename(directory)
         report(f"fetched {count} jars of {name}")

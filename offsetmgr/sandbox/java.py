@@ -1,4 +1,4 @@
-"""Finds Java, and builds command lines that start its programs quickly."""
+"""Finds Java, and builds command lines that start Java programs quickly."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from offsetmgr.core.errors import SandboxError
 MIN_JAVA_VERSION = 17
 QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
 """JVM flags for servers that run only for seconds: they disable the parallel garbage collector and the optimizing
-compiler. Benchmarks of servers that are warmed up use other flags."""
+compiler. Benchmarks of warmed-up servers use other flags."""
 
 
 def java_program(environ: Mapping[str, str] | None = None) -> str:
-    """Returns the path of a ``java`` of version 17 or later: that of ``JAVA_HOME``, otherwise the one on ``PATH``.
+    """Returns the path of a ``java`` program of version 17 or later: the program in ``JAVA_HOME`` or, if there is none,
+    the program on ``PATH``.
 
-    Raises `SandboxError` if there is no Java or if it is older.
+    Raises `SandboxError` if there is no such program or if its version is older.
     """
     env = os.environ if environ is None else environ
     hint = f"install Java {MIN_JAVA_VERSION} or later, or set JAVA_HOME to one"

@@ -3,8 +3,8 @@
 
 Kafka's own console consumer is not sufficient: it forces ``auto.offset.reset`` to ``largest``, and prints neither the
 partition nor the offset, which are needed to count lost and repeated messages. Therefore `OldConsumer` runs a small
-program (``OldConsumerMain.java`` in this directory) that uses the same library. Janino, a compiler in PySpark's wheel,
-compiles and runs the source, so that neither a JDK nor a compiled class is needed.
+program, ``OldConsumerMain.java`` in this directory, that uses the library of Kafka's old consumer. Janino, a compiler
+in PySpark's wheel, compiles and runs the source, so that neither a JDK nor a compiled class is needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ JARS: Final[Mapping[str, str]] = {
     "0.10.2.2": "kafka-0.10.2",
     "1.1.1": "kafka-1.1",
 }
-"""The releases with the old consumer, each with its set of jars."""
+"""The releases of Kafka that contain the old consumer, each with its set of jars."""
 DEFAULT_VERSION: Final = "0.10.2.2"
 _PROGRAM: Final = Path(__file__).with_name("OldConsumerMain.java")
 _ESCAPE: Final = re.compile(rb"\\x([0-9a-f]{2})")
@@ -48,11 +48,12 @@ class ConsumedMessage(NamedTuple):
 class OldConsumerOptions(TypedDict, total=False):
     """The optional settings of an `OldConsumer`.
 
-    ``offsets_storage`` (default ``zookeeper``) and ``dual_commit`` (default False) set the consumer's properties of
-    these names. ``extra`` contains further properties, which override the others, for example
-    ``{"zookeeper.session.timeout.ms": 4000}``. ``streams`` (default 1) is the number of threads for each topic. Without
-    ``consumer_id`` the library generates one at each start. ``version`` (default 0.10.2.2) is the release of Kafka, and
-    ``jvm`` are the flags of the JVM. A ``detached`` consumer keeps running after this program has ended.
+    ``offsets_storage`` (default ``zookeeper``) and ``dual_commit`` (default False) set the consumer's properties
+    ``offsets.storage`` and ``dual.commit.enabled``. ``extra`` contains further properties, which override the others,
+    for example ``{"zookeeper.session.timeout.ms": 4000}``. ``streams`` (default 1) is the number of threads for each
+    topic. Without ``consumer_id`` the library generates an id at each start. ``version`` (default 0.10.2.2) is the
+    release of Kafka, and ``jvm`` are the flags of the JVM. A ``detached`` consumer keeps running after this program has
+    ended.
     """
 
     offsets_storage: Literal["zookeeper", "kafka"]
@@ -69,9 +70,9 @@ class OldConsumerOptions(TypedDict, total=False):
 class OldConsumer(ServerProcess):
     """One member of an old consumer group, as a child process.
 
-    ``zookeeper`` is the brokers' connect string with its chroot. ``topic`` is one topic, several joined by commas, or
-    ``white_list:REGEX`` or ``black_list:REGEX``. `start` returns after the registration and the first rebalance. On
-    `stop` the consumer commits, releases its partitions and leaves the group.
+    ``zookeeper`` is the connect string of the brokers' ZooKeeper, with its chroot. ``topic`` is one topic, several
+    topics separated by commas, ``white_list:REGEX`` or ``black_list:REGEX``. `start` returns after the registration and
+    the first rebalance. On `stop` the consumer commits, releases its partitions and leaves the group.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ appender.stderr.layout.pattern=[%d] %p %m (%c)%n
 
 def log4j_flags(directory: Path) -> tuple[str, str]:
     """Writes settings for log4j 1 (and its replacement reload4j) and log4j 2 to ``directory``. Returns the JVM flags
-    with which a server uses these settings."""
+    that make a server use these settings."""
     first, second = directory / "log4j.properties", directory / "log4j2.properties"
     first.write_text(_LOG4J_1, encoding="utf-8")
     second.write_text(_LOG4J_2, encoding="utf-8")

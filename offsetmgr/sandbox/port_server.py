@@ -1,5 +1,5 @@
-"""`ListeningServer`: a server process that listens on a port. If another program takes a selected port first, the
-server tries another port."""
+"""`ListeningServer`: a server process that listens on a port. If another program takes the selected port before the
+server listens on it, the server tries another port."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _BACKOFF = Backoff.fixed(0, max_retries=4)
 
 
 class ListeningServer(ServerProcess):
-    """A server with a port. Without ``port`` the first start selects a free port, and later starts use the same
-    port."""
+    """A server that listens on a port. If ``port`` is `None`, the first start selects a free port, and later starts use
+    the same port."""
 
     def __init__(
         self, directory: Path | str, *, port: int | None, detached: bool, start_timeout_s: float = 90.0
@@ -27,7 +27,7 @@ class ListeningServer(ServerProcess):
 
     @property
     def port(self) -> int:
-        """The port. Raises `SandboxError` before the first start, unless the constructor got a port."""
+        """The port. Raises `SandboxError` before the first start, unless a port was passed to the constructor."""
         if self._port is None:
             raise SandboxError(f"{self.name} has not been started", "its port is not known yet")
         return self._port
@@ -43,7 +43,7 @@ class ListeningServer(ServerProcess):
             try:
                 return super().start()
             except SandboxError as error:
-                # Another program took the port between our check and the server's start.
+                # Another program may have taken the port between our check and the server's start.
                 self._release_ports()
                 if not any(sign in error.why for sign in _PORT_TAKEN) or not retries.pause():
                     raise

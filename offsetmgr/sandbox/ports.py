@@ -15,7 +15,7 @@ from offsetmgr.kafka.protocol.api_key import ApiKey
 
 HOST: Final = "127.0.0.1"
 # These ports are below the ranges for outgoing connections (32768 and up on Linux, 49152 elsewhere), so that no client
-# can occupy the port of a server while it restarts.
+# can occupy the port of a server while the server restarts.
 _MIN_PORT, _MAX_PORT = 20_000, 32_000
 _random = random.SystemRandom()
 
@@ -61,7 +61,7 @@ def zookeeper_responds(port: int) -> bool:
 def broker_responds(port: int, topics: Collection[str] = (), version: int = 4) -> bool:
     """Returns whether a Kafka broker responds to a Metadata request of this version (4 or 0), knows a controller, lists
     a broker at this port, and can serve these topics. The topics are checked as well, because a broker that has just
-    started knows the other brokers before it knows the topics."""
+    started learns of the other brokers before it learns of the topics."""
     everything = struct.pack(">ib", -1, 0) if version else struct.pack(">i", 0)  # all topics, no auto creation
     body = struct.pack(">hhih", ApiKey.METADATA, version, 1, -1) + everything
     try:
@@ -125,7 +125,7 @@ def _lists_broker(response: _Reader, port: int, version: int) -> bool:
 
 
 def _usable_topics(response: _Reader, version: int) -> set[str]:
-    """Returns the topics of which every partition has a leader or has a replica on another broker."""
+    """Returns the topics in which every partition has a leader or a replica on another broker."""
     names = set()
     for _ in range(response.number("i")):
         usable = response.number("h") == ErrorCode.NONE

@@ -49,7 +49,7 @@ class ServerProcess(ABC):
 
     @property
     def log_file(self) -> Path:
-        """The file with the server's stderr, and its stdout unless `_stdout` names another file."""
+        """The file that receives the server's stderr, and also its stdout unless `_stdout` returns another file."""
         return self.directory / "log.txt"
 
     @property
@@ -84,7 +84,8 @@ class ServerProcess(ABC):
         return self
 
     def stop(self) -> bool:
-        """Sends SIGTERM, and SIGKILL after `stop_timeout` seconds. Returns whether SIGTERM sufficed."""
+        """Sends SIGTERM, and sends SIGKILL if the server still runs after `stop_timeout` seconds. Returns whether
+        SIGTERM sufficed."""
         clean = self._ref.stop(self.stop_timeout) if self.running() and self._ref else True
         self._forget_process()
         return clean
@@ -98,8 +99,8 @@ class ServerProcess(ABC):
         self._forget_process()
 
     def freeze(self) -> None:
-        """Sends SIGSTOP: the process keeps its connections and its memory, but does not run. Returns after all its
-        threads have stopped, which can take a moment on a busy machine."""
+        """Sends SIGSTOP: the process keeps its connections and its memory, but does not run. This method returns after
+        all threads of the process have stopped, which can take a moment on a busy machine."""
         self.ref.signal_group(signal.SIGSTOP)
         if not wait_until(lambda: self.ref.stopped() or not self.running(), 10.0):
             raise SandboxError(f"cannot freeze {self.name}", f"process {self.pid} still runs 10 s after SIGSTOP")
@@ -145,7 +146,7 @@ class ServerProcess(ABC):
             self.on_launch(self)
 
     def _await_ready(self) -> None:
-        # Once the check has succeeded, do not repeat it: it would fail if a topic is just being created.
+        # Do not repeat the check after it has succeeded, because it fails while a topic is being created.
         answered = wait_until(lambda: not self.running() or self._is_ready(), self.start_timeout_s)
         if not self.running():
             raise SandboxError(f"{self.name} ended while starting", log_tail(self.log_file), f"see {self.log_file}")
@@ -166,7 +167,8 @@ class ServerProcess(ABC):
 
 
 def log_tail(path: Path, lines: int = 5, size: int = 8192) -> str:
-    """Returns the last lines of a log that contain an error, or the last lines if none does, joined into one line."""
+    """Returns the last lines of a log that contain an error. If no line contains an error, returns the last lines of
+    the log. The lines are joined into one line."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)

@@ -1,7 +1,7 @@
 """`Sandbox`: a cluster of servers that outlives the program that started it (``offsetmgr sandbox up`` and ``down``).
 
-Ordering contract: each server is recorded in the state file before the program waits for it to become ready. So a later
-`Sandbox.up` or `Sandbox.down` finds the server, even if this program dies before the server is ready.
+Ordering contract: each server is recorded in the state file before the program waits for it to become ready. Therefore
+a later `Sandbox.up` or `Sandbox.down` finds the server, even if this program dies before the server is ready.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Sandbox:
         return states.load(self.directory)
 
     def env(self) -> dict[str, str | None]:
-        """Returns the environment variables with which every command finds this sandbox. A value of None means that the
-        variable must be unset.
+        """Returns the environment variables through which every offsetmgr command finds this sandbox. If a value is
+        None, the variable must be unset.
 
         Raises `SandboxError` if no sandbox is running.
         """
@@ -82,9 +82,9 @@ class Sandbox:
         """Starts ZooKeeper and Kafka brokers of release ``version`` (with ``kraft``: one Kafka 4.1 broker without
         ZooKeeper), and waits until they are ready.
 
-        Returns True if it started them, False if they were already running. If an earlier sandbox did not end properly,
-        first stops the remaining servers of that sandbox and removes its data. After any failure, including Ctrl-C,
-        stops all servers that this call started. Raises `SandboxError`, `UsageError`.
+        Returns True if it started them, False if they were already running. If an earlier sandbox in this directory did
+        not end properly, first stops the remaining servers of the earlier sandbox and removes its data. After any
+        failure, including Ctrl-C, stops all servers that this call started. Raises `SandboxError`, `UsageError`.
         """
         if not 1 <= brokers <= (1 if kraft else MAX_BROKERS):
             raise UsageError(
@@ -250,8 +250,8 @@ class Sandbox:
 
     def _clear(self, state: SandboxState | None, report: Progress) -> list[str]:
         stopped: list[str] = []
-        # If a server has died, the others may wait for it forever at their shutdown, so they are killed after a short
-        # time.
+        # If a server has died, the other servers may wait for it forever while they shut down, so they are killed after
+        # a short time.
         wait_s = 20.0 if state is not None and state.intact() else 2.0
         # Reverse order of start: consumers leave their groups, brokers shut down in order, ZooKeeper ends last.
         for server in reversed(state.servers if state else ()):

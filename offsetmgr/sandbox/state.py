@@ -18,7 +18,7 @@ FILE: Final = "state.json"
 
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
-    """One process of the sandbox. ``address`` is ``HOST:PORT``; empty if the process does not listen on a port."""
+    """One process of the sandbox. ``address`` is ``HOST:PORT``, or empty if the process does not listen on a port."""
 
     kind: str
     """``zookeeper``, ``broker`` or ``old-consumer``."""
@@ -41,7 +41,7 @@ class ServerRecord:
 
 @dataclass(frozen=True, slots=True)
 class SandboxState:
-    """The content of a state file. ``complete`` is False until all servers were ready."""
+    """The content of a state file. ``complete`` becomes True when all servers are ready."""
 
     brokers: int
     kraft: bool

@@ -21,9 +21,9 @@ def java_tool(
 ) -> subprocess.CompletedProcess[str]:
     """Runs one of Kafka's own command-line tools to its end and returns its exit code, stdout and stderr.
 
-    ``jar_set`` is a name that `offsetmgr.sandbox.jars.resolve` accepts, or several; ``timeout_s`` is in seconds. A
-    non-zero exit code is not an error here, and Kafka's tools return 0 for many failures, so the caller must check both
-    the code and the output. Raises `TimedOut`, `SandboxError`.
+    ``jar_set`` is one name or several names that `offsetmgr.sandbox.jars.resolve` accepts. This function raises no
+    error for a non-zero exit code, and Kafka's tools return 0 for many failures. Therefore the caller must check both
+    the exit code and the output. Raises `TimedOut`, `SandboxError`.
     """
     sets = [jar_set] if isinstance(jar_set, str) else jar_set
     command = java_command([jars.resolve(name) for name in sets], main_class, arguments, jvm=("-Xmx512m", *jvm))

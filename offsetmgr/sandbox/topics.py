@@ -1,4 +1,4 @@
-"""`create_topic`, which uses the command-line tool of the brokers' release."""
+"""`create_topic`: creates a topic with the command-line tool of the brokers' release."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from offsetmgr.sandbox.tool import java_tool
 def create_topic(
     topic: str, partitions: int, *, zookeeper: str, bootstrap: str, version: str = DEFAULT_VERSION, replicas: int = 1
 ) -> None:
-    """Creates a topic unless it exists. ``zookeeper`` is the brokers' connect string, ``version`` their release.
+    """Creates a topic unless it exists. ``zookeeper`` is the connect string of the brokers' ZooKeeper, and ``version``
+    is the release of the brokers.
 
     Raises `SandboxError`.
     """

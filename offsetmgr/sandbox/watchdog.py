@@ -1,8 +1,9 @@
 """A watchdog process, which kills the servers of a program that dies without stopping them, for example by SIGKILL.
 
-`Watchdog` starts the process, one for all servers of a program. The process reads lines ``+PID STARTED`` and ``-PID
-STARTED`` (the fields of `ProcessRef`) from its standard input; when the input ends, the program has ended. Linux's
-parent-death signal is not suitable, because the kernel sends it when the *thread* that started the child ends.
+`Watchdog` starts one watchdog process for all servers of a program. The watchdog process reads lines ``+PID STARTED``
+and ``-PID STARTED`` (the fields of `ProcessRef`) from its standard input. The end of this input means that the program
+has ended. Linux's parent-death signal is not suitable, because the kernel sends it when the *thread* that started the
+child ends.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from offsetmgr.sandbox.identity import ProcessRef
 
 
 class Watchdog:
-    """Used in the program: starts the watchdog process, and sends it the process groups that it must kill when this
-    program ends."""
+    """The program's side of the watchdog: starts the watchdog process, and sends it the process groups that it must
+    kill when this program ends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -28,7 +29,7 @@ class Watchdog:
         self._watched: set[ProcessRef] = set()
 
     def add(self, leader: ProcessRef) -> None:
-        """Adds the process group of ``leader`` to those that are killed when this program ends."""
+        """Adds the process group of ``leader`` to the process groups that the watchdog kills when this program ends."""
         with self._lock:
             if self._owner != os.getpid():  # a fork: the servers started before the fork belong to the parent
                 self._process, self._owner, self._watched = None, os.getpid(), set()
@@ -44,11 +45,12 @@ class Watchdog:
 
     def _send(self, line: str) -> None:
         if self._process is None or self._process.poll() is not None:
-            # The watchdog gets this process's import path, because the default one of a new interpreter may differ.
+            # The watchdog gets this process's import path, because a new interpreter's default import path may differ.
             program = (
                 f"import sys; sys.path[:] = {sys.path!r}; from offsetmgr.sandbox import watchdog; watchdog.watch()"
             )
-            # A separate session, so that Ctrl-C at the terminal does not end it before the servers are stopped.
+            # Start the watchdog in a separate session, so that Ctrl-C at the terminal does not end it before the
+            # servers are stopped.
             self._process = subprocess.Popen(
                 [sys.executable, "-c", program],
                 stdin=subprocess.PIPE,

@@ -58,10 +58,10 @@ def message(record: Record, magic: int) -> bytes:
 def message_set(records: Sequence[Record], magic: int, codec: int = NONE) -> bytes:
     """Encodes messages of format 0 or 1.
 
-    Without a codec the messages follow each other. With a codec they are compressed into the value of one outer
-    message, which has the last offset. Inner offsets are absolute in format 0 and relative to the first in format 1
-    (KIP-31). Raises `UnsupportedOperation` for values that the format cannot hold, and `UnknownVersion` for a codec
-    that the format does not have.
+    Without a codec the messages follow each other. With a codec the messages are compressed into the value of one outer
+    message, whose offset is that of the last message. Inner offsets are absolute in format 0. In format 1 they are
+    relative to the offset of the first message (KIP-31). Raises `UnsupportedOperation` for values that the format
+    cannot hold, and `UnknownVersion` for a codec that the format does not have.
     """
     if codec == NONE:
         return b"".join(message(record, magic) for record in records)
@@ -88,11 +88,11 @@ def batch(
 ) -> bytes:
     """Encodes a batch of format 2.
 
-    ``base_offset`` and ``last_offset`` default to the offsets of the first and the last record. Pass both for a
-    compacted batch: compaction removes records, even all of them, but the batch keeps its first and last offset.
+    ``base_offset`` and ``last_offset`` default to the offsets of the first and the last record. Pass both offsets for a
+    compacted batch: compaction may remove any or all of its records, but the batch keeps its first and last offset.
     ``delete_horizon`` (milliseconds since 1970) is the time from which tombstones may be removed (KIP-534). Raises
-    `UnsupportedOperation` for values that the format cannot hold, offsets that do not ascend, and records of which only
-    some have the broker's append time; `UnknownVersion` for an unknown codec.
+    `UnsupportedOperation` if the format cannot hold a value, if the offsets do not ascend, or if only some of the
+    records have the broker's append time. Raises `UnknownVersion` for an unknown codec.
     """
     base = records[0].offset if base_offset is None and records else base_offset
     last = records[-1].offset if last_offset is None and records else last_offset
@@ -148,8 +148,9 @@ def end_of_transaction(
 
 
 def _append_time(records: Sequence[Record]) -> int | None:
-    """Returns the broker's append time of the records; `None` if they have none. Raises `UnsupportedOperation` if the
-    times differ, because a batch or a compressed message stores only one append time."""
+    """Returns the broker's append time of the records; `None` if no record has one. Raises `UnsupportedOperation` if
+    the append times differ or only some records have one, because a batch or a compressed message stores one append
+    time for all its records."""
     times = {record.timestamp if record.log_append_time else None for record in records}
     if times <= {None}:
         return None

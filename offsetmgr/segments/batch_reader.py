@@ -1,8 +1,8 @@
 """Decodes messages of all three formats (magic 0, 1 and 2) from the bytes of a log.
 
-A log is a sequence of *batches*. Since Kafka 0.11 (KIP-98) a batch has one header and any number of records. Before
-that, each entry was a single message, or a message whose value is a compressed sequence of messages. A slice of a log,
-such as a Fetch response, may end within a batch: the reader skips the incomplete batch without an error.
+A log is a sequence of *batches*. Since Kafka 0.11 (KIP-98) a batch has one header and any number of records. In the
+older formats, each entry is a single message, or a message whose value is a compressed sequence of messages. A slice of
+a log, such as a Fetch response, may end within a batch: the reader skips the incomplete batch without an error.
 
 Source: org.apache.kafka.common.record (DefaultRecordBatch, LegacyRecord, AbstractLegacyRecordBatch).
 """
@@ -20,12 +20,13 @@ from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.segments.compression import CODEC, MAX_DECOMPRESSED_BYTES, decompress
 
 LOG_OVERHEAD: Final = 12
-"""Number of bytes with which every batch begins in all formats: its offset (or base offset) and its size."""
+"""Number of bytes of the two fields at the beginning of every batch, in all formats: the offset (in format 2 the base
+offset) and the size."""
 LOG_HEADER: Final = struct.Struct(">qi")
 MAGIC_AT: Final = 16
 LEGACY_MIN_BYTES: Final = 14
-"""Minimum number of bytes after the size field of a message of version 0: CRC, magic, attributes, lengths of key and
-value."""
+"""Minimum number of bytes that follow the size field in a message of format 0: CRC, magic, attributes, lengths of key
+and value."""
 LEGACY_HEADER: Final = struct.Struct(">IbB")
 BATCH_MIN_BYTES: Final = 49
 BATCH_HEADER: Final = struct.Struct(">ibIhiqqqhii")
@@ -84,8 +85,8 @@ def batches(
     a batch.
 
     ``controls`` adds the records of control batches. ``limit`` is the maximum number of decompressed bytes of a batch.
-    Raises `CorruptData` for a batch with a wrong checksum or structure, `LimitExceeded` for a batch over the limit, and
-    `UnknownVersion` for an unknown format, after it has yielded the batches before that one.
+    First yields all batches before an invalid batch. Then raises `CorruptData` if the batch has a wrong checksum or
+    structure, `LimitExceeded` if it is over the limit, or `UnknownVersion` if its format is unknown.
     """
     at = 0
     while len(data) - at >= LOG_OVERHEAD:
@@ -144,8 +145,9 @@ def _records(
 ) -> list[Record]:
     """Decodes the records of a batch from offset ``first`` on.
 
-    ``appended`` is the broker's append time if the topic uses that as the timestamp. Short keys and values are decoded
-    inline, without a call of `_bytes_field`, because a batch may have thousands of records.
+    ``appended`` is the broker's append time if the topic uses the append time as the timestamp; otherwise it is `None`.
+    Short keys and values are decoded inline, without a call of `_bytes_field`, because a batch may have thousands of
+    records.
     """
     records = []
     at = 0
@@ -254,10 +256,8 @@ def _legacy_batch(data: bytes, start: int, end: int, first: int, limit: int) -> 
 
 def _inner(outer: _Message, offset: int, codec: int, appended: bool, limit: int) -> list[Record]:
     """Returns the messages inside a compressed message. The offset of the compressed message is that of its last inner
-    message.
-
-    Inner offsets are absolute in version 0 and relative to the first inner message in version 1 (KIP-31). If the broker
-    set the outer timestamp, that timestamp applies to every inner message.
+    message. Inner offsets are absolute in format 0. In format 1 they are relative to the first inner message (KIP-31).
+    If the broker set the outer timestamp, that timestamp applies to every inner message.
     """
     what = f"message at offset {offset}"
     body = decompress(codec, outer.value or b"", what, limit)

@@ -2,9 +2,9 @@
 
 A running broker locks the file ``.lock`` in each of its log directories (Java's ``FileChannel.tryLock``: a POSIX record
 lock over the whole file). Before offsetmgr writes to a log directory, it takes the same lock, so that no broker can
-start while it writes. A POSIX lock belongs to the process, and the process loses it when it closes any descriptor of
-the file. Therefore this process locks each file once, shares the lock among all callers, and never opens the file again
-while it holds the lock.
+start while it writes. A POSIX lock belongs to a process, and the process loses the lock when it closes any descriptor
+of the file. Therefore offsetmgr locks each file once per process, shares the lock among all callers, and never opens
+the file again while it holds the lock.
 
 Source: kafka.utils.FileLock, kafka.log.LogManager.lockLogDirs; proc(5), fcntl_locking(2).
 """
@@ -35,7 +35,8 @@ _FLOCK: Final = struct.Struct("hhqqi4x")
 _WRITES: Final = os.O_WRONLY | os.O_RDWR
 _ELSEWHERE: Final = "write a repaired copy elsewhere with --to"
 _lock = threading.Lock()
-"""Guards `_locked_files`. A thread holds it from the opening of a lock file until the file is closed or registered."""
+"""Guards `_locked_files`. A thread that opens a lock file holds this lock until it has registered the file in
+`_locked_files` or closed it."""
 _locked_files: dict[Path, list[int]] = {}
 """The lock files that this process has locked, each with its descriptor and the number of contexts that use the
 lock."""
@@ -51,26 +52,28 @@ class Use(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerUse:
-    """Whether a broker uses a directory, and how offsetmgr knows. ``known`` is *seen*, *inferred* or *unknown*; ``how``
-    describes the evidence."""
+    """Whether a broker uses a directory, and the evidence for this. ``known`` is *seen*, *inferred* or *unknown*;
+    ``how`` describes the evidence."""
 
     use: Use
     known: str
     how: str
     log_dir: Path | None = None
-    """The broker's log directory: the examined directory or the nearest parent of it; `None` if neither is one."""
+    """The broker's log directory: the examined directory or its nearest parent that is a log directory; `None` if there
+    is none."""
 
     def __str__(self) -> str:
         return f"{self.use} ({self.known}: {self.how})"
 
 
 def detect_broker(path: Path) -> BrokerUse:
-    """Returns whether a broker uses a log directory, a partition's directory, or a file in such a directory. Takes no
-    lock.
+    """Returns whether a broker uses ``path``: a log directory, a partition's directory, or a file in one of these.
+    Takes no lock.
 
-    If the log directory has a lock file, the result depends only on whether a process holds its lock. Otherwise a
-    broker counts as running if a process of this machine has a file of the directory open for writing. A broker on
-    another machine that shares the disk is detected only by its lock, and only if the file system shares locks.
+    If the log directory has a lock file, the result depends only on whether a process holds the lock of this file.
+    Otherwise a broker counts as running if a process of this machine has a file of the directory open for writing. A
+    broker on another machine that uses the same disk is detected only by its lock, and only if the file system shares
+    locks between machines.
     """
     real = Path(os.path.realpath(path))
     directory = real if real.is_dir() else real.parent
@@ -78,7 +81,8 @@ def detect_broker(path: Path) -> BrokerUse:
     if log_dir is not None and (log_dir / LOCK).exists():
         return _by_lock(log_dir)
     for near in (directory, directory.parent):
-        # Outside of a log directory, any program may have created a file of this name, so only a held lock counts.
+        # Outside of a log directory, any program may have created a file named ``.lock``, so the file counts only if a
+        # process holds its lock.
         if (near / LOCK).exists() and (found := _by_lock(near)).use is not Use.IDLE:
             return found
     return _by_processes(directory, log_dir)
@@ -89,8 +93,8 @@ def require_unused(path: Path, elsewhere: str = _ELSEWHERE) -> Iterator[BrokerUs
     """Keeps brokers out of the log directory of ``path`` while the context is open.
 
     Yields the evidence that no broker uses the directory. Several contexts of one process may lock the same directory.
-    Raises `Conflict` if a broker uses the directory or if that is unknown; ``elsewhere`` is the alternative that the
-    error's hint proposes. Raises `FileFailure` if the lock file cannot be opened.
+    Raises `Conflict` if a broker uses the directory or may use it. ``elsewhere`` is the alternative that the hint of
+    this error proposes. Raises `FileFailure` if the lock file cannot be opened.
     """
     found = detect_broker(path)
     if found.use is not Use.IDLE:
@@ -117,8 +121,8 @@ def require_unused(path: Path, elsewhere: str = _ELSEWHERE) -> Iterator[BrokerUs
 
 @contextlib.contextmanager
 def require_unused_parent(target: Path, elsewhere: str = _ELSEWHERE) -> Iterator[None]:
-    """Does the same as `require_unused` for a new file or directory ``target``. Locks nothing if ``target`` is outside
-    every broker's log directory."""
+    """Keeps brokers out, as `require_unused` does, of the log directory in which ``target``, a new file or directory,
+    will be created. Locks nothing if ``target`` is outside every broker's log directory."""
     parent = _nearest(target)
     if _log_dir(parent) is None:
         yield
@@ -128,7 +132,8 @@ def require_unused_parent(target: Path, elsewhere: str = _ELSEWHERE) -> Iterator
 
 
 def check_parent_unused(target: Path, elsewhere: str = _ELSEWHERE) -> None:
-    """Raises `Conflict` in the cases in which `require_unused_parent` does. Takes no lock."""
+    """Raises `Conflict` if ``target`` is in a broker's log directory and a broker uses or may use this directory. Takes
+    no lock."""
     parent = _nearest(target)
     if _log_dir(parent) is not None and (found := detect_broker(parent)).use is not Use.IDLE:
         raise in_use_error(parent, found, elsewhere)
@@ -196,8 +201,8 @@ def _by_lock(log_dir: Path) -> BrokerUse:
 
 
 def _by_processes(directory: Path, log_dir: Path | None) -> BrokerUse:
-    """Decides by the files that processes have open. A running broker has its segments open, but not its indexes, which
-    it maps into memory."""
+    """Decides by the files that processes have open for writing. A running broker has its segments open, but it maps
+    its indexes into memory and does not keep them open."""
     missing = f"no {LOCK} in {log_dir}" if log_dir else "it is not in a broker's log directory"
     if not (_PROC / "self" / "fd").exists():
         return BrokerUse(
@@ -226,8 +231,8 @@ def _by_processes(directory: Path, log_dir: Path | None) -> BrokerUse:
 def _writes_to(process: Path, files: set[tuple[int, int]]) -> str | None:
     """Returns the name of one of ``files`` that the process has open for writing; empty if there is none.
 
-    Returns `None` if this user may not see the process's files. For an ended process and for a kernel thread, which
-    have no files, the result is empty.
+    Returns `None` if this user may not see the process's files. Returns an empty string for an ended process and for a
+    kernel thread, because neither has open files.
     """
     try:
         descriptors = list((process / "fd").iterdir())

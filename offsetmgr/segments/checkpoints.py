@@ -13,9 +13,10 @@ from offsetmgr.core.errors import CorruptData, FileFailure, UnknownVersion
 from offsetmgr.core.model import TopicPartition
 
 LOG_START: Final = "log-start-offset-checkpoint"
-"""The start offsets of logs that begin within a segment (DeleteRecords). Other logs are not in the file."""
+"""The start offsets of the logs whose start offset is within a segment, because a DeleteRecords request moved it. The
+file does not contain other logs."""
 RECOVERY_POINT: Final = "recovery-point-offset-checkpoint"
-"""For each log the offset before which all messages were flushed to disk when the broker wrote the file."""
+"""For each log an offset: all messages before this offset were on disk when the broker wrote the file."""
 _VERSION: Final = 0
 
 

@@ -1,9 +1,9 @@
 """Decodes the newest record of each key of an offsets topic. The result is the groups with their committed offsets and
 activity.
 
-Pure. The decoder decides for each key whether it is in Kafka's format or in offsetmgr's. If a value is unreadable, only
-its partition gets an error, and decoding continues (data rule "versioned formats"). Keys that are neither an offset nor
-a group are counted by version.
+Pure. The decoder decides for each key whether it is in Kafka's format or in offsetmgr's. If the value of a committed
+offset is unreadable, only the partition of that offset gets an error, and decoding continues (data rule "versioned
+formats"). Keys that are neither an offset nor a group are counted by version.
 """
 
 from __future__ import annotations
@@ -79,15 +79,15 @@ class DecodedPartition:
     other: Counter[str] = field(default_factory=Counter)
     errors: list[OffsetMgrError] = field(default_factory=list)
     foreign: int = 0
-    """The number of keys in neither Kafka's nor offsetmgr's format. If all keys are of this kind, the topic is not an
-    offsets topic."""
+    """The number of keys that are neither in Kafka's format nor in offsetmgr's. If no key is in one of these formats,
+    the topic is not an offsets topic."""
 
 
 def decode(newest: Newest) -> DecodedPartition:
     """Decodes the newest record of every key.
 
-    Kafka may have two keys for one partition of a group (versions 0 and 1). The record with the larger log offset
-    counts, as in Kafka's coordinator.
+    A partition of a group may have two keys in the log (versions 0 and 1). Of the two records, the one with the larger
+    log offset counts, as in Kafka's coordinator.
     """
     return _DecodeState().run(newest)
 

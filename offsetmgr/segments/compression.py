@@ -1,7 +1,7 @@
 """Decompresses and compresses batches, for all of Kafka's codecs.
 
-`decompress` limits the size of its result and does not rely on the sizes that the data states, because a few kilobytes
-can expand to gigabytes. `compress` writes the same formats as Kafka's Java producers and brokers.
+`decompress` limits the size of its result and does not rely on the sizes that the compressed data contain, because a
+few kilobytes can expand to gigabytes. `compress` writes the same formats as Kafka's Java producers and brokers.
 
 Source: org.apache.kafka.common.compress; the codec is the lowest three bits of a batch's attributes. KAFKA-3160 for LZ4
 in format 0.
@@ -35,8 +35,8 @@ _SNAPPY_RATIO: Final = 32
 """Upper bound of snappy's compression ratio: three bytes can encode 64 bytes, which is a ratio of 21.3."""
 
 _XERIAL: Final = b"\x82SNAPPY\x00"
-"""The magic bytes of Java producers' snappy format. Two version numbers of four bytes follow, then chunks, each after
-its length."""
+"""The magic bytes of Java producers' snappy format. Two version numbers of four bytes follow, and then chunks. The
+length of each chunk precedes the chunk."""
 _XERIAL_HEADER_BYTES: Final = 16
 _INT32: Final = struct.Struct(">i")
 
@@ -63,8 +63,8 @@ _ZSTD_LEVEL: Final = 3
 def decompress(codec: int, data: bytes, what: str, limit: int = MAX_DECOMPRESSED_BYTES) -> bytes:
     """Returns the decompressed ``data``; ``what`` names the batch in errors.
 
-    Raises `CorruptData` for invalid data, `LimitExceeded` for more than ``limit`` bytes, `UnknownVersion` for an
-    unknown codec.
+    Raises `CorruptData` for invalid data, `LimitExceeded` if the result would exceed ``limit`` bytes, and
+    `UnknownVersion` for an unknown codec.
     """
     try:
         if codec == NONE:
@@ -95,8 +95,8 @@ def _over(what: str, limit: int) -> LimitExceeded:
 def _gunzip(data: bytes, what: str, limit: int) -> bytes:
     """Decompresses all members of a gzip stream; zeros may follow each member.
 
-    Passes small pieces to zlib: at the end of each member zlib copies the rest of its input, and a stream may have many
-    members.
+    Passes the data to zlib in small pieces, because zlib copies the rest of its input at the end of each member, and a
+    stream may have many members.
     """
     parts: list[bytes] = []
     remaining = limit
@@ -167,8 +167,8 @@ def _zstd(data: bytes, what: str, limit: int) -> bytes:
 def _lz4(data: bytes, what: str, limit: int) -> bytes:
     """Decompresses LZ4 frames.
 
-    Parses the frames without a check of their header checksum: in messages of version 0 that checksum is wrong
-    (KAFKA-3160), and the batch has its own checksum.
+    Parses the frames and ignores the checksum in their headers: in messages of format 0 this header checksum is wrong
+    (KAFKA-3160), and every batch has a checksum of its own.
     """
     out = bytearray()
     at = 0

@@ -49,7 +49,7 @@ class EntryHeader(NamedTuple):
     """The fields of an entry without its records. They are not verified; `LogEntry.intact` verifies the checksum.
 
     ``base_offset`` is None for a compressed message of format 0 or 1, whose header has only the last offset. Times are
-    in milliseconds since 1970. A field is None if the format does not have it or the producer did not set it.
+    in milliseconds since 1970. A field is None if the format does not have the field or the producer did not set it.
     """
 
     magic: int
@@ -76,8 +76,9 @@ class EntryHeader(NamedTuple):
 class LogEntry(NamedTuple):
     """One entry of a log file: a batch, or a message of an older format.
 
-    ``offset`` is the offset field at the beginning of the entry. For a batch (magic 2) it is the first offset, for an
-    uncompressed older message its only offset, and for a compressed older message its last offset.
+    ``offset`` is the offset field at the beginning of the entry. In a batch (magic 2) this field is the first offset.
+    In an older message it is the message's own offset or, if the message is compressed, the offset of its last inner
+    message.
     """
 
     position: int
@@ -102,8 +103,8 @@ class LogEntry(NamedTuple):
     def intact(self) -> bool:
         """Returns whether the entry's checksum is right. Raises the errors of `header`.
 
-        Formats 0 and 1 have a CRC-32 of the bytes from the magic byte to the end, format 2 a CRC-32C of the bytes from
-        the attributes to the end.
+        In formats 0 and 1 the checksum is a CRC-32 of the bytes from the magic byte to the end. In format 2 it is a
+        CRC-32C of the bytes from the attributes to the end.
         """
         header = self.header()
         view = memoryview(self.data)
@@ -117,7 +118,8 @@ class LogEntry(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Complete entries of a file: its bytes from ``position`` on. `batches` decodes them."""
+    """Complete entries of a file. ``position`` is the position in the file at which ``data`` begins. `batches` decodes
+    ``data``."""
 
     position: int
     data: bytes
@@ -127,12 +129,12 @@ class EntryReader:
     """Reads the entries of a file once, from a position to the end.
 
     ``source`` is read from ``position``, at which an entry must begin, to ``end`` (default: the file's size when the
-    reader is created). ``what`` names the source in errors. The reader needs memory for a few times ``chunk`` bytes, or
-    for a larger entry of up to ``max_entry_bytes``.
+    reader is created). ``what`` names the source in errors. The reader needs memory for a few times ``chunk`` bytes. It
+    needs more memory for an entry that is larger than a chunk; ``max_entry_bytes`` limits the size of an entry.
 
-    The attribute ``position`` is the position of the next entry. After an error, all bytes
-    before this position belong to complete entries. ``incomplete_bytes`` is the number of bytes before ``end`` that do
-    not form a complete entry; `None` until the reader has reached the end.
+    The attribute ``position`` is the position of the next entry. Even after an error, all bytes before this position
+    belong to complete entries. ``incomplete_bytes`` is the number of bytes before ``end`` that do not form a complete
+    entry; `None` until the reader has reached the end.
     """
 
     def __init__(
@@ -154,10 +156,11 @@ class EntryReader:
         self.incomplete_bytes: int | None = None
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yields complete entries, many at once. For a caller that decodes all entries, this is faster than iteration.
+        """Yields complete entries, many in each chunk. A caller that decodes all entries is faster with this method
+        than with iteration over single entries.
 
-        Raises `CorruptData` for an entry with an invalid size and `LimitExceeded` for an entry over the maximum, after
-        it has yielded the entries before that one. Raises `FileFailure` if the file cannot be read.
+        First yields the entries before an invalid entry. Then raises `CorruptData` if the entry has an invalid size, or
+        `LimitExceeded` if its size is over the maximum. Raises `FileFailure` if the file cannot be read.
         """
         size = self._chunk
         while True:
@@ -186,7 +189,8 @@ class EntryReader:
                 size *= 2
 
     def _read(self, size: int) -> bytes:
-        """Reads ``size`` bytes, or fewer if the file has become shorter. A raw file may return fewer bytes per call."""
+        """Reads ``size`` bytes, or fewer if the file has become shorter. Reads repeatedly, because a raw file may
+        return fewer bytes than requested."""
         parts: list[bytes] = []
         try:
             self._source.seek(self.position)
@@ -198,7 +202,8 @@ class EntryReader:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def __iter__(self) -> Iterator[LogEntry]:
-        """Yields one entry at a time and moves ``position`` after it. Raises the errors of `chunks`."""
+        """Yields one entry at a time. Before each entry it sets ``position`` to the end of that entry. Raises the
+        errors of `chunks`."""
         for chunk in self.chunks():
             at = 0
             behind = self.position
@@ -212,8 +217,9 @@ class EntryReader:
 
 
 def split(data: bytes, position: int = 0) -> Iterator[LogEntry]:
-    """Yields the complete entries of ``data``, a part of a log that begins at ``position``. Skips an incomplete entry
-    at the end. Raises `CorruptData` for an entry with an invalid size."""
+    """Yields the complete entries of ``data``, which is a part of a log. ``position`` is the position in the log at
+    which ``data`` begins. Skips an incomplete entry at the end. Raises `CorruptData` for an entry with an invalid
+    size."""
     at = 0
     whole, damage = _complete_prefix(data, "entry", position)
     while at < whole:
@@ -243,7 +249,8 @@ def _complete_prefix(data: bytes, what: str, position: int) -> tuple[int, Corrup
 
 
 def _entry_size(data: bytes) -> int | None:
-    """Returns the total size of the entry at the beginning of ``data``; None if even its size field is incomplete."""
+    """Returns the total size of the entry at the beginning of ``data``; None if ``data`` ends before the end of the
+    size field."""
     return LOG_OVERHEAD + LOG_HEADER.unpack_from(data)[1] if len(data) >= LOG_OVERHEAD else None
 
 

@@ -2,8 +2,8 @@
 
 A broker preallocates the offset index and the time index, and truncates them when it rolls the segment or stops.
 Therefore zeros follow the last entry in an index of a running or killed broker. An index contains only positions at
-which an entry of the log begins. A damaged index may name a wrong position, so `Segment.position_before` verifies the
-position.
+which an entry of the log begins. A damaged index may contain a wrong position, so `Segment.position_before` verifies
+that an entry begins at the position.
 
 Source: org.apache.kafka.storage.internals.log (OffsetIndex, TimeIndex, AbortedTxn).
 """
@@ -38,8 +38,8 @@ class IndexEntry(NamedTuple):
 
 
 class TimeEntry(NamedTuple):
-    """An entry of a time index: ``timestamp`` is the largest time of all messages up to ``offset``. ``offset`` is that
-    of the message with this time, or of the last message in its batch."""
+    """An entry of a time index: ``timestamp`` is the largest time of all messages up to ``offset``. ``offset`` is the
+    offset of the message with this time, or of the last message in the batch that contains this message."""
 
     timestamp: int
     offset: int
@@ -49,7 +49,7 @@ class AbortedTransaction(NamedTuple):
     """An aborted transaction, whose messages ``read_committed`` consumers skip.
 
     The transaction covers the producer's messages from ``first_offset`` to ``last_offset``, which is the offset of the
-    abort marker. ``last_stable_offset`` is the partition's last stable offset at the time at which the broker wrote the
+    abort marker. ``last_stable_offset`` is the last stable offset that the partition had when the broker wrote the
     marker; `None` if unknown.
     """
 

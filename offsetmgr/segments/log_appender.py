@@ -1,10 +1,11 @@
 """Appends records to a partition's directory without a running broker.
 
-Like a broker, the appender writes to the active (last) segment, rolls it by size and time, and updates its indexes.
+Like a broker, the appender writes to the active (last) segment and updates the indexes of this segment. It rolls the
+segment by size and by time, as `RollPolicy` determines.
 
 The appender writes the log before the indexes. After a crash, index entries may be missing, which does no harm. If the
-log ends within an entry, `LogAppender` refuses to append. `LogAppender.flush` makes appended entries durable; the
-caller decides how often to call it.
+log ends within an entry, `LogAppender` raises `CorruptData` when it is entered. `LogAppender.flush` makes appended
+entries durable; the caller decides how often to call it.
 
 Source: Kafka 0.10.1, Implementation, 5.5 "Writes"; org.apache.kafka.storage.internals.log (LogSegment.append,
 shouldRoll), kafka.log.UnifiedLog.
@@ -43,18 +44,18 @@ from offsetmgr.segments.retention import max_timestamp
 from offsetmgr.segments.segment import INDEX, TIME_INDEX, Segment, segment_file_name
 
 _MAX_SEGMENT_BYTES: Final = 2**31 - 1
-"""Maximum size of a segment: positions in an index are Java ints."""
+"""Maximum size of a segment in bytes, because positions in an index are signed 32-bit numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class RollPolicy:
-    """Determines when the appender closes a segment and begins the next one. The fields have the names of Kafka's topic
+    """Determines when the appender closes a segment and begins the next one. The fields are named after Kafka's topic
     settings.
 
-    The appender rolls before an append that would make the segment larger than ``segment_bytes``, and before one whose
-    newest message is more than ``segment_ms`` later than the segment's first message. If the messages have no
-    timestamps, the time since the appender opened the segment counts instead. The appender adds an index entry after
-    every ``index_interval_bytes``.
+    The appender rolls the segment before an append that would make the segment larger than ``segment_bytes``. It also
+    rolls the segment before an append whose newest message is more than ``segment_ms`` later than the first message of
+    the segment. If the messages have no timestamps, the time since the appender opened the segment counts instead. The
+    appender adds an index entry when more than ``index_interval_bytes`` were appended after the last index entry.
     """
 
     segment_bytes: int = 1024 * 1024 * 1024
@@ -88,8 +89,8 @@ class _ActiveSegment:
 
 
 class LogAppender:
-    """Appends to one partition. A context manager, which keeps files open and keeps brokers out of the directory until
-    it is exited.
+    """Appends to one partition. It is a context manager: until it is exited, it keeps files open and keeps brokers out
+    of the directory.
 
     Entering raises `Conflict` if a broker uses the directory (see `broker_lock`), `CorruptData` if the last segment
     does not end with a complete entry (recover it first), and `FileFailure`. Instances are not thread-safe.
@@ -108,7 +109,7 @@ class LogAppender:
     def __enter__(self) -> Self:
         partition_of(self.directory)
         try:
-            # Check before mkdir, because a running broker would find the new directory.
+            # Check this before the directory is created, because a running broker would find the new directory.
             self._locks.enter_context(require_unused_parent(self.directory))
             self.directory.mkdir(parents=True, exist_ok=True)
             self._locks.enter_context(require_unused(self.directory))
@@ -138,7 +139,8 @@ class LogAppender:
         producer: Producer | None = None,
         leader_epoch: int | None = None,
     ) -> AppendInfo:
-        """Appends records as one batch. Assigns the next offsets to them, and ignores the offsets that they have.
+        """Appends records as one batch. Assigns the next offsets of the log to the records, and ignores the offsets in
+        ``records``.
 
         In formats 0 and 1 the records become uncompressed messages, or one compressed message. Raises the errors of
         `append_entries`, `batch` and `message_set`.

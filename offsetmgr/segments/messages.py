@@ -1,7 +1,8 @@
 """Reads selected messages from segments, one by one.
 
 The reader reports the error of a damaged entry and continues after that entry. If the size field of an entry is
-invalid, the reader cannot find the next entry, so it reports the error and continues with the next segment.
+invalid, the reader cannot find the next entry of the segment. In this case it reports the error and continues with the
+next segment.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from offsetmgr.segments.segment import Segment
 from offsetmgr.segments.transactions import Transactions
 
 _SEQUENCES: Final = 2**31
-"""Sequence numbers restart at 0 after the largest int."""
+"""Sequence numbers restart at 0 after 2**31 - 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,8 @@ OnError = Callable[[OffsetMgrError], None]
 
 
 def entries_of(segment: Segment, message_filter: MessageFilter, on_error: OnError) -> Iterator[LogEntry]:
-    """Yields a segment's intact entries. Begins at or shortly before the entry with the filter's first offset. Passes
-    errors to ``on_error``."""
+    """Yields a segment's intact entries. The first entry that it yields contains the filter's first offset, or is a
+    little before that offset. Passes errors to ``on_error``."""
     try:
         start = segment.position_before(message_filter.first) if message_filter.first > segment.base_offset else 0
         with segment.open_reader(start, max_entry_bytes=message_filter.max_entry_bytes) as reader:

@@ -1,16 +1,17 @@
 """Replays one partition of an offsets topic, with its transactions, and keeps the newest record of each key. Pure.
 
-The rule is that of compaction and of Kafka's coordinator: among the valid records of a key, the one with the largest
-offset counts, and a null value deletes the key. A record outside a transaction is valid at once. A record in a
-transaction is valid once the commit marker is read, and never if the transaction is aborted
+The rule is the same as in compaction and in Kafka's coordinator: among the valid records of a key, the record with the
+largest offset counts, and a null value deletes the key. A record outside a transaction is valid at once. A record in a
+transaction becomes valid when the commit marker is read, and never becomes valid if the transaction is aborted
 (`GroupMetadataManager.doLoadGroupsAndOffsets`, `OffsetMetadataManager.replay`). A transaction without a marker in the
 log stays *pending*.
 
-If a key is deleted while a transaction that contains an older record of the key is open, the key stays deleted after
-the commit. Brokers of 4.x do the same, and so does a broker of 3.x as long as it is not restarted. A broker of 3.x that
-loads such a log restores the older offset instead.
+A key may be deleted while a transaction that contains an older record of the key is still open. In this case the key
+stays deleted after the transaction commits. Kafka 4.x brokers do the same, and so does a Kafka 3.x broker until it is
+restarted. A Kafka 3.x broker that loads such a log after a restart restores the older offset instead.
 
-Keys and values are not decoded here; `committed_offsets` decodes only the newest record of each key.
+This module does not decode keys and values. `committed_offsets` decodes them, and only those of the newest record of
+each key.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from offsetmgr.segments.compression import CODEC, decompress
 from offsetmgr.segments.transactions import ABORT, COMMIT, marker_of
 
 Newest: TypeAlias = dict[bytes, tuple[int, bytes | None]]
-"""Maps each key to its newest record: the log offset, and the value (`None` for a tombstone)."""
+"""Maps each key to the log offset and the value of its newest record. The value of a tombstone is `None`."""
 
 _BATCH: Final = struct.Struct(">qiibIhiqqqhii")
 """Base offset, size, leader epoch, magic, CRC, attributes, last offset's delta, base and largest timestamp, producer
@@ -47,17 +48,18 @@ _BODY: Final = LOG_OVERHEAD + BATCH_MIN_BYTES
 class OffsetsReplay:
     """Replays the log of one partition in order and keeps the newest record of each key.
 
-    ``end`` is the offset after the last entry (None before the first entry). ``leader_epoch`` is the epoch of the last
-    entry (None in formats before 2). ``largest_timestamp`` is the largest time of any entry in milliseconds since 1970.
-    ``records`` counts all records, ``keyless`` those without a key.
+    ``end`` is the offset after the last replayed entry; None if no entry has been replayed. ``leader_epoch`` is the
+    leader epoch of the last replayed entry; None if the entry has no leader epoch. ``largest_timestamp`` is the largest
+    time of any entry in milliseconds since 1970. ``records`` is the number of all records, and ``keyless`` the number
+    of records without a key.
     """
 
     def __init__(self) -> None:
         self.newest: Newest = {}
         self.pending: dict[int, Newest] = {}
-        """The records of transactions without a marker, by producer id."""
+        """The newest records in transactions whose marker has not been read, by producer id."""
         self.aborted = 0
-        """Number of keys in aborted transactions."""
+        """Number of keys in aborted transactions. A key counts once for each transaction."""
         self.end: int | None = None
         self.leader_epoch: int | None = None
         self.largest_timestamp: int | None = None
@@ -70,8 +72,8 @@ class OffsetsReplay:
         """Replays the next complete entries of the log (`entries.Chunk.data`).
 
         Raises `CorruptData` for an entry with a wrong checksum, an invalid structure, or a decreasing offset; raises
-        `LimitExceeded` and `UnknownVersion` as well. After an error, the entries before the failed one have been
-        replayed, and ``replayed_bytes`` is the position of the failed one in ``data``.
+        `LimitExceeded` and `UnknownVersion` as well. After an error, all entries before the invalid entry have been
+        replayed, and ``replayed_bytes`` is the position of the invalid entry in ``data``.
         """
         at, length = 0, len(data)
         view = memoryview(data)
@@ -123,14 +125,15 @@ class OffsetsReplay:
                 self.newest[key] = record
 
     def _marker(self, data: bytes, producer: int) -> None:
-        """Replays a control batch. Control records of other kinds do not end a transaction."""
+        """Replays a control batch. Only commit and abort markers end a transaction; other control records are
+        ignored."""
         for batch in batches(data, controls=True):
             for record in batch.records:
                 if (kind := marker_of(record).kind) in (ABORT, COMMIT):
                     self.end_transaction(producer, committed=kind == COMMIT)
 
     def _replay_decoded(self, data: bytes, into: Newest) -> None:
-        """Replays a batch that `_replay_fast` does not support. `batches` decodes it and reports errors."""
+        """Replays a batch that `_replay_fast` does not support. `batches` decodes the batch and raises the errors."""
         for batch in batches(data):
             for record in batch.records:
                 if record.key is None:
@@ -139,7 +142,8 @@ class OffsetsReplay:
                     into[record.key] = (record.offset, record.value)
 
     def _legacy(self, data: bytes, at: int) -> tuple[int, int]:
-        """Replays a message of format 0 or 1; returns the position after it and its largest time.
+        """Replays a message of format 0 or 1. Returns the position after the message, and the largest time of the
+        message or its inner messages.
 
         `batches` raises the error of an invalid message.
         """
@@ -215,7 +219,8 @@ def _replay_fast(body: bytes, at: int, stop: int, count: int, base: int, into: N
                 start = at
                 at += filled >> 1
                 value = body[start:at]
-            # If the record has no headers and ends where its size says, the sizes within it are right as well.
+            # If the record has no headers and ends at the position that follows from its size field, the other sizes in
+            # the record are right as well.
             if body[at] or at + 1 != end or (size | delta | length) & 1 or length >= 0x4000 or filled >= 0x4000:
                 return False
             at = end

@@ -1,8 +1,8 @@
 """Reads the committed offsets from the directory of one partition of an offsets topic.
 
-If a broker was killed, the end of the newest segment may be damaged. The reader then ignores the part that the broker's
-recovery would truncate, and reports this. Damage anywhere else is an error for the whole directory, because the records
-after the damage are unknown.
+If a broker was killed, the end of the newest segment may be damaged. In this case the reader ignores the part that the
+broker's recovery would truncate, and reports the ignored part. Damage anywhere else is an error for the whole
+directory, because the records after the damage cannot be read.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class IgnoredTail(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """The end of a replica's log. Comparison prefers the later leader epoch, then the larger offset (KIP-101)."""
+    """The end of a replica's log. The larger of two ends has the later leader epoch or, if the epochs are equal, the
+    larger offset (KIP-101)."""
 
     leader_epoch: int
     offset: int
@@ -53,9 +54,10 @@ class SavedPartition:
     """The content of the directory of one partition of an offsets topic.
 
     ``end`` is the end of the log, ``records`` the number of records, and ``ignored_tail`` the damaged end of the newest
-    segment. ``transactions`` is the number of transactions without a known outcome, and ``pending`` the number of
-    committed offsets in them; ``aborted`` is the number of committed offsets in aborted transactions. ``decoded``
-    contains none of these offsets. ``latest`` is the largest time in the log in milliseconds since 1970.
+    segment. ``transactions`` is the number of transactions whose outcome is unknown, and ``pending`` is the number of
+    committed offsets in these transactions. ``aborted`` is the number of committed offsets in aborted transactions.
+    ``decoded`` contains neither the pending nor the aborted offsets. ``latest`` is the largest time in the log in
+    milliseconds since 1970.
     """
 
     directory: Path
@@ -68,14 +70,14 @@ class SavedPartition:
     pending: int = 0
     transactions: int = 0
     decided_transactions: int = 0
-    """Number of transactions whose outcome is known only from ``__transaction_state``: their markers are not in this
-    log."""
+    """Number of transactions whose markers are not in this log, but whose outcome is known from
+    ``__transaction_state``."""
     aborted: int = 0
     keyless: int = 0
     latest: int | None = None
     unknown_start: OffsetMgrError | None = None
-    """The error if the start offset of the log cannot be read. The records of all segments then count, as for a broker
-    that starts."""
+    """The error if the start offset of the log cannot be read. In this case the records of all segments count, as they
+    do for a broker at its start."""
 
 
 def read_partition(
@@ -84,8 +86,8 @@ def read_partition(
     """Reads the log in ``directory``.
 
     ``decided`` maps a producer id to whether its open transaction was committed (True) or aborted (False). Raises
-    `CorruptData` for damage elsewhere than at the end of the newest segment and for a directory of another topic;
-    `LimitExceeded`, `UnknownVersion`, `UnsupportedOperation`, `FileFailure`.
+    `CorruptData` if the log is damaged anywhere but at the end of the newest segment, or if the directory is not that
+    of an offsets topic. Also raises `LimitExceeded`, `UnknownVersion`, `UnsupportedOperation` and `FileFailure`.
     """
     name = partition_of(directory)
     replay, ignored_tail, size = _read(segments_in(directory), on_read)
@@ -184,8 +186,8 @@ def _replay_segment(
 
 
 def _incomplete_tail(segment: Segment, reader: EntryReader, incomplete: int, *, newest: bool) -> IgnoredTail | None:
-    """Handles a segment that ends within an entry: returns the ignored tail of the newest segment, raises `CorruptData`
-    for any other."""
+    """Handles a segment that ends within an entry. Returns the ignored tail if it is the newest segment, and raises
+    `CorruptData` if it is an older segment. Returns None if the segment ends with a complete entry."""
     if not incomplete:
         return None
     why = "the file ends within an entry"
@@ -199,7 +201,8 @@ def _incomplete_tail(segment: Segment, reader: EntryReader, incomplete: int, *, 
 
 
 def _damaged_tail(segment: Segment, position: int) -> IgnoredTail | None:
-    """Returns the tail that a broker's recovery would truncate; None if it would not truncate at ``position``."""
+    """Returns the tail that a broker's recovery would truncate; None if the recovery would not truncate the segment at
+    ``position``."""
     with segment.open() as file:
         found = examine(file, segment.base_offset, str(segment.log))
     if found.damage is None or found.valid_bytes != position:

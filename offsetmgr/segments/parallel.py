@@ -1,7 +1,8 @@
 """Runs one function over many directories in parallel processes, because reading a log is CPU-bound.
 
-The results come in the order of the directories. If the function fails for a directory, the error is that directory's
-result. A worker process exits when its parent exits, even if the parent is killed.
+The results come in the order of the directories. If the function raises `OffsetMgrError` for a directory, the error
+takes the place of the result of this directory. A worker process exits when its parent exits, even if the parent is
+killed.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ Result = TypeVar("Result")
 _POLL_S: Final = 0.2
 """Interval at which the parent reads the workers' progress."""
 _GC_THRESHOLD: Final = 1_000_000
-"""A high threshold, so that garbage collections are rare in workers: the millions of records contain no reference
-cycles."""
+"""The threshold is high so that garbage collections are rare in workers, because the millions of records contain no
+reference cycles."""
 _bytes_read: Any = None
 
 
@@ -40,12 +41,12 @@ def map_directories(
     processes: int,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[Argument, Result | OffsetMgrError]]:
-    """Yields each argument with the result of ``function`` or its error, in order.
+    """Yields each argument together with the result or the error of ``function``, in the order of the arguments.
 
-    At most ``processes`` worker processes run at a time; with 1 the function runs in this process. ``function`` gets
-    the argument and a callback that counts the bytes that it has read; ``progress`` periodically gets the total. The
-    function, the arguments and the results must be picklable. If the function raises an exception other than
-    `OffsetMgrError`, the iteration raises it.
+    At most ``processes`` worker processes run at a time. If ``processes`` is 1, the function runs in this process.
+    ``function`` receives the argument and a callback, to which it passes the number of bytes that it has read.
+    ``progress`` periodically receives the total number of bytes. The function, the arguments and the results must be
+    picklable. If the function raises an exception other than `OffsetMgrError`, the iteration raises it.
     """
     if min(processes, len(arguments)) <= 1:
         yield from _run_inline(function, arguments, progress)
@@ -63,8 +64,7 @@ def map_directories(
         if progress is not None:
             progress(counter.value)
     finally:
-        # Wait for the workers, because a worker that is still starting needs resources that the parent removes
-        # afterwards.
+        # Wait for the workers, because the parent afterwards removes resources that a worker needs while it starts.
         pool.shutdown(wait=True, cancel_futures=True)
 
 

@@ -1,11 +1,11 @@
 """`Partition`: lists the segments in a partition's directory (``topic-0``), and reads the log from any offset.
 
-`Partition.refresh` replaces the tuple of segments. A caller that has read `Partition.segments` before can continue with
-the old tuple, which does not change when a broker rolls or deletes segments.
+`Partition.refresh` replaces the tuple of segments. A caller that has read `Partition.segments` before the refresh can
+continue to use the old tuple, which does not change when a broker rolls or deletes segments.
 
 After a crash of the broker, this module reads the files as the broker would at its next start: segments that compaction
-had written completely (``.swap``) replace the original ones, and files that are incomplete or marked for deletion
-(``.cleaned``, ``.deleted``) are ignored.
+had written completely (``.swap``) replace the original segments, and files that are incomplete (``.cleaned``) or marked
+for deletion (``.deleted``) are ignored.
 
 Source: kafka.log.LogLoader, LocalLog; for the search and the reads Kafka 0.10.1, Implementation, 5.5 "Log".
 """
@@ -28,7 +28,8 @@ from offsetmgr.segments.segment import KAFKA_07_LOG, LOG, SWAP, LogSlice, Segmen
 
 _PARTITION_DIR: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>\d{1,10})")
 _INACTIVE_DIR: Final = re.compile(r".+\.[0-9a-f]{32}-(delete|future|stray)")
-"""The name of a directory that is not a live log: it is deleted, a copy in progress, or unknown to the cluster."""
+"""The name of a directory that is not a live log: the log was deleted, is still being copied, or is unknown to the
+cluster."""
 _KAFKA_07_DIR: Final = re.compile(r".+_\d+")
 _CLEANED: Final = ".log.cleaned"
 
@@ -36,9 +37,9 @@ _CLEANED: Final = ".log.cleaned"
 class Partition:
     """A partition's log, for reading.
 
-    The name of ``directory`` is that of the partition (``topic-0``). Raises `CorruptData` for another name,
-    `UnsupportedOperation` for a directory of Kafka 0.7 and for one that a broker has renamed because it is not in use
-    (``-delete``, ``-future``, ``-stray``), and `FileFailure`.
+    The name of ``directory`` is that of the partition (``topic-0``). Raises `CorruptData` if the name does not have
+    this form. Raises `UnsupportedOperation` for a directory of Kafka 0.7, and for a directory that a broker has renamed
+    because the log is not in use (``-delete``, ``-future``, ``-stray``). Also raises `FileFailure`.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -62,12 +63,12 @@ class Partition:
         return LogRange(self._start(self._segments), self._end(self._segments))
 
     def segment_of(self, offset: int) -> Segment | None:
-        """Returns the last segment that begins at or before ``offset``; None if all segments begin after it."""
+        """Returns the last segment that begins at or before ``offset``; None if all segments begin after ``offset``."""
         return _segment_of(self._segments, offset)
 
     def read(self, offset: int, size: int = CHUNK, max_entry_bytes: int = MAX_ENTRY_BYTES) -> LogSlice | None:
-        """Returns about ``size`` bytes from the entry with ``offset`` on, or from the next entry if compaction has
-        removed that one. Returns None at the end of the log.
+        """Returns about ``size`` bytes that begin with the entry that contains ``offset``. If compaction has removed
+        this entry, the bytes begin with the next entry. Returns None at the end of the log.
 
         The bytes may end within an entry, but the first entry is always complete. Raises `LimitExceeded` if the first
         entry is larger than ``max_entry_bytes``, `OffsetOutOfRange` for an offset before the start or after the end of
@@ -103,7 +104,8 @@ class Partition:
 
 
 def next_offset(segment: Segment) -> int:
-    """Returns the offset after a segment's last complete entry. Returns the base offset if the segment has none.
+    """Returns the offset after a segment's last complete entry. If the segment has no complete entry, returns its base
+    offset.
 
     Raises `CorruptData` if an entry near the end is damaged, `FileFailure`.
     """
@@ -121,10 +123,10 @@ def next_offset(segment: Segment) -> int:
 
 
 def partition_of(directory: Path) -> TopicPartition:
-    """Returns the partition of a directory according to its name. ``directory`` may also be a link to a directory with
-    such a name. Raises the errors of `Partition`."""
+    """Returns the partition that the name of a directory stands for. ``directory`` may also be a link to a directory
+    with such a name. Raises the errors of `Partition`."""
     name = directory.name if _PARTITION_DIR.fullmatch(directory.name) else directory.resolve().name
-    with contextlib.suppress(FileFailure):  # without access the name decides; a later read raises the error
+    with contextlib.suppress(FileFailure):  # if the directory is unreadable, only its name is checked
         _reject_kafka_07(directory, name)
     if _INACTIVE_DIR.fullmatch(name):
         state = {"delete": "deleted", "future": "still being copied to", "stray": "unknown to its cluster"}
@@ -140,8 +142,8 @@ def partition_of(directory: Path) -> TopicPartition:
 
 
 def has_partition_dir_name(directory: Path) -> bool:
-    """Returns whether a directory's name is that of a partition's directory: of a live log, of a log that is not in use
-    (deleted, being copied, stray), or of Kafka 0.7."""
+    """Returns whether a directory has the name of a partition's directory. The partition may be live, not in use
+    (deleted, being copied, stray), or a partition of Kafka 0.7."""
     name = directory.resolve().name
     return any(form.fullmatch(name) for form in (_PARTITION_DIR, _INACTIVE_DIR, _KAFKA_07_DIR))
 
@@ -149,7 +151,7 @@ def has_partition_dir_name(directory: Path) -> bool:
 def partitions_in(directory: Path) -> Iterator[Path]:
     """Yields the directories of live partitions in a broker's log directory, sorted by topic and number.
 
-    Raises `FileFailure`, and `UnsupportedOperation` if all partitions in it are of Kafka 0.7.
+    Raises `FileFailure`, and `UnsupportedOperation` if the log directory contains only partitions of Kafka 0.7.
     """
     return (path for _, path in named_partitions(directory))
 
@@ -171,8 +173,8 @@ def named_partitions(directory: Path) -> list[tuple[TopicPartition, Path]]:
 
 
 def segments_in(directory: Path) -> tuple[Segment, ...]:
-    """Returns a directory's segments, sorted by offset, as a broker would find them at its start. Raises `FileFailure`,
-    `UnsupportedOperation`, and `CorruptData` if a ``.swap`` file of compaction is damaged."""
+    """Returns the segments that a broker would find in the directory at its start, sorted by offset. Raises
+    `FileFailure`, `UnsupportedOperation`, and `CorruptData` if a ``.swap`` file of compaction is damaged."""
     files = _listing(directory)
     for file in files:
         if file.name.endswith(KAFKA_07_LOG):
@@ -191,7 +193,8 @@ def _valid_swaps(files: list[Path]) -> list[Segment]:
     """Returns the complete ``.swap`` segments of compaction.
 
     Compaction renames its files from ``.cleaned`` to ``.swap``, from the last segment to the first. If a ``.cleaned``
-    file is left, the renaming did not finish, so the ``.swap`` files from its offset on do not count.
+    file exists, the renaming was interrupted, so ``.swap`` files with the offset of this file or a larger offset do not
+    count.
     """
     unfinished = [int(file.name[:20]) for file in files if file.name.endswith(_CLEANED) and file.name[:20].isdigit()]
     return [segment for segment in _named(files, LOG + SWAP) if not unfinished or segment.base_offset < min(unfinished)]
@@ -227,8 +230,8 @@ def _listing(directory: Path) -> list[Path]:
 def _reject_kafka_07(directory: Path, name: str = "") -> None:
     """Raises `UnsupportedOperation` for a directory of Kafka 0.7.
 
-    A ``.kafka`` file identifies such a directory. If ``name`` is given, a name of the form TOPIC_N also identifies one,
-    unless the directory contains ``.log`` files.
+    A ``.kafka`` file identifies a directory of Kafka 0.7. If ``name`` is given, a name of the form TOPIC_N also
+    identifies a directory of Kafka 0.7, unless the directory contains ``.log`` files.
     """
     files = [file.name for file in _listing(directory)] if is_directory(directory) else []
     old = [file for file in files if file.endswith(KAFKA_07_LOG)]

@@ -1,10 +1,10 @@
 """Finds the valid part of a segment, by the rule that Kafka applies when it recovers the newest segment after a crash.
 
 An entry is valid if it ends within the file and its CRC is right. A broker truncates the log at the first entry that is
-not valid. The rule covers a tail that was never written, and invalid data at the end.
+not valid. The rule covers a tail that was never written to disk, and invalid data at the end of the segment.
 
-This module only reads, in bounded memory. It computes checksums piece by piece, so that an entry with an invalid size
-costs time but no memory.
+This module only reads, in bounded memory. It computes checksums in pieces of limited size, so that an entry with an
+invalid, large size takes time but no memory.
 
 Source: Kafka 0.10.1, Implementation, 5.5 "Guarantees"; org.apache.kafka.storage.internals.log.LogSegment.recover,
 org.apache.kafka.common.record.FileLogInputStream; kafka.log.LogLoader.recoverLog (3.9).
@@ -27,9 +27,9 @@ from offsetmgr.segments.batch_reader import BATCH_MIN_BYTES, CRC_FROM, LEGACY_MI
 
 CHUNK: Final = 1024 * 1024
 INDEX_INTERVAL_BYTES: Final = 4096
-"""Bytes between two entries of an index: the broker's default of ``index.interval.bytes``."""
+"""Bytes of the log between two entries of an index. The value is the broker's default of ``index.interval.bytes``."""
 MAX_SUSPICIONS: Final = 100
-"""Maximum number of suspicions that a result lists; further ones are only counted."""
+"""Maximum number of suspicions that a result lists. Further suspicions are only counted."""
 _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 """An index stores 32-bit offsets relative to the segment's base offset."""
 _UP_TO_MAGIC: Final = 17
@@ -46,15 +46,15 @@ class Damage(StrEnum):
     """The kind of the first damage in a segment."""
 
     MISSING_TAIL = "missing tail"
-    """The last entry would end after the end of the file. A size field with an invalid, too large value looks the
-    same."""
+    """The last entry would end after the end of the file. An entry whose size field is damaged and too large has the
+    same effect."""
     INVALID_ENTRY = "invalid entry"
     """No entry begins at this position, or the checksum of the entry is wrong."""
 
 
 class Suspicion(NamedTuple):
-    """An entry whose checksum is right, but whose offset or version is impossible. The checksum does not cover these
-    fields, so Kafka's recovery keeps such an entry.
+    """An entry whose checksum is right, but whose offset or version is impossible. The checksum does not cover the
+    offset and the version, so Kafka's recovery keeps an entry in which they are wrong.
     """
 
     position: int
@@ -68,10 +68,10 @@ class RecoveryOutcome(StrEnum):
     KEPT = "kept"
     CUT = "cut"
     EMPTIED = "emptied"
-    """The broker discards the whole segment, because it cannot build an index if the offsets decrease."""
+    """The broker discards the whole segment, because the offsets decrease and it cannot build the segment's indexes."""
     UNKNOWN = "unknown"
     """An offset is below the segment's base offset or too far above it. The broker tries to split the segment, and does
-    not start if that fails."""
+    not start if the split fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class ExaminationResult:
     entries: int
     """The number of valid entries."""
     next_offset: int
-    """The offset after the last valid entry, which is the log end offset after a truncation there."""
+    """The offset after the last valid entry. It is the log end offset after a truncation at ``valid_bytes``."""
     damage: Damage | None = None
     why: str = ""
     suspicions: tuple[Suspicion, ...] = ()
@@ -125,7 +125,7 @@ def examine(
 
 
 class Examination:
-    """Like `examine`, but in steps, for callers that report progress.
+    """Examines a segment like `examine`, but in steps, for callers that report progress.
 
     Iteration yields the position after about every `CHUNK` bytes.
     """
@@ -296,8 +296,8 @@ class _Cursor:
 class _BrokerIndexSimulation:
     """Simulates how a broker builds the segment's indexes.
 
-    If the broker cannot build them, it empties the segment, although every checksum is right (LogLoader.recoverLog, on
-    InvalidOffsetException).
+    If the broker cannot build the indexes, it empties the segment, although every checksum is right
+    (LogLoader.recoverLog, on InvalidOffsetException).
     """
 
     def __init__(self, base_offset: int, interval: int) -> None:
@@ -310,8 +310,8 @@ class _BrokerIndexSimulation:
         self._indexed_time_offset: int | None = None
 
     def add(self, position: int, last: int, time: int) -> RecoveryOutcome:
-        """Adds an entry that begins at ``position``. Returns the outcome for the part of the segment that has been
-        added."""
+        """Adds an entry that begins at ``position``. Returns the outcome of a recovery of the entries that have been
+        added so far."""
         if not self._base <= last <= self._base + _MAX_RELATIVE_OFFSET:
             return RecoveryOutcome.UNKNOWN
         if time > self._time:

@@ -7,8 +7,9 @@ A truncation in place has four steps, in this order:
 3. Rename the segment's indexes, which may refer to removed entries. A broker rebuilds them.
 4. Truncate the segment.
 
-If the process is killed between two steps, every segment is either unchanged or completely processed, and another run
-continues. `copy_log` and `copy_directory` write under a temporary name and rename the copy when all of it is on disk.
+If the process is killed between two steps, every log file is either unchanged or completely processed, and another run
+of the same command completes the truncation. `copy_log` and `copy_directory` write the copy under a temporary name and
+rename it when the whole copy is on disk.
 
 The caller must keep brokers out of the log directory until the truncation is done (`broker_lock.require_unused`).
 """
@@ -27,9 +28,9 @@ from offsetmgr.segments.segment import ABORTED_INDEX, INDEX, TIME_INDEX, Segment
 from offsetmgr.segments.truncation import TruncationPoint, examine_segment, fingerprint
 
 BACKUP: Final = ".cut-from-"
-"""The part of a backup's file name before the position of the first removed byte."""
+"""The infix of a backup's file name; the position of the first removed byte follows it."""
 RENAMED: Final = ".before-cut-"
-"""The part of a renamed index's file name before the position of the truncation."""
+"""The infix of a renamed index's file name; the position of the truncation follows it."""
 _INDEXES: Final = (INDEX, TIME_INDEX, ABORTED_INDEX)
 _REMOVED_AT_STARTUP: Final = (".deleted", ".cleaned")
 """Suffixes of the files that a broker removes when it starts."""
@@ -49,10 +50,12 @@ def _backup_path(log: Path, at: int, keep: Path | None) -> Path:
 
 
 def truncate_in_place(truncation: TruncationPoint, keep: Path | None = None) -> Path:
-    """Truncates the log in the order of the module's docstring; returns the path of the backup of the removed bytes.
+    """Truncates the log in the four steps that the module's docstring lists. Returns the path of the backup of the
+    removed bytes.
 
-    Later segments are renamed to backups as well, or moved to ``keep``. Raises `FileFailure` if a step fails, and
-    `Conflict` if the log has changed since it was examined or a different file has the backup's name.
+    The later segments become backups as well: they are renamed, or moved to ``keep`` if it is given. Raises
+    `FileFailure` if a step fails. Raises `Conflict` if the log has changed since it was examined, or if a file with the
+    backup's name but other content exists.
     """
     log = truncation.examined.segment.log
     copy = backup_path(truncation, keep)
@@ -139,10 +142,9 @@ def copy_log(truncation: TruncationPoint, target: Path) -> None:
 
 
 def copy_directory(truncation: TruncationPoint, target: Path) -> None:
-    """Copies a partition's directory to ``target``, a new directory, with the valid part of the truncated segment.
-
-    The copy omits the indexes of that segment (a broker rebuilds them), the later segments, and files that a broker
-    would remove. Raises `FileFailure`.
+    """Copies a partition's directory to ``target``, a new directory. Of the damaged segment, only the valid part is
+    copied. The copy omits the indexes of this segment (a broker rebuilds them), the later segments, and the files that
+    a broker would remove at its start. Raises `FileFailure`.
     """
     log = truncation.examined.segment.log
     removed = (truncation.examined.segment, *truncation.examined.later)

@@ -17,10 +17,10 @@ from offsetmgr.segments.segment import Segment
 
 
 class DeletionCandidate(NamedTuple):
-    """A segment for which a policy decides whether to delete it.
+    """A segment that a policy may delete.
 
-    ``newest`` is the largest time of its messages in milliseconds since 1970; for messages without times, the last
-    modification of its file. ``later_bytes`` is the number of bytes of all later segments.
+    ``newest`` is the largest time of its messages in milliseconds since 1970. If its messages have no times, ``newest``
+    is the time at which its file was last modified. ``later_bytes`` is the number of bytes of all later segments.
     """
 
     segment: Segment
@@ -33,7 +33,7 @@ class DeletionPolicy(Protocol):
     """Decides whether a segment may be deleted. Pure: ``now`` is a parameter, in milliseconds since 1970."""
 
     def reason(self, candidate: DeletionCandidate, now: int) -> str | None:
-        """Returns why the segment may be deleted; None if it is kept."""
+        """Returns the reason for which the segment may be deleted; None if the segment is kept."""
         ...
 
 
@@ -50,7 +50,7 @@ class OlderThan:
 
 @dataclass(frozen=True, slots=True)
 class LargerThan:
-    """``retention.bytes``: deletes segments if the later segments still have at least ``size`` bytes."""
+    """``retention.bytes``: deletes a segment if all later segments together have at least ``size`` bytes."""
 
     size: int
 
@@ -60,7 +60,7 @@ class LargerThan:
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """Deletes a segment if at least one of the policies deletes it, like a broker with several policies."""
+    """Deletes a segment if at least one of the policies deletes it. A broker with several policies does the same."""
 
     policies: tuple[DeletionPolicy, ...]
 
@@ -94,11 +94,11 @@ def report(segments: Sequence[Segment], policy: DeletionPolicy, now: int) -> Ite
 
 def max_timestamp(segment: Segment) -> int:
     """Returns the largest time of a segment's messages in milliseconds since 1970. If the messages have no times
-    (format 0), returns the last modification of the file.
+    (format 0), returns the time at which the log file was last modified.
 
     The last entry of a closed segment's time index has the largest time. The time index of the active segment lags
-    behind the log, so the log entries after its last index entry are read as well. Raises `FileFailure`, and
-    `CorruptData` if one of those entries is damaged.
+    behind the log, so the function also reads the log entries that follow the last entry of the index. Raises
+    `FileFailure`, and `CorruptData` if one of these log entries is damaged.
     """
     index = segment.time_index()
     last = index[len(index) - 1] if len(index) else None

@@ -26,12 +26,13 @@ KAFKA_07_LOG: Final = ".kafka"
 _NAME: Final = re.compile(r"(\d{20})\.log(\.swap)?")
 _DIGITS: Final = 20
 _SEARCH: Final = 16 * 1024
-"""Number of bytes read at once in a search for an entry. By default an index has an entry for every 4 KiB of the
-log."""
+"""Number of bytes that a search for an entry reads at once. By default an offset index has an entry for every 4 KiB of
+the log."""
 
 
 class LogSlice(NamedTuple):
-    """Bytes of a log file from ``position`` on: at least one complete entry. The last entry may be incomplete."""
+    """Bytes of a log file from ``position`` on. They contain at least one complete entry; the last entry may be
+    incomplete."""
 
     position: int
     data: bytes
@@ -48,7 +49,8 @@ class Segment(NamedTuple):
     def of(cls, file: Path) -> Segment:
         """Returns the segment of a log file (``00000000000000000042.log``).
 
-        Raises `UnsupportedOperation` for a log file of Kafka 0.7 (``.kafka``), and `CorruptData` for any other name.
+        Raises `UnsupportedOperation` for a log file of Kafka 0.7 (``.kafka``), and `CorruptData` for any other name
+        that is not the name of a log file.
         """
         reject_kafka_07_file(file)
         found = _NAME.fullmatch(file.name)
@@ -98,8 +100,8 @@ class Segment(NamedTuple):
         return OffsetIndex(_read_bytes(self.index_path(INDEX)), self.base_offset)
 
     def time_index(self) -> TimeIndex:
-        """Returns the time index; an empty one if the file does not exist, as before Kafka 0.10.1. Raises
-        `FileFailure`."""
+        """Returns the time index; an empty one if the file does not exist. Releases before Kafka 0.10.1 do not write
+        this file. Raises `FileFailure`."""
         return TimeIndex(_read_bytes(self.index_path(TIME_INDEX)), self.base_offset)
 
     def aborted_index(self) -> list[AbortedTransaction]:
@@ -112,7 +114,7 @@ class Segment(NamedTuple):
     def position_before(self, offset: int) -> int:
         """Returns a position at which an entry begins; all entries before it have offsets below ``offset``.
 
-        The position comes from the index; if no intact entry begins there, it is 0.
+        The position comes from the offset index. If no intact entry begins at the position from the index, returns 0.
         """
         near = self.offset_index().before(offset)
         if near.position == 0:
@@ -126,9 +128,10 @@ class Segment(NamedTuple):
         return near.position if valid else 0
 
     def find(self, offset: int, max_entry_bytes: int = MAX_ENTRY_BYTES) -> LogEntry | None:
-        """Returns the entry with ``offset``, or the first entry after that offset; None if all entries are before it.
+        """Returns the entry that contains ``offset``, or the first entry after ``offset``; None if all entries are
+        before ``offset``.
 
-        Raises `CorruptData` if the entry, or one that is read before it, is damaged.
+        Raises `CorruptData` if this entry, or an entry that must be read before it, is damaged.
         """
         with self.open_reader(self.position_before(offset), chunk=_SEARCH, max_entry_bytes=max_entry_bytes) as reader:
             for entry in reader:

@@ -1,8 +1,8 @@
 """Finds offsets by time in a partition's segments.
 
-Times are in milliseconds since 1970. Unless the topic uses the broker's append time, producers set the times. The times
-of successive messages may therefore decrease, so a search must read the messages. A message without a time (format 0)
-counts with the time of the last modification of its segment.
+Times are in milliseconds since 1970. Producers set the times, unless the topic uses the broker's append time. The times
+of successive messages may therefore decrease, so a search must read the messages. The time of a message without a
+timestamp (format 0) is the time at which the file of its segment was last modified.
 
 Source: Kafka 0.10.1, Implementation, 5.5 "Reads"; kafka.log.UnifiedLog (fetchOffsetByTimestamp,
 legacyFetchOffsetsBefore).
@@ -41,8 +41,8 @@ def at_or_before(segments: Sequence[Segment], time: int) -> TimedOffset | None:
 def at_or_after(segments: Sequence[Segment], time: int) -> TimedOffset | None:
     """Returns the first record of the log with a time at or after ``time``; `None` if there is none.
 
-    As in brokers since 0.10.1 (KIP-79), the record may be a transaction marker, and a message without a time never
-    matches. Raises the errors of `at_or_before`.
+    As in Kafka brokers since release 0.10.1 (KIP-79), the record may be a transaction marker, and a message without a
+    timestamp never matches. Raises the errors of `at_or_before`.
     """
     for segment in segments:
         if max_timestamp(segment) < time:
@@ -59,11 +59,12 @@ def at_or_after(segments: Sequence[Segment], time: int) -> TimedOffset | None:
 
 
 def offsets_before(segments: Sequence[Segment], time: int, max_count: int, now: int) -> list[int]:
-    """Returns the base offsets of the segments that were last modified at or before ``time``, like brokers before
-    0.10.1.
+    """Returns the base offsets of the segments that were last modified at or before ``time``. Kafka brokers before
+    release 0.10.1 search by time in the same way.
 
     The list is descending and has at most ``max_count`` offsets. If the last segment is not empty, the log end offset
-    counts as well, with the time ``now``. Raises `FileFailure`, and `CorruptData` if the last segment is damaged.
+    is treated like the base offset of one more segment that was modified at ``now``. Raises `FileFailure`, and
+    `CorruptData` if the last segment is damaged.
     """
     written = [(segment.base_offset, segment.modified) for segment in segments]
     if segments and segments[-1].size:
@@ -76,7 +77,7 @@ def offsets_before(segments: Sequence[Segment], time: int, max_count: int, now: 
 def _last_in_segment(segment: Segment, time: int) -> TimedOffset | None:
     """Returns the last message of a segment with a time at or before ``time``; None if there is none.
 
-    An entry whose messages all match is decoded only if no later entry contains a match.
+    An entry in which all messages match is decoded only if no later entry contains a matching message.
     """
     written = segment.modified
     found: TimedOffset | LogEntry | None = None

@@ -24,8 +24,8 @@ _VALUES: Final = range(2)
 
 
 class TransactionDecision(NamedTuple):
-    """The outcome of a decided transaction, for one of its partitions. The coordinator may not have written the marker
-    to this partition yet."""
+    """The outcome of a decided transaction for one of its partitions. The transaction coordinator may not have written
+    the marker to this partition yet."""
 
     producer: int
     partition: TopicPartition
@@ -33,8 +33,8 @@ class TransactionDecision(NamedTuple):
 
 
 def decisions(newest: Newest) -> tuple[list[TransactionDecision], list[OffsetMgrError]]:
-    """Returns the decisions in the newest record of each transactional id, one for each partition of the transaction,
-    and the errors of unreadable records."""
+    """Decodes the newest record of each transactional id. Returns the decisions, one for each partition of a decided
+    transaction, and the errors of unreadable records."""
     found: list[TransactionDecision] = []
     errors: list[OffsetMgrError] = []
     for key, (_, value) in newest.items():

@@ -1,11 +1,12 @@
-"""Decides which messages of a log a consumer with ``isolation.level=read_committed`` receives (KIP-98).
+"""Decides which messages of a log are received by a consumer with ``isolation.level=read_committed`` (KIP-98).
 
 Such a consumer skips the messages of aborted transactions, and stops at the first message of an open transaction (the
 last stable offset). The outcome of a transaction is known only from its marker, which comes after its messages.
 Therefore a caller passes the entries of the whole log to `Transactions` before it reads messages.
 
-If a transaction begins before the first entry that is passed, its first message among the passed entries counts as its
-beginning. Brokers store the aborted transactions next to each segment (``.txnindex``): see `Segment.aborted_index`.
+If a transaction begins before the first entry that is passed to `Transactions`, the transaction's first message among
+the passed entries counts as its beginning. Brokers store the aborted transactions next to each segment (``.txnindex``):
+see `Segment.aborted_index`.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ MARKER_NAMES: Final = (
     "kraft-version",
     "kraft-voters",
 )
-"""Names of the types of control records. The index of a name is the number in the record's key. The types from the
-third one on occur only in KRaft's metadata log."""
+"""Names of the types of control records. The index of a name is the number in the record's key. All types but abort and
+commit occur only in KRaft's metadata log."""
 _KEY: Final = struct.Struct(">hh")
 _VALUE: Final = struct.Struct(">hi")
 
@@ -85,14 +86,15 @@ class Transactions:
 
     @property
     def aborted(self) -> list[AbortedTransaction]:
-        """Returns the aborted transactions, sorted by the offsets of their markers as in brokers' indexes."""
+        """Returns the aborted transactions, sorted by the offsets of their markers. Brokers use the same order in their
+        indexes."""
         found = [transaction for transactions in self._aborted.values() for transaction in transactions]
         return sorted(found, key=lambda transaction: transaction.last_offset)
 
     @property
     def last_stable_offset(self) -> int | None:
-        """Returns the smallest first offset of all open transactions, at which ``read_committed`` consumers stop;
-        `None` if no transaction is open."""
+        """Returns the offset at which ``read_committed`` consumers stop: the smallest of the first offsets of all open
+        transactions. Returns `None` if no transaction is open."""
         return min(self._open.values(), default=None)
 
     def committed(self, batch: RecordBatch) -> bool:

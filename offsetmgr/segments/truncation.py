@@ -1,7 +1,7 @@
 """Decides where to truncate a damaged log.
 
-It examines the segments that a broker would examine after a crash, up to the first damaged one. It only reads; `repair`
-truncates. Source: kafka.log.LogLoader.recoverLog (3.9).
+This module examines the segments that a broker would examine after a crash, up to the first damaged segment. It only
+reads; `repair` truncates. Source: kafka.log.LogLoader.recoverLog (3.9).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class ExaminedSegment:
     """A segment with the result of its examination. ``fingerprint`` shows whether the file has changed since the
     examination.
 
-    ``later`` are the later segments of the same log. They were not examined, because the examination ends with this
-    segment.
+    ``later`` are the later segments of the same log. They were not examined, because the examination of the log ended
+    with this segment.
     """
 
     segment: Segment
@@ -44,15 +44,17 @@ class TruncationPoint:
 
     @property
     def size(self) -> int:
-        """Returns the number of bytes that the truncation removes from this segment and the later ones."""
+        """Returns the number of bytes that the truncation removes: the end of the examined segment, and all later
+        segments."""
         return self.examined.result.size - self.position + sum(segment.size for segment in self.examined.later)
 
 
 def unflushed(directory: Path, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    """Returns the segments that a broker examines after a crash: those from the recovery point on.
+    """Returns the segments that a broker examines after a crash: the segment that contains the recovery point, and all
+    later segments.
 
-    Returns all segments if the broker's checkpoint file does not contain the partition or cannot be read, because it
-    does no harm to examine more segments.
+    Returns all segments if the broker's checkpoint file does not contain the partition or cannot be read, because the
+    examination of additional segments does no harm.
     """
     try:
         points = read_checkpoint(directory.absolute().parent / RECOVERY_POINT)
@@ -69,8 +71,8 @@ def examine_segment(segment: Segment) -> ExaminedSegment:
 
 
 def scan_segments(segments: Sequence[Segment], *, strict: bool = False) -> ExaminedSegment:
-    """Examines the segments of a log in order, up to the first one that is damaged or that a broker would not keep.
-    Returns that segment, or the last one if there is none.
+    """Examines the segments of a log in order, up to the first segment that is damaged or that a broker would not keep.
+    Returns this segment, or the last segment of the log if there is no such segment.
 
     With ``strict``, a segment with a suspicious entry counts as damaged too. Raises `FileFailure`.
     """
@@ -78,7 +80,8 @@ def scan_segments(segments: Sequence[Segment], *, strict: bool = False) -> Exami
 
 
 def examine_in_steps(segment: Segment) -> Iterator[ExaminedSegment | None]:
-    """Like `examine_segment`, in steps of about 1 MiB: yields `None` after each step, and the result last."""
+    """Examines one segment like `examine_segment`, in steps of about 1 MiB. Yields `None` after each step, and finally
+    the result."""
     with segment.open() as source:
         mark = fingerprint(source.fileno())
         examination = Examination(source, segment.base_offset, str(segment.log), end=mark[1])
@@ -88,7 +91,8 @@ def examine_in_steps(segment: Segment) -> Iterator[ExaminedSegment | None]:
 
 
 def scan_in_steps(segments: Sequence[Segment], *, strict: bool = False) -> Iterator[ExaminedSegment | None]:
-    """Like `scan_segments`, in the steps of `examine_in_steps`."""
+    """Examines the segments of a log like `scan_segments`, in the steps of `examine_in_steps`. Yields `None` after each
+    step, and finally the result."""
     for number, segment in enumerate(segments, 1):
         for examined in examine_in_steps(segment):
             if examined is None:
@@ -105,8 +109,9 @@ def _ends(found: ExaminationResult, strict: bool) -> bool:
 def truncation_point(examined: ExaminedSegment, *, strict: bool = False) -> TruncationPoint:
     """Returns the place at which a broker's recovery would truncate the log.
 
-    With ``strict``, an earlier suspicious entry counts as damage too, although a broker would keep it. Without
-    ``strict``, raises `GateRefused` if a broker would discard the whole segment, or would split it or not start.
+    With ``strict``, a suspicious entry before the damage counts as damage too, although a broker would keep this entry.
+    Without ``strict``, raises `GateRefused` if a broker would discard the whole segment, would split it, or would not
+    start.
     """
     found = examined.result
     if strict and found.suspicions:

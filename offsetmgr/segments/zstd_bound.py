@@ -44,7 +44,8 @@ def max_decompressed_size(data: bytes) -> int:
 
 
 def _frame(data: bytes, at: int) -> tuple[int, int]:
-    """Returns the upper bound for one frame, and the frame's end; ``at`` is the position after its magic number."""
+    """Returns the upper bound for one frame, and the position after the frame. ``at`` is the position after the frame's
+    magic number."""
     descriptor = data[at]
     single_segment = descriptor >> 5 & 1
     content_size = _CONTENT_SIZE[descriptor >> 6] or single_segment

@@ -1,10 +1,10 @@
 """offsetmgr's own snapshot format: an Avro object container file that contains all data of a snapshot.
 
 The header is in the file's metadata (keys ``offsetmgr.*``), and each record is a group. Only the last record sets the
-field ``end``, which contains the number of groups and offsets in the file, and the CRC-32 of all bytes before the last
-block. With this field a reader detects a truncated or damaged file (raw deflate has no checksum). Any Avro reader can
-read the records; ``schemas/snapshot.avsc`` is the schema. A snapshot also records read errors with their class, so that
-an offset that could not be read never counts as absent (data rule "absent is not zero").
+field ``end``. This field contains the number of groups and offsets in the file, and the CRC-32 of all bytes before the
+last block. It enables a reader to detect a truncated or damaged file, because raw deflate has no checksum. Any Avro
+reader can read the records; ``schemas/snapshot.avsc`` is the schema. A snapshot also records each read error and its
+class. Therefore an offset that could not be read never counts as absent (data rule "absent is not zero").
 """
 
 from __future__ import annotations
@@ -159,12 +159,13 @@ class AvroReader:
         self._what = what
         self._block_of: dict[str, int] = {}
         self._blocks: array[int] = array("q")
-        """The position of each block, and the position after the last one."""
+        """The position of each block, and the position after the last block."""
         self.header: SnapshotHeader = self._index()
         self._head = self._bytes(0, self._blocks[0])
         self._last_block = -1
         self._last_records: dict[str, dict[str, Any]] = {}
-        """A cache: the records of the block that was decoded last. Consecutive groups are usually in the same block."""
+        """A cache of the records in the block that was decoded last, because consecutive groups are usually in the same
+        block."""
 
     def groups(self) -> Iterator[str]:
         return iter(self._block_of)
@@ -262,7 +263,7 @@ class AvroReader:
 
 
 class ChecksumWriter:
-    """A stream that forwards all writes to another one and computes their CRC-32."""
+    """A stream that forwards all writes to another stream and computes the CRC-32 of the written bytes."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -287,8 +288,8 @@ def _all_errors(group: OffsetsOfGroup) -> Iterator[tuple[TopicPartition | None, 
 
 
 def _errors(recorded: list[dict[str, Any]]) -> tuple[dict[TopicPartition, OffsetMgrError], OffsetMgrError | None]:
-    """Returns the recorded errors of the partitions and of the whole group. An unknown class becomes
-    `OffsetMgrError`."""
+    """Returns the recorded errors of partitions, and the recorded error of the whole group (`None` if there is none).
+    An error whose class is unknown becomes an `OffsetMgrError`."""
     partitions: dict[TopicPartition, OffsetMgrError] = {}
     whole: OffsetMgrError | None = None
     for e in recorded:

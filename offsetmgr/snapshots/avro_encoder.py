@@ -1,9 +1,9 @@
-"""Encodes the records of Avro snapshots in a third of the time that fastavro takes.
+"""Encodes the records of Avro snapshots in a third of the time that fastavro needs.
 
-An export spends most of its time encoding several fields for each partition, and so does the writing of before-images.
-fastavro interprets the schema for every field. This module is written for one schema, and caches the encodings of
-repeated values. fastavro still writes the rest of the file. Source: "Binary encoding" and "Object container files" of
-the Avro specification 1.11.
+An export spends most of its time on encoding several fields for each partition. The same holds for the writing of
+before-images. fastavro is slower because it interprets the schema for every field. This module is written for one
+schema, and caches the encodings of repeated values. fastavro still writes the rest of the file. Source: "Binary
+encoding" and "Object container files" of the Avro specification 1.11.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BLOCK_BYTES: Final = 64_000
 """The approximate size of a block of records before compression. A reader decodes one block at a time."""
 
 NO_END: Final = b"\0"
-"""The encoded field ``end`` of all records but the last."""
+"""The encoded field ``end`` of all records except the last record."""
 
 _MAX_CACHED_VALUES: Final = 100_000
 
@@ -86,12 +86,13 @@ class RecordEncoder:
     def columns(
         self, group: str, partitions: Sequence[TopicPartition], committed: Sequence[Committed], errors: bytes = b"\0"
     ) -> bytes:
-        """Like `group`, but receives the sorted partitions, and their commits in the same order."""
+        """Encodes the same fields as `group`, but receives the sorted partitions, and their commits in the same
+        order."""
         return b"".join((string(group), self._offsets(partitions, committed), errors))
 
     def planned_offsets(self, partitions: Sequence[TopicPartition], offsets: Sequence[int | None]) -> bytes:
-        """Encodes the field ``after`` of before-images: the offset after the edit in each of the partitions. Raises the
-        errors of `group`."""
+        """Encodes the field ``after`` of before-images: for each partition the offset that is planned for after the
+        edit. Raises the errors of `group`."""
         if not partitions:
             return b"\0"
         known = map(self._partitions.__getitem__, partitions)
@@ -103,8 +104,8 @@ class RecordEncoder:
         return b"".join((long(len(partitions)), *items, b"\0"))
 
     def _offsets(self, partitions: Sequence[TopicPartition], committed: Sequence[Committed]) -> bytes:
-        """Encodes the field ``offsets`` column by column. For usual values this runs in C code, without Python bytecode
-        per value."""
+        """Encodes the field ``offsets`` column by column. For usual values this method runs in C code and executes no
+        Python bytecode for single values."""
         if not partitions:
             return b"\0"
         offsets, metadata, epochs, timestamps, _ = zip(*committed, strict=True)
@@ -119,7 +120,8 @@ class RecordEncoder:
         return b"".join((long(len(partitions)), *chain.from_iterable(items), b"\0"))
 
     def _longs(self, numbers: Sequence[int]) -> list[bytes]:
-        """Encodes longs from the cached encodings of their lowest 14 bits and of the other bits, which repeat often."""
+        """Encodes longs. Joins the cached encodings of the lowest 14 bits and of the remaining bits, because both
+        repeat often."""
         if min(numbers) < 0 or max(numbers) >= 2**62:
             return list(map(long, numbers))
         low, high = self._low_bits, self._high_bits
@@ -152,7 +154,7 @@ def _timestamp(timestamp: int | None) -> bytes:
 
 
 def errors_field(errors: Iterable[tuple[TopicPartition | None, OffsetMgrError]]) -> bytes:
-    """Encodes the field ``errors``. For an error of the whole group, the partition is `None`."""
+    """Encodes the field ``errors``. The partition `None` stands for an error of the whole group."""
     items = [
         (b"\0\0" if tp is None else b"\x02" + string(tp.topic) + b"\x02" + _int(tp.partition))
         + b"".join(map(string, (type(error).__name__, error.what, error.why, error.hint)))
@@ -183,7 +185,7 @@ class RecordBlocks:
 
 
 class _Block:
-    """A block with those attributes of fastavro's blocks that `Writer.write_block` reads."""
+    """A block of records. It has only the attributes of fastavro's blocks that `Writer.write_block` reads."""
 
     def __init__(self, records: list[bytes]) -> None:
         self.num_records = len(records)

@@ -20,7 +20,7 @@ FORMAT_VERSION: Final = 1
 MAX_OFFSET: Final = 2**63 - 1
 MAX_PARTITION: Final = 2**31 - 1
 MAX_BAD_LINES: Final = 20
-"""The maximum number of bad lines in one error. When it is reached, the reader stops."""
+"""The maximum number of bad lines in one error. The reader stops when it has found this number of bad lines."""
 MAX_SHOWN_CHARACTERS: Final = 80
 """The maximum number of characters of a bad line in an error."""
 
@@ -28,7 +28,7 @@ MAX_SHOWN_CHARACTERS: Final = 80
 @dataclass(frozen=True, slots=True)
 class SnapshotHeader:
     """The origin of a snapshot. ``taken_at`` is milliseconds since 1970; ``source_kind`` is ``kafka``, ``zookeeper``,
-    ``file``...; ``cluster_id`` is the id of the source store; `None` if the store has no id."""
+    ``file``...; ``cluster_id`` is the id of the source store, or `None` if the store has no id."""
 
     snapshot_id: str
     taken_at: int
@@ -42,7 +42,7 @@ class SnapshotHeader:
     log_brokers: tuple[str, ...] = ()
     """Addresses (``host:port``) of that cluster's brokers, as the source reported them."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """The ids of the source's topics at the time of the snapshot, as far as they were known."""
+    """The ids that the source's topics had at the time of the snapshot, as far as they were known."""
 
     @classmethod
     def new(
@@ -75,7 +75,7 @@ class OffsetsOfGroup(Protocol):
 class GroupEntry:
     """A group of a snapshot. ``errors`` contains the partitions that could not be read when the snapshot was taken, and
     ``error`` is set if the whole group could not be read. Only snapshots in a format that can record errors contain
-    them."""
+    these two fields."""
 
     group: str
     offsets: Mapping[TopicPartition, Committed]
@@ -98,8 +98,8 @@ class FormatCapabilities:
 
 @dataclass(frozen=True, slots=True)
 class WriteReport:
-    """The result of a write. ``lost`` lists, with counts, the data that were not written because the format cannot
-    contain them."""
+    """The result of a write. ``lost`` lists the kinds of data that the format cannot contain and that were therefore
+    not written, with their counts."""
 
     groups: int
     offsets: int
@@ -156,8 +156,8 @@ class Format(Protocol):
     ) -> WriteReport:
         """Writes the groups one after the other. Only a few of them are in memory at a time.
 
-        Raises `UnsupportedOperation` for a name that the format cannot contain, and for a group or partition with a
-        read error, unless ``keep_errors`` is set and the format can record the error.
+        Raises `UnsupportedOperation` for a name that the format cannot contain. Also raises it for a group or partition
+        with a read error, unless ``keep_errors`` is set and the format can record errors.
         """
         ...
 
@@ -170,7 +170,8 @@ class Format(Protocol):
 
 
 class DroppedFields:
-    """Counts the written groups and offsets, and the fields that the format cannot contain, for a `WriteReport`."""
+    """Counts the written groups and offsets, and the dropped fields that the format cannot contain. `report` returns
+    the counts as a `WriteReport`."""
 
     def __init__(self, capabilities: FormatCapabilities, header: SnapshotHeader) -> None:
         self._capabilities = capabilities
@@ -210,9 +211,9 @@ class DroppedFields:
 
 
 def reject_unreadable(group: OffsetsOfGroup, capabilities: FormatCapabilities, keep_errors: bool) -> None:
-    """Raises `UnsupportedOperation` if the group must not be written: because it has a read error that cannot be
-    recorded or that the caller does not want to keep (data rule "absent is not zero"), or because it has byte positions
-    of Kafka 0.7, which readers of the format would mistake for offsets."""
+    """Raises `UnsupportedOperation` if the group must not be written, for one of two reasons. The group may have a read
+    error that the format cannot record or that the caller does not want to keep (data rule "absent is not zero"). Or it
+    may have byte positions of Kafka 0.7, which readers of the format would mistake for offsets."""
     if not capabilities.broker_partitions and (old := next((tp for tp in group.offsets if tp[1] < 0), None)):
         raise UnsupportedOperation(
             "snapshot not written",
@@ -270,7 +271,7 @@ class BadLines:
 
 
 def shown(content: bytes | str) -> str:
-    """Returns a line in the form for an error message: quoted, shortened, and with control characters escaped."""
+    """Returns a line as it appears in an error message: quoted, shortened, and with escaped control characters."""
     text = (
         content[: 4 * MAX_SHOWN_CHARACTERS].decode("utf-8", "backslashreplace")
         if isinstance(content, bytes)
@@ -286,7 +287,7 @@ def number(text: str, limit: int, name: str) -> int:
         if text[:1] == "-" and text[1:].isascii() and text[1:].isdigit():
             raise BadLine(f"negative {name}")
         raise BadLine(f"{name} is not a number" if text else f"empty {name}")
-    # Check the length first, because int() raises another error for very long texts.
+    # Check the length first, because int() raises a different error for very long texts.
     if len(text) > 40 or int(text) > limit:
         raise BadLine(f"{name} is larger than {limit}")
     return int(text)

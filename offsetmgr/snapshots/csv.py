@@ -1,9 +1,10 @@
-"""The CSV format of kafka-consumer-groups: ``group,topic,partition,offset``, or without ``group`` for a single group.
+"""The CSV format of kafka-consumer-groups: ``group,topic,partition,offset``. A file of a single group may omit the
+column ``group``.
 
 The writer follows Kafka's tool (org.apache.kafka.tools.consumer.group.CsvUtils): no header line, quotes only if a value
-needs them, an empty line at the end. The reader also accepts a header line, other quoted values, and empty lines
-anywhere. The first line that is not empty determines the number of columns; a line with another number of columns is a
-bad line.
+needs them, an empty line at the end. The reader also accepts a header line, quotes around any value, and empty lines
+anywhere. The first line that is not empty determines the number of columns. A line with a different number of columns
+is a bad line.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Files of before-images: Avro snapshots that contain the offsets before an edit, and the offsets planned for after the
-edit.
+"""Files of before-images. They are Avro snapshots that contain the offsets before an edit, and the offsets that the
+edit is planned to write.
 
 The format is that of `offsetmgr.snapshots.avro` with one more field, ``after``, so every reader of snapshots can read
-it. A partition in ``after`` that is not in ``offsets`` had no commit before the edit, so an undo deletes its offset.
+it. A partition that is in ``after`` but not in ``offsets`` had no commit before the edit, so an undo of the edit
+deletes its offset.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ _PARSED: Final = fastavro.parse_schema(IMAGES_SCHEMA)
 VERSION: Final = 2
 """The version of the field ``after``."""
 _VERSION_KEY: Final = "offsetmgr.before_images_version"
-"""The key of the version in the file's metadata. A snapshot does not have it."""
+"""The key of this version in the file's metadata. A file that is only a snapshot does not have this key."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupImages:
-    """The before-images of one group. ``before`` contains the commits before the edit; ``after`` contains every
-    partition that the edit changes, with the planned offset, or None if the edit deletes the commit."""
+    """The before-images of one group. ``before`` contains the commits before the edit. ``after`` maps every partition
+    that the edit changes to its planned offset, or to None if the edit deletes the commit."""
 
     group: str
     before: Mapping[TopicPartition, Committed]
@@ -95,7 +96,8 @@ def write_images(stream: BinaryIO, header: SnapshotHeader, groups: Iterable[tupl
 
 
 def is_images(stream: BinaryIO) -> bool:
-    """Returns whether a seekable stream is a file of before-images. Returns False for any other or broken file."""
+    """Returns whether a seekable stream is a file of before-images. Returns False for a file of another kind and for a
+    broken file."""
     stream.seek(0)
     try:
         if stream.read(len(MAGIC)) != MAGIC:
@@ -110,7 +112,7 @@ def is_images(stream: BinaryIO) -> bool:
 
 
 def _version(stream: BinaryIO) -> str | None:
-    """Returns the version of the before-images in a file; None if it is a snapshot."""
+    """Returns the version of the before-images in a file; None if the file is only a snapshot."""
     version = fastavro.block_reader(stream).metadata.get(_VERSION_KEY)
     return version.decode() if isinstance(version, bytes) else version
 

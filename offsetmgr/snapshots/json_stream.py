@@ -1,7 +1,7 @@
 """Reads a stream of JSON documents one at a time. Both JSON formats use this reader.
 
 A document may be on one line, as the writers of these formats write it, or on several lines. Errors name the line. A
-duplicate key in an object is an error, because JSON parsers silently keep the last value.
+duplicate key in an object is an error, because a JSON parser would silently keep only the last value.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ class _DuplicateKey(Exception):
 
 
 def documents(stream: BinaryIO, bad: BadLines) -> Iterator[Document]:
-    """Yields all documents of a stream. Adds lines outside of documents to ``bad`` and continues after them."""
+    """Yields all documents of a stream. If a line is outside of all documents, adds it to ``bad`` and continues with
+    the next line."""
     stream.seek(0)
     position = depth = begin_line = 0
     begin = 0

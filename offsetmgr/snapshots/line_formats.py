@@ -1,9 +1,9 @@
 """`LineReader`: the reader of formats with one offset per line (CSV and ExportZkOffsets).
 
 The first pass checks every line and builds an index with the byte ranges of each group's lines: usually one range per
-group, more if the lines of a group are not contiguous. So the memory use grows with the number of groups, not with the
-number of offsets. Later passes read the ranges of one group at a time. A small file that contains only plain lines is
-read into memory as a whole instead, which takes half the time.
+group, and several ranges if the lines of a group are not contiguous. Therefore the memory use grows with the number of
+groups, not with the number of offsets. Later passes read the ranges of one group at a time. A small file that contains
+only plain lines is instead read into memory as a whole, which takes half the time.
 
 Lines end with ``\\n`` or ``\\r\\n``. The reader skips empty lines, and a byte order mark at the beginning. A line is
 bad if it contains control characters or bytes that are not UTF-8, or if it is longer than 64 KiB.
@@ -51,7 +51,7 @@ class LineSyntax(Protocol):
 
     ``plain`` is a regular expression that quickly matches usual lines: names in printable ASCII, numbers without
     leading zeros. Its capture groups are quote, group, quote, topic, partition and offset; the quotes and the group may
-    be empty. `parse` handles all lines.
+    be empty. `parse` also handles the lines that ``plain`` does not match.
     """
 
     @property
@@ -67,8 +67,8 @@ class LineSyntax(Protocol):
 
 
 class LineReader:
-    """A checked snapshot with one offset per line. ``only_group`` is the group of all lines, if the lines do not
-    contain a group.
+    """A checked snapshot with one offset per line. If the lines do not contain a group, ``only_group`` is the group of
+    all lines.
 
     The constructor raises `MalformedData` with the bad lines.
     """
@@ -127,9 +127,9 @@ class LineReader:
     # --- small files ------------------------------------------------------------------------------
 
     def _read_small_file(self) -> dict[str, _GroupValues] | None:
-        """Returns all groups of a small file. Returns `None` for a file that needs the index and its checks: a large
-        file, or one with a line that is not plain, with a group whose lines are not contiguous, or with a duplicate
-        partition."""
+        """Returns all groups of a small file. Returns `None` for any other file, which needs the index and the checks
+        of the first pass: if the file is large, if one of its lines is not plain, if the lines of a group are not
+        contiguous, or if a partition occurs twice."""
         whole_lines = re.compile(f"^{self._syntax.plain.pattern.decode('ascii')}(?:(?<=\n)|\\Z)", re.MULTILINE)
         values_by_group: dict[str, _GroupValues] = {}
         known, last = _Partitions(), _GroupValues([], array("q"))
@@ -216,7 +216,7 @@ class LineReader:
 
     def _parse(self, line: bytes, number: int, may_be_header: bool, bad: BadLines) -> tuple[bytes, bytes, bytes] | None:
         """Parses a line that is not plain. Returns group, topic and partition; None for an empty line, a header line or
-        a bad line, which is added to ``bad``."""
+        a bad line. A bad line is added to ``bad``."""
         if not line.strip():
             return None
         try:
@@ -260,8 +260,8 @@ class _Partitions(dict[tuple[str, str], TopicPartition]):
 
 
 def require_line_end(stream: BinaryIO, what: str) -> None:
-    """Raises `MalformedData` if the last line has no line end: the file may have been truncated within its last number,
-    and would then contain a smaller offset."""
+    """Raises `MalformedData` if the last line has no line end. Such a file may have been truncated within its last
+    number, so that its last offset is too small."""
     size = stream.seek(0, os.SEEK_END)
     stream.seek(max(size - MAX_LINE_BYTES, 0))
     last = stream.read().rpartition(b"\n")[2]

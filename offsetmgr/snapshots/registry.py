@@ -1,5 +1,5 @@
-"""Lists the snapshot formats, and selects the format of a file by name (``?format=``), by suffix, or, for ``.json``, by
-content."""
+"""Lists the snapshot formats, and selects the format of a file by the name that the user gives (``?format=``) or by the
+suffix of the file. The content of a ``.json`` file decides between the two JSON formats."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ FORMATS: Final = ("avro", "csv", "zk", "json", "spark")
 
 
 def format_name(path: str, name: str | None = None) -> str:
-    """Returns the name of the format of a file: ``name`` if given, otherwise the suffix of ``path``. Raises
-    `UsageError`."""
+    """Returns the name of the format of a file: ``name`` if it is given, otherwise the format that the suffix of
+    ``path`` names. Raises `UsageError`."""
     format_or_suffix = name if name is not None else PurePath(path).suffix.lower().removeprefix(".")
     if format_or_suffix in FORMATS:
         return format_or_suffix
@@ -32,7 +32,7 @@ def format_name(path: str, name: str | None = None) -> str:
 
 
 def by_name(name: str, group: str | None = None) -> Format:
-    """Returns the format ``name``. ``group`` is the group of a file that does not contain its name. Raises
+    """Returns the format ``name``. ``group`` is the group of a file that does not contain the name of its group. Raises
     `UsageError`."""
     match name:
         case "avro":

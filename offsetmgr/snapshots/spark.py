@@ -1,9 +1,9 @@
 """Spark's JSON of one query's offsets, as in startingOffsets and endingOffsets: ``{"t": {"0": 23, "1": -2}}``.
 
-The JSON does not contain a group, so the caller gives its name. The values -2 and -1 stand for the earliest and the
-latest offset of the partition's log when Spark starts. These values are not offsets, and only the log shows which
-offsets they stand for. The reader returns a `SymbolicOffset` error for each partition with such a value (data rule
-"absent is not zero"), unless the caller passes a function that resolves the values.
+The JSON does not contain the name of a group, so the caller must supply it. The values -2 and -1 stand for the earliest
+and the latest offset of the partition's log when Spark starts. These two values are not offsets, and only the
+partition's log shows which offsets they stand for. The reader returns a `SymbolicOffset` error for each partition with
+such a value (data rule "absent is not zero"), unless the caller passes a function that resolves the values.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ Resolve = Callable[[TopicPartition, int], int]
 
 
 class SymbolicOffset(OffsetMgrError):
-    """An entry with *earliest* or *latest* instead of an offset; ``position`` is `EARLIEST` or `LATEST`."""
+    """The error of an entry that contains *earliest* or *latest* instead of an offset. ``position`` is `EARLIEST` or
+    `LATEST`."""
 
     def __init__(self, what: str, why: str = "", hint: str = "", *, position: int = LATEST) -> None:
         super().__init__(what, why, hint)
@@ -47,7 +48,8 @@ class SymbolicOffset(OffsetMgrError):
 
 class SparkFormat:
     """The offsets of exactly one group. ``group`` is the name of the group, which is required for reading. ``resolve``
-    returns the offset for a symbolic value; without it the reader returns an error for the partition."""
+    returns the offset for *earliest* or *latest*. Without ``resolve`` the reader returns an error for a partition with
+    such a value."""
 
     name = "spark"
     capabilities: FormatCapabilities = LINE_FORMAT_CAPABILITIES
@@ -60,8 +62,9 @@ class SparkFormat:
     def write(
         self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
     ) -> WriteReport:
-        """Like `Format.write`. Raises `UnsupportedOperation` if ``groups`` contains several groups, or a group with
-        another name than the given one, or if ``groups`` is empty and no name is given."""
+        """Writes like `Format.write`. Also raises `UnsupportedOperation` if ``groups`` contains several groups, if the
+        name of its group differs from the name that was passed to the constructor, or if ``groups`` is empty and no
+        name was passed."""
         dropped = DroppedFields(self.capabilities, header)
         names = NameCheck("Spark's JSON")
         document: dict[str, dict[str, int]] = {}

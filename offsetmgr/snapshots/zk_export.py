@@ -2,8 +2,9 @@
 ``/consumers/GROUP/offsets/TOPIC/PARTITION:OFFSET``.
 
 ImportZkOffsets (0.10.2) stops silently at the first empty line; this reader skips empty lines. ImportZkOffsets splits a
-line at its first colon, so the writer rejects names with colons. Kafka 0.7's ExportZkOffsets wrote ``BROKER-PARTITION``
-instead of ``PARTITION``, and byte positions instead of offsets; the reader accepts both.
+line at its first colon, so the writer rejects names with colons. The ExportZkOffsets of Kafka 0.7 wrote
+``BROKER-PARTITION`` instead of ``PARTITION``, and byte positions instead of offsets. The reader accepts these lines as
+well.
 """
 
 from __future__ import annotations

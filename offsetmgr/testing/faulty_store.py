@@ -1,7 +1,7 @@
 """`FaultyStore`: wraps an `OffsetStore` and raises the errors that a test requests, so that users can test their error
 handling.
 
-A test arms faults and removes them again; faults are never random. A test that needs randomness generates the faults
+A test arms faults and disarms them again. Faults are never random; a test that needs randomness must choose the faults
 itself.
 """
 
@@ -34,10 +34,10 @@ class Fault:
     """One fault.
 
     ``call`` is ``write`` (edit) or ``read`` (all other calls to the wrapped store); ``error`` is the error that the
-    store reports. The fault affects only ``group`` and ``partition``, if they are given; without either, the whole call
-    fails. ``times`` is the number of such calls after which the fault ends, including calls for other groups or
-    partitions; if it is `None`, the fault ends with `FaultyStore.heal`. With ``after``, the store executes the write,
-    and only the response is lost.
+    store reports. If ``group`` or ``partition`` is given, the fault affects only this group or partition. If neither is
+    given, the whole call fails. The fault ends after ``times`` calls of this kind; calls for other groups or partitions
+    count as well. If ``times`` is `None`, the fault lasts until `FaultyStore.heal` is called. If ``after`` is set, the
+    store executes the write, and only the response is lost.
     """
 
     call: Call
@@ -52,15 +52,15 @@ class Fault:
         return self.group is None and self.partition is None
 
     def hits(self, group: str, tp: TopicPartition | None = None) -> bool:
-        """Returns whether the fault affects the partition ``tp`` of a group. Without ``tp``, returns whether it affects
-        the whole group."""
+        """Returns whether the fault affects the partition ``tp`` of a group. Without ``tp``, returns whether the fault
+        affects the whole group."""
         if self.group not in (None, group):
             return False
         return self.partition is None if tp is None else self.partition in (None, tp)
 
 
 class FaultyStore(StoreBase):
-    """Wraps ``store``. Passes every call on to it unless an armed `Fault` applies."""
+    """Wraps ``store``, and passes every call on to ``store`` unless an armed `Fault` applies to the call."""
 
     def __init__(self, store: OffsetStore) -> None:
         self.store = store
@@ -163,7 +163,8 @@ class FaultyStore(StoreBase):
         self.store.close()
 
     def _armed(self, call: Call) -> list[Fault]:
-        """Returns the armed faults for this kind of call, and counts the call for each of them."""
+        """Returns the armed faults for this kind of call, and reduces the remaining number of calls of each returned
+        fault."""
         armed = [fault for fault in self.faults if fault.call == call]
         self.faults = [
             left

@@ -1,7 +1,7 @@
-"""`LogContract`: tests of the contract of `PartitionLog`, with which users can test their own implementations.
+"""`LogContract`: tests of the contract of `PartitionLog`. Users can test their own implementations with them.
 
-The tests check only guarantees that *every* log gives. The test module of a log subclasses `LogContract` and overrides
-a fixture and two methods::
+The tests check only the guarantees that *every* implementation of `PartitionLog` gives. The test module of an
+implementation contains a subclass of `LogContract` that overrides a fixture and two methods::
 
     pytest.register_assert_rewrite("offsetmgr.testing")   # before the import, for readable failures
     from offsetmgr.testing.log_contract import LogContract

@@ -40,7 +40,7 @@ def read(reader: LogReader, count: int) -> list[LogRecord]:
 
 
 def read_to(reader: LogReader, ends: Mapping[int, int]) -> list[LogRecord]:
-    """Reads until the reader's position in each partition is at least the one in ``ends``, and returns the records."""
+    """Reads until the reader has reached the position in ``ends`` in each partition, and returns the records."""
     records: list[LogRecord] = []
     deadline = time.monotonic() + TIMEOUT_S
     while any(reader.position(partition) < end for partition, end in ends.items()):

@@ -1,6 +1,5 @@
-"""`MemoryStore`: an `OffsetStore` in memory, for tests of code that works with any store.
-
-If the behaviour of a server matters, test with a real server as well.
+"""`MemoryStore`: an `OffsetStore` in memory, for tests of code that works with any store. If the behaviour of a server
+matters, also test the code with a real server.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from offsetmgr.core.offset_store import (
 @dataclass
 class MemoryStore(StoreBase):
     """A store in memory; ``data[group][partition]`` contains the committed offsets. ``active`` contains the groups with
-    members; edits of these groups are rejected. ``broken`` maps groups or (group, partition) pairs to the errors that
-    the store reports when it reads them."""
+    members; edits of these groups are rejected. ``broken`` maps a group, or a pair of a group and a partition, to the
+    error that the store reports when the group or partition is read."""
 
     id: str = "memory"
     cluster: str = "memory"

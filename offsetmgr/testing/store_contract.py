@@ -1,7 +1,7 @@
-"""`StoreContract`: tests of the contract of `OffsetStore`, with which users can test their own stores.
+"""`StoreContract`: tests of the contract of `OffsetStore`. Users can test their own stores with them.
 
-The tests check only guarantees that *every* store gives, and do not depend on a particular server. The test module of a
-store subclasses `StoreContract` and overrides the fixture ``store``::
+The tests check only the guarantees that *every* store gives, and do not depend on a particular server. The test module
+of a store contains a subclass of `StoreContract` that overrides the fixture ``store``::
 
     pytest.register_assert_rewrite("offsetmgr.testing")   # before the import, for readable failures
     from offsetmgr.testing.store_contract import StoreContract
@@ -42,8 +42,8 @@ MAX_TOPIC_LENGTH = 249
 
 
 class StoreContract(StoreEditContract):
-    """The tests of the contract of `OffsetStore`. Subclasses must override the fixture ``store``, and `ensure_topic`
-    and `tp` if the store needs it."""
+    """The tests of the contract of `OffsetStore`. Subclasses must override the fixture ``store``. They must also
+    override `ensure_topic` or `tp` if the default implementation does not suit the store."""
 
     many_groups = 150
     """The number of groups that the bulk tests write. It should be larger than the number of groups that the store

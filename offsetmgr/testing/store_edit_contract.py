@@ -22,11 +22,11 @@ class StoreEditContract:
 
     def ensure_topic(self, topic: str, partitions: int) -> None:
         """Creates a topic unless it exists. Tests call it before they commit offsets of the topic. This implementation
-        does nothing; override it for a store that accepts commits only for existing topics."""
+        does nothing. Override this method for a store that accepts commits only for existing topics."""
 
     def tp(self, topic: str, number: int) -> TopicPartition:
-        """Returns a partition of a topic. Override it for a store whose partitions are not plain numbers (Kafka
-        0.7)."""
+        """Returns a partition of a topic. Override this method for a store whose partitions are not plain numbers
+        (Kafka 0.7)."""
         return TopicPartition(topic, number)
 
     @pytest.fixture
