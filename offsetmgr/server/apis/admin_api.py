@@ -1,5 +1,5 @@
-"""The manager's own admin API, which `offsetmgr.kafka.client.manager_admin` calls. It returns the manager's status, and
-the offsets of a shard page by page."""
+"""The manager's own admin API, which `offsetmgr.kafka.client.manager_admin` calls. The API returns the manager's
+status, or one page of a shard's offsets."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Decodes OffsetCommit requests and encodes their responses, versions 2 to 9.
 
 The codec is hand-written for speed, because commits are the most frequent requests. If no partition of a topic has
-metadata (the usual case), all partitions of the topic have the same size, and one call decodes them. Otherwise, they
-are decoded one after the other. Version 10 is not supported, because it identifies topics by id and an offset manager
-stores topic names only.
+metadata (the usual case), all partitions of the topic have the same size, and one call decodes all of them. Otherwise,
+the codec decodes the partitions one after the other. Version 10 is not supported, because it identifies topics by id
+and an offset manager stores topic names only.
 
 The formats are from Kafka's OffsetCommitRequest.json and OffsetCommitResponse.json. Tests compare the codec with kio's.
 """
@@ -29,7 +29,7 @@ _NO_EPOCH: Final = -1
 _DEFAULT_RETENTION: Final = -1
 _THROTTLE: Final = b"\0\0\0\0"
 DELETION: Final = -1
-"""The offset field of a conditional commit that deletes the committed offset."""
+"""The value of the offset field in a conditional commit that deletes the committed offset."""
 
 _OFFSET: Final = struct.Struct(">iq")
 _OFFSET_EPOCH: Final = struct.Struct(">iqi")
@@ -47,7 +47,7 @@ class DecodedCommit(NamedTuple):
 
     request: CommitRequest
     negative: bool
-    """Whether any partition number or offset is negative, except for the offset of a conditional deletion."""
+    """Whether any partition number or offset is negative. The offset of a conditional deletion does not count."""
 
 
 def decode(version: int, data: bytes, at: int) -> DecodedCommit:
@@ -132,8 +132,8 @@ def _decode_each(
 
 
 def _condition(cursor: Cursor, key: tuple[str, int], expected: dict[tuple[str, int], int]) -> bool:
-    """Reads a partition's tagged fields. If they contain a condition, adds it to ``expected``; returns whether they
-    do."""
+    """Reads a partition's tagged fields. If these fields contain a condition, adds the condition to ``expected`` and
+    returns True."""
     found = False
 
     def known(tag: int, size: int) -> None:

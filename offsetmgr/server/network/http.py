@@ -34,7 +34,7 @@ def text(status: int, line: str) -> Page:
 
 
 class HttpEndpoint:
-    """An HTTP server for a table of pages by path; each request creates its page."""
+    """An HTTP server with one function for each path. The function creates the page for each request."""
 
     def __init__(self, host: str, port: int, pages: dict[str, Callable[[], Page]]) -> None:
         self._host = host
@@ -43,7 +43,8 @@ class HttpEndpoint:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> int:
-        """Starts to listen; returns the port (useful for port 0). Raises `Unreachable` if the port is in use."""
+        """Starts to listen; returns the port, which the system selects if the configured port is 0. Raises
+        `Unreachable` if the port is in use."""
         try:
             self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=_MAX_LINE_BYTES)
         except OSError as error:
