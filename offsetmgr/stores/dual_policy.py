@@ -34,8 +34,8 @@ class PendingChange:
         return Change(self.after, self.expected if self.may_lower else None, self.allow_rewind)
 
     def superseded(self, primary: Offset) -> bool:
-        """Returns whether another client has changed the primary since; ``primary`` is the primary's current value. If
-        so, the change must no longer be written."""
+        """Returns whether another client has changed the primary after this change; ``primary`` is the primary's
+        current value. If so, this change must no longer be written to the secondary."""
         if self.after is None or isinstance(primary, Absent):
             return not (self.after is None and isinstance(primary, Absent))
         return primary.offset != self.after.offset if self.may_lower else primary.offset < self.after.offset
@@ -66,7 +66,8 @@ def rejection(
     if isinstance(first, OffsetMgrError):
         return ChangeOutcome(EditStatus.FAILED, None, first)
     if isinstance(second, OffsetMgrError):
-        # The primary itself rejects a change that must not lower its offset, so no check is needed here.
+        # Without ``expected``, no check is needed here: the primary itself checks whether the change may lower its
+        # offset.
         return ChangeOutcome(EditStatus.FAILED, None, second) if change.expected is not None else None
     current = larger(first, second)
     if change.expected is not None and _offset(change.expected) != _offset(current):

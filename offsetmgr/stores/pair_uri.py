@@ -78,7 +78,8 @@ def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
 
 def translate_of(uri: str, config: ConnectionConfig) -> OffsetTranslation | None:
     """Returns the option ``translate`` of a dual or switched store, from its URI or from its section of the
-    configuration file. Returns None if the option is not set, or if the store is no such pair. Raises `InvalidUri`."""
+    configuration file. Returns None if the option is not set, or if the store is neither dual nor switched. Raises
+    `InvalidUri`."""
     parsed = parse_uri(uri)
     if parsed.kind not in PAIRS:
         return None
@@ -98,10 +99,12 @@ def _check_switched(uri: str, inner: tuple[str, str]) -> tuple[str, str]:
 
 
 def pair_bootstrap(uri: str, config: ConnectionConfig) -> str | None:
-    """Returns the Kafka brokers of the first store of the pair that names some, or None."""
+    """Returns the Kafka brokers that a store of the pair names; None if neither store names brokers. If both stores
+    name brokers, the first store is used."""
     return next((found for one in inner_uris(uri, config) if (found := bootstrap_of(one, config))), None)
 
 
 def pair_zookeeper(uri: str, config: ConnectionConfig) -> str | None:
-    """Returns the ZooKeeper of the first store of the pair that has one, or None."""
+    """Returns the ZooKeeper in which the consumers of a store of the pair register; None if there is no such ZooKeeper.
+    If both stores have a ZooKeeper, the first store is used."""
     return next((found for one in inner_uris(uri, config) if (found := zookeeper_of(one, config))), None)

@@ -3,9 +3,10 @@
 `RequestFilter` checks each request before it is forwarded. The filter rejects requests for the managers' own topic,
 group and transactional ids, and requests of admin APIs that no rule allows.
 
-The responses of these versions contain no broker addresses, and their requests do not concern a group's offsets. If the
-relay forwarded unknown APIs or versions, clients might bypass the relay. The ApiVersions response contains only the
-versions that are in `FORWARDED` and that the broker supports, so clients use no other versions.
+The responses of the forwarded versions contain no broker addresses, and the requests of these versions do not concern a
+group's offsets. If the relay forwarded unknown APIs or versions, clients might bypass the relay. The ApiVersions
+response contains only the versions that are in `FORWARDED` and that the broker supports, so clients use no other
+versions.
 
 The relay deliberately does not forward:
 

@@ -44,7 +44,7 @@ check. A broker that was frozen, and is no longer the group's coordinator, answe
 only *prolongs* existing evidence about a member, and only if that evidence is more recent than a session timeout. The
 first evidence about a member is either C's response NONE to a SyncGroup, because C has then written the generation to
 its log, or a *proof* (`Coordinators.prove_member`). A proof consists of DescribeGroups, which a loading coordinator
-rejects; a Heartbeat on the same connection; and another broker's confirmation that C is still the coordinator.
+rejects; then a Heartbeat on the same connection; then another broker's confirmation that C is still the coordinator.
 
 Until C has answered a SyncGroup of a new generation with NONE, M rejects the commits of that generation with
 REBALANCE_IN_PROGRESS, as C itself would: C has not yet written the generation to its log.

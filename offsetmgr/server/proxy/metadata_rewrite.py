@@ -45,7 +45,7 @@ _FORWARDED_VERSIONS: Final = {
     **group_requests.MAX_VERSIONS,
 }
 """The APIs whose requests the handlers forward unchanged, each with its highest version. The ApiVersions response
-contains only the versions that the broker supports too."""
+contains only the versions that the broker supports."""
 
 
 class MetadataRewriter:

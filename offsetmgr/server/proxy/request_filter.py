@@ -270,8 +270,8 @@ class RequestFilter:
     async def _filtered_response(
         self, request: ApiRequest, resources: ApiResources, response: Awaitable[bytes], rejected: Sequence[Message]
     ) -> Answer:
-        """Returns the broker's response after it has added the errors of rejected items and removed the reserved
-        names."""
+        """Adds the errors of rejected items to the broker's response, removes the reserved names, and returns the
+        result."""
         try:
             frame = await response
         except OffsetMgrError:

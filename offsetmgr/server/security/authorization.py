@@ -26,7 +26,7 @@ The relay forwards an admin API (`ADMIN_APIS`) only if a rule allows it to the c
     topics = ["orders*"]                      # without this field: all topics and all other resources
 
 No rule can allow access to the managers' own topic, group and transactional ids: `ReservedGroupsAuthorizer` and
-`RequestFilter` reject it.
+`RequestFilter` reject such requests.
 """
 
 from __future__ import annotations

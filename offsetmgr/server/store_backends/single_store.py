@@ -105,7 +105,8 @@ def list_groups(store: OffsetStore) -> list[str]:
 
 
 def delete_whole_group(store: OffsetStore, group: str) -> int:
-    """Deletes a group with the store's own operation, or all of its offsets. Raises `OffsetMgrError`."""
+    """Deletes a group with the store's own operation. If the store has no such operation, deletes all offsets of the
+    group. Raises `OffsetMgrError`."""
     delete = cast("Callable[[str], object] | None", getattr(store, "delete_group", None))
     try:
         if delete is not None:

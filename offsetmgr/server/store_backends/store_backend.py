@@ -38,7 +38,7 @@ from offsetmgr.stores.dual import DualStore
 _log = logging.getLogger(__name__)
 
 _MAX_PENDING: Final = 100_000
-"""Number of pending partitions from which on the backend applies backpressure."""
+"""The backend applies backpressure if at least this number of partitions is pending."""
 _LOG_EVERY_S: Final = 10.0
 
 
@@ -203,7 +203,7 @@ class StoreBackend:
         return write
 
     async def _outcomes(self, write: StoreWrite) -> ChangeOutcomes | None:
-        """The outcomes of a write; None if it did not end before the timeout."""
+        """The outcomes of a write; None if the write did not end before the timeout."""
         await asyncio.wait([write.done], timeout=self._commit_timeout_s)
         self._end_backpressure()
         if write.done.done():
@@ -285,7 +285,8 @@ class StoreBackend:
         return {**self._counters, **self._stores.metrics(), "store_failing": int(self.failure() is not None)}
 
     def _record_error(self, error: OffsetMgrError, code_of: Callable[[OffsetMgrError], int]) -> int:
-        """Counts an error, logs at most one of its class in 10 seconds, and returns the client's error code."""
+        """Counts an error and returns the error code for the client. Logs at most one error of each class in 10
+        seconds."""
         kind = type(error).__name__
         self._counters[f'store_errors_total{{error="{kind}"}}'] += 1
         now = asyncio.get_running_loop().time()
