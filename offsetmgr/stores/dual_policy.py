@@ -66,7 +66,7 @@ def rejection(
     if isinstance(first, OffsetMgrError):
         return ChangeOutcome(EditStatus.FAILED, None, first)
     if isinstance(second, OffsetMgrError):
-        # Without ``expected``, no check is needed here: the primary itself checks whether the change may lower its
+        # A change without ``expected`` needs no check here: the primary itself checks whether the change may lower its
         # offset.
         return ChangeOutcome(EditStatus.FAILED, None, second) if change.expected is not None else None
     current = larger(first, second)

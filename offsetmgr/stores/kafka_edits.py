@@ -1,7 +1,7 @@
 """Edits of Kafka groups, protected by the group lock or by a comparison just before the write.
 
-Ordering contract under the group lock: join, *then* read, compare, commit with the generation, leave. The lock's module
-is imported only when an edit needs the lock, because most commands never need it.
+Ordering contract under the group lock: join the group, *then* read, compare, commit with the generation, and leave the
+group. The lock's module is imported only when an edit needs the lock, because most commands never need it.
 """
 
 from __future__ import annotations

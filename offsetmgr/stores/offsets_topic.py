@@ -99,8 +99,8 @@ class KafkaOffsetsTopic:
         topic.
 
         A broker that has just started knows no topic until the controller sends the metadata. If the controller fails
-        meanwhile, the broker may know only some partitions. So the method raises an error if no response contains a
-        topic, and it accepts a new number only after two responses agree on the number.
+        meanwhile, the broker may know only some partitions. So a response without any topic does not count, and a new
+        number is accepted only after two successive responses agree on it.
         """
         until = _from_now(min(max(limit, _MIN_METADATA_WAIT_S), _MAX_METADATA_WAIT_S))
         before = self._confirmed_count

@@ -45,7 +45,7 @@ def _parse_translate(where: str, settings: Mapping[str, str]) -> OffsetTranslati
 
 
 def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
-    """Returns the two URIs of a dual store (primary, secondary) or of a switched one (ZooKeeper, Kafka).
+    """Returns the two URIs of a dual store (primary, secondary) or of a switched store (ZooKeeper, Kafka).
 
     Raises `InvalidUri`.
     """
@@ -88,7 +88,7 @@ def translate_of(uri: str, config: ConnectionConfig) -> OffsetTranslation | None
 
 
 def _check_switched(uri: str, inner: tuple[str, str]) -> tuple[str, str]:
-    """Raises `InvalidUri` unless the first URI names a ZooKeeper in Kafka's layout and the second one names a store
+    """Raises `InvalidUri` unless the first URI names a ZooKeeper in Kafka's layout and the second URI names a store
     that speaks Kafka's protocol."""
     zookeeper, kafka = parse_uri(inner[0]), parse_uri(inner[1])
     if zookeeper.kind != "zookeeper" or zookeeper.options.get("layout", "0.8") != "0.8":

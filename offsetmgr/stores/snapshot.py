@@ -1,4 +1,5 @@
-"""`SnapshotStore`, which makes a snapshot file an `OffsetStore`, and `write_snapshot`, which writes a snapshot file.
+"""`SnapshotStore`, which implements `OffsetStore` for a snapshot file, and `write_snapshot`, which writes a snapshot
+file.
 
 Reads use an index of the file, so memory grows with the number of groups and not with the number of offsets. An edit
 rewrites the file in three steps: it decides on each change and writes the result and the group's new entry to a
@@ -102,9 +103,9 @@ def write_snapshot(
 class SnapshotStore(StoreBase):
     """``file:PATH[?format=csv|avro|zk|json|spark&group=G&unterminated=accept]``.
 
-    ``group`` is the group to which the offsets belong if the file itself names no group, as CSV without a group column
-    and Spark's JSON. A read of a missing file fails; an edit creates the file. The constructor raises `UsageError` if
-    the format is unknown.
+    ``group`` is the group to which the offsets belong if the file itself names no group, as in CSV without a group
+    column and in Spark's JSON. A read of a missing file fails; an edit creates the file. The constructor raises
+    `UsageError` if the format is unknown.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ EXAMPLES: Final = "zookeeper://h1:2181/chroot, kafka://h1:9092, manager://h1:919
 
 
 def scheme_of(uri: str) -> Scheme:
-    """Returns the scheme of ``uri``. Raises `InvalidUri` if no scheme has that name."""
+    """Returns the scheme of ``uri``. Raises `InvalidUri` if the scheme is unknown."""
     kind, colon, _ = uri.partition(":")
     if not colon or kind not in SCHEMES:
         shown = redact(uri)
@@ -75,8 +75,8 @@ def open_store(uri: str, config: ConnectionConfig | None = None) -> OffsetStore:
 
 
 def bootstrap_of(uri: str, config: ConnectionConfig) -> str | None:
-    """Returns the addresses of the Kafka brokers that the URI names; None if it names none. For a pair of stores,
-    returns the addresses that one of the two stores names.
+    """Returns the addresses of the Kafka brokers that the URI names; None if the URI names no brokers. For a pair of
+    stores, returns the addresses that one of the two stores names.
 
     A manager's listener counts as a broker, because it also serves requests about the logs of the cluster behind it.
     """

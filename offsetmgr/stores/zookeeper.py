@@ -358,8 +358,7 @@ class ZookeeperStore(StoreBase):
         if not tree:
             raise GroupNotFound(f"delete of group {group}", f"there is no {self.session.chroot}{root}")
         before = self._offsets_in(tree, group)
-        # Deletes children before their parents. A consumer that registers meanwhile adds a child: the transaction
-        # fails.
+        # Children before their parents. A consumer that registers meanwhile adds a child, so the transaction fails.
         deletions = [Delete(path, tree[path].version) for path in sorted(tree, key=lambda p: -p.count("/"))]
         if sum(map(max_encoded_size, deletions)) > MAX_BYTES_PER_TRANSACTION:
             # Too large for one transaction: first delete each offset conditionally, then all other nodes at once.

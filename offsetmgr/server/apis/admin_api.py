@@ -29,8 +29,8 @@ class AdminBackend(Protocol):
 
 
 def admin_api(backend: AdminBackend, allowed: Callable[[str | None, Operation], bool]) -> Api:
-    """Creates the entry for the table of APIs. ``allowed`` tests whether a principal may use an operation on all
-    groups."""
+    """Creates the admin API's entry for the table of APIs. ``allowed`` tests whether a principal may use an operation
+    on all groups."""
 
     def handle(request: ApiRequest) -> bytes:
         try:

@@ -1,8 +1,8 @@
 """The manager's HTTP port: ``/metrics`` for Prometheus, ``/health`` and ``/ready`` for process supervisors.
 
-It serves only GET, one request per connection. To bound the cost, the request line must arrive within a few seconds and
-have at most 2 KiB. Like other Prometheus endpoints it has no authentication. Its metrics contain no group names, and it
-listens only on the configured address.
+It serves only GET, one request per connection. To limit the cost of a request, the request line must arrive within a
+few seconds and must not be longer than 2 KiB. Like other Prometheus endpoints it has no authentication. Its metrics
+contain no group names, and it listens only on the configured address.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class HttpEndpoint:
                 )
                 writer.write(head.encode() + page.body)
                 await writer.drain()
-        except (TimeoutError, OSError, ValueError):  # the client is slow or gone, or its line too long
+        except (TimeoutError, OSError, ValueError):  # the client is slow or gone, or its request line is too long
             pass
         finally:
             writer.close()

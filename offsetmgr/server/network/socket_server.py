@@ -37,7 +37,8 @@ _METRIC_LABELS: Final = {Concurrency.COMMITS: "commit", Concurrency.FETCHES: "fe
 
 
 class SocketServer:
-    """The state that all ports of one manager share. Use it in one event loop; `close` ends it."""
+    """The state that all ports of one manager share. Use it in one event loop. `close` closes all ports and
+    connections."""
 
     def __init__(
         self,
@@ -215,7 +216,8 @@ class ServerListener:
         tls: ssl.SSLContext | None = None,
         node_id: int | None = None,
     ) -> None:
-        """``port`` 0 selects a free one; `port` returns it. ``node_id``: the broker that this port represents."""
+        """If ``port`` is 0, the system selects a free port; `port` returns the port in use. ``node_id``: the broker
+        that this port represents."""
         self.service = service
         self.host = host
         self.port = port

@@ -2,8 +2,8 @@
 
 Start: the process binds its ports, creates or checks the offsets topic, and only then joins the managers' group, so
 that clients can reach the process when it is assigned shard groups. Shutdown: the process completes the commits in
-flight, leaves the group, so that its shard groups are reassigned at once, and then disconnects its clients. With
-``--store``, the process serves that store instead of an offsets topic, and joins no group.
+flight and leaves the group, so that its shard groups are reassigned at once. Then the process disconnects its clients.
+With ``--store``, the process serves that store instead of an offsets topic, and joins no group.
 """
 
 from __future__ import annotations

@@ -65,7 +65,8 @@ class Coordinators:
     async def prove_member(
         self, group: str, generation: int, member_id: str, instance_id: str | None, deadline: float
     ) -> int:
-        """Like `heartbeat`, but proves that the responding broker has loaded the group and is still its coordinator.
+        """Works as `heartbeat`, and also proves that the responding broker has loaded the group and is still the
+        coordinator of the group.
 
         `member_fence` explains why the response to a Heartbeat alone is no proof. Raises `OffsetMgrError`.
         """

@@ -1,6 +1,6 @@
 """`GroupLists`: ListGroups and DescribeGroups through the relay.
 
-The responses combine the manager's groups with the members that the real coordinator knows. A manager lists only the
+The responses contain the manager's groups with the members that the real coordinator reports. A manager lists only the
 groups that it owns. Ports that represent brokers list no groups, because otherwise a client that sends ListGroups to
 every node would see each group twice.
 """

@@ -39,8 +39,8 @@ _NOTHING: Final = ReservedGroups()
 
 
 class Proxy:
-    """The relay of one manager. Use it in this order: pass `fallback` to the `SocketServer`; call `open_ports`, `guard`
-    with the backend, `apis`, `start`; finally `close`."""
+    """The relay of one manager. Use its members in this order: pass `fallback` to the `SocketServer`; call
+    `open_ports`, `guard`, `apis` and `start`; finally call `close`."""
 
     def __init__(
         self,

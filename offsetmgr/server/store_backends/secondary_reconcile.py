@@ -3,9 +3,9 @@
 Values that wait for the secondary are kept only in memory (`secondary`), so a crash of the listener may have left old
 values in the secondary. The next commit of a partition repairs that partition's value; this module repairs the values
 of partitions that get no further commit. It checks only groups with offsets in the secondary, because other groups of
-the primary's Kafka cluster never used this listener. A write only raises a value. It takes effect only if the secondary
-still holds the value that was read, so it does not overwrite commits made in the meantime. A value of the secondary
-that is larger than the primary's value stays unchanged, because the module cannot find out whether a rewind was lost.
+the primary's Kafka cluster never used this listener. A write only raises a value. The write takes effect only if the
+secondary still holds the value that was read, so commits made in the meantime are kept. A value of the secondary that
+is larger than the primary's value stays unchanged, because the module cannot find out whether a rewind was lost.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""`SingleStoreBackend`: reads and writes the one store behind the listener. Its subclass `DualStoreBackend` does this
-for two stores."""
+"""`SingleStoreBackend`: reads and writes the single store behind the listener. The subclass `DualStoreBackend` reads
+and writes two stores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class SingleStoreBackend:
-    """Create and use it on the event loop. Reads and writes return their failures in their results."""
+    """Create and use a backend on the event loop. The results of reads and writes contain the failures."""
 
     def __init__(self, store: OffsetStore) -> None:
         self.executor = StoreExecutor(store, on_written=self._on_written)

@@ -46,7 +46,7 @@ class StoreBackend:
     """Implements `offsetmgr.server.backend.Backend`. The constructor does no I/O. Call `start` first, on the event
     loop, and `close` last. The backend owns the store and closes it.
 
-    Open the store with a ``timeout_ms`` of ``commit_timeout_s``, so that no call takes longer than clients wait.
+    Open the store with the same timeout as ``commit_timeout_s``, so that no call takes longer than clients wait.
     """
 
     def __init__(

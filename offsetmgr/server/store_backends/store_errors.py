@@ -62,8 +62,7 @@ are permanent: the client gets UNKNOWN_SERVER_ERROR, and the log has the details
 
 
 def error_code(error: OffsetMgrError) -> int:
-    """Returns the error code for a commit or a fetch, of single partitions or of a whole group, that failed with this
-    error."""
+    """Returns the client's error code for a request that failed with this error."""
     if isinstance(error, ServerError) and error.kafka_code is not None:
         return error.kafka_code
     return next(
@@ -72,8 +71,8 @@ def error_code(error: OffsetMgrError) -> int:
 
 
 def delete_code(error: OffsetMgrError) -> int:
-    """Returns the error code for a deletion, of a group or of its offsets, that failed with this error. If the group
-    has members, the code is NON_EMPTY_GROUP."""
+    """Returns the client's error code for a deletion that failed with this error; NON_EMPTY_GROUP if the group has
+    members."""
     return ErrorCode.NON_EMPTY_GROUP if isinstance(error, GroupActive) else error_code(error)
 
 

@@ -100,8 +100,8 @@ class MergedWrite:
 
 
 OnWritten: TypeAlias = Callable[[str, Mapping[TopicPartition, Change], ChangeOutcomes], asyncio.Future[None] | None]
-"""A callback that receives the outcomes of each merged write, in order within each group, before ``done`` of its writes
-is set. If the callback returns a future, ``done`` is set when the future completes."""
+"""A callback that receives the outcomes of each merged write, in order within each group, before ``done`` of the merged
+writes is set. If the callback returns a future, ``done`` is set when the future completes."""
 
 
 class StoreExecutor:
