@@ -2,7 +2,7 @@
 
 All methods run on the event loop and must not block it. Methods that return an awaitable should return a future,
 preferably a completed one, because a coroutine needs a task. All methods except `wait_for_commits` report errors as
-Kafka error codes and do not raise. If such a method raises an exception, that is a defect: the listener logs it and
+Kafka error codes and do not raise. An exception from such a method is a defect: the listener logs the exception and
 responds with UNKNOWN_SERVER_ERROR.
 """
 
@@ -46,8 +46,8 @@ class Backend(Protocol):
         ...
 
     def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
-        """Commits; the awaitable completes when the commit is acknowledged or has failed. Commits to one group take
-        effect in the order of the calls."""
+        """Commits offsets. The returned awaitable completes when the commit is acknowledged or has failed. Commits to
+        one group take effect in the order of the calls."""
         ...
 
     def fetch(self, request: FetchRequest) -> Awaitable[FetchResponse]: ...
@@ -69,8 +69,8 @@ class Backend(Protocol):
 
     def backpressure(self) -> asyncio.Future[None] | None:
         """Returns None while the backend accepts commits; otherwise a future that completes when the backend accepts
-        commits again. The listener calls this method after every commit, and stops reading from that commit's
-        connection until the future completes."""
+        commits again. The listener calls this method after every commit, and stops reading from the connection of this
+        commit until the future completes."""
         ...
 
     def features(self) -> Mapping[str, int]:

@@ -1,7 +1,7 @@
 """Formats of the manager's log: one event on each line, as text or as JSON.
 
-An event is a short sentence with details in ``extra`` fields. The manager never logs requests, because there are too
-many, nor credentials (data rule "secrets stay secret").
+An event is a short sentence with details in ``extra`` fields. The manager logs no requests, because there are too many
+of them. The manager logs no credentials (data rule "secrets stay secret").
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def start_logging(stream: TextIO, format_: str, level: int = logging.INFO) -> No
 
 
 def _is_relevant(record: logging.LogRecord) -> bool:
-    """Drops kazoo's messages below ERROR, because kazoo logs every connection attempt (one per second) while a
-    ZooKeeper server is down. The code that needs the server logs the failure."""
+    """Returns False for kazoo's messages below ERROR. Kazoo logs every connection attempt (one per second) while a
+    ZooKeeper server is down. The code that sends requests to the ZooKeeper server logs the failure."""
     return record.levelno >= logging.ERROR or not record.name.startswith("offsetmgr.zookeeper.kazoo")
 
 

@@ -1,6 +1,6 @@
 """`Metrics`: the manager's metrics in Prometheus' format, from the backend's values and the latencies of requests.
 
-The values are read when Prometheus scrapes them, so the handling of requests only updates counters.
+The backend's values are read when Prometheus scrapes the metrics.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ from offsetmgr.core.offset_store import (
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 
 COMPARED_FIELDS: Final = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=False, conditional="none")
-"""The fields in which a new value is compared with the committed one. If they are equal, nothing is written."""
+"""The fields of a new value that are compared with the committed value. If these fields are equal, nothing is
+written."""
 
 _MAX_STRING_BYTES: Final = 2**15 - 1
 
@@ -114,8 +115,8 @@ def decide(group: str, changes: Mapping[TopicPartition, Change], current: Fetche
 
 
 def without_epochs(changes: Mapping[TopicPartition, Change]) -> dict[TopicPartition, Change]:
-    """Returns the changes without leader epochs, for a broker that does not store them. With epochs, a commit that
-    differs from the stored one only in its epoch would be written again each time."""
+    """Returns the changes without leader epochs, for a broker that does not store them. If the changes kept their
+    epochs, a commit that differs from the stored commit only in its epoch would be written again each time."""
     return {
         tp: change
         if change.after is None or change.after.leader_epoch is None

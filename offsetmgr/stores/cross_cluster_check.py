@@ -102,7 +102,7 @@ class CrossClusterCheck:
     target: OriginStore
     translate: OffsetTranslation | None = None
     roles: tuple[str, str] = ("source", "target")
-    """The words for source and target in messages."""
+    """The words that messages use for the source and the target."""
     comparison: OriginComparison = field(init=False)
     _source_ids: Mapping[str, str] = field(default_factory=dict, init=False, repr=False)
     _target_ids: dict[str, str] = field(default_factory=dict, init=False, repr=False)
@@ -168,7 +168,8 @@ class CrossClusterCheck:
                 self._created[topic] = created
 
     def clear_cache(self) -> None:
-        """Makes the next `load_topics` read from the stores again, for long-running commands such as a mirror."""
+        """Clears the cached topic ids and creation times, so that the next `load_topics` reads them from the stores
+        again. A long-running command such as a mirror needs this."""
         self._loaded.clear()
         self._target_ids.clear()
         self._created.clear()

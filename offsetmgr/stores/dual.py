@@ -7,8 +7,8 @@ that the secondary did not accept is retried and reported. Such a change is *pen
 edit, `DualStore.flush` and `DualStore.close` try again.
 
 Ordering contract: the primary is written before the secondary, and the secondary is never written for a partition that
-the primary rejected. So an edit with ``expected`` is atomic in each store but not across both, as its result
-reports.
+the primary rejected. An edit with ``expected`` is atomic in each store, but not across both stores. The result of the
+edit reports this.
 
 Both stores must hold offsets of the same Kafka cluster's logs, because offsets of different logs cannot be compared.
 The first call that reads or writes offsets compares the two clusters. If the clusters differ, that call raises
@@ -63,11 +63,11 @@ Value = TypeVar("Value")
 
 
 class DualStore(StoreBase):
-    """Commits to ``primary``, then to ``secondary``; reads the larger offset. Usually Kafka and ZooKeeper.
+    """Commits to ``primary`` (usually Kafka), then to ``secondary`` (usually ZooKeeper). Reads the larger offset.
 
-    If a write to the secondary fails with a retriable error, the call retries it, up to ``attempts`` attempts in total
-    with pauses of ``backoff_ms``. ``translate`` is the user's statement that the stores' clusters have identical logs.
-    Instances are not thread-safe. `close` closes both stores.
+    If a write to the secondary fails with a retriable error, the write is tried again. There are at most ``attempts``
+    attempts in total, with pauses of ``backoff_ms``. ``translate`` is the user's statement that the stores' clusters
+    have identical logs. Instances are not thread-safe. `close` closes both stores.
     """
 
     has_topic_creation_times = True
@@ -119,7 +119,7 @@ class DualStore(StoreBase):
     @property
     def dropped(self) -> Mapping[str, Mapping[TopicPartition, OffsetMgrError]]:
         """The errors of pending changes that were dropped, by group. A pending change is dropped if another client has
-        changed the primary or the secondary since."""
+        changed the offset in the primary or in the secondary in the meantime."""
         return {group: dict(errors) for group, errors in self._dropped.items()}
 
     def identity(self) -> StoreIdentity:
@@ -229,10 +229,10 @@ class DualStore(StoreBase):
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
         """Works as `OffsetStore.edit`; ``expected`` is compared with the larger offset, which `fetch` returns.
 
-        A change is FAILED if the primary rejects it. If only the secondary rejects a change, the outcome is that of the
-        primary, and ``secondary`` of the result contains the error. While the secondary cannot be read, a change
-        without ``expected`` is still written to the primary, and is compared only with the primary's offset; a change
-        with ``expected`` fails, because the larger offset is unknown.
+        A change is FAILED if the primary rejects it. If only the secondary rejects a change, the change has the outcome
+        of the primary, and the result's field ``secondary`` contains the error. While the secondary cannot be read, a
+        change without ``expected`` is still written to the primary, and is compared only with the primary's offset; a
+        change with ``expected`` fails, because the larger offset is unknown.
         """
         pending = self.pending  # a copy: this edit may add further pending changes
         for batch in edit_batches(edits):
@@ -248,16 +248,16 @@ class DualStore(StoreBase):
             )
 
     def flush(self) -> Mapping[str, Mapping[TopicPartition, OffsetMgrError]]:
-        """Writes all pending changes again; returns the errors of those that were not written.
+        """Tries again to write all pending changes; returns the errors of the changes that were not written.
 
-        A pending change is dropped if another client has changed the primary since (`Conflict`), or if the secondary
-        rejects the change (`Conflict`, `RewindRefused`). All other changes that fail stay pending.
+        A pending change is dropped if another client has changed the primary in the meantime (`Conflict`), or if the
+        secondary rejects the change (`Conflict`, `RewindRefused`). All other changes that fail stay pending.
         """
         return self._retry(self.pending)
 
     def close(self) -> None:
-        """Writes the pending changes again, then closes both stores. Changes that are still in `pending` after this
-        call have not been written to the secondary."""
+        """Tries again to write the pending changes, then closes both stores. Changes that are still in `pending` after
+        this call have not been written to the secondary."""
         try:
             self.flush()
         finally:
@@ -317,8 +317,8 @@ class DualStore(StoreBase):
         return decision
 
     def _already_holds(self, found: Offset | OffsetMgrError, write: PendingChange) -> bool:
-        """Returns whether the secondary already holds the value, so that the write to it is skipped (data rule "dual
-        commit: Kafka first")."""
+        """Returns whether the secondary already holds the value. If so, the value is not written to the secondary (data
+        rule "dual commit: Kafka first")."""
         return not isinstance(found, OffsetMgrError) and same_value(found, write.after, self._secondary.capabilities)
 
     def _retry(
@@ -371,7 +371,7 @@ class DualStore(StoreBase):
         return {group: errors for group, errors in failed.items() if errors}
 
     def _was_written(self, error: OffsetMgrError, pending: PendingChange) -> bool:
-        """Returns whether the error is a conflict with our own earlier attempt, which was written but whose response
+        """Returns whether the error is a conflict with our own earlier attempt: the value was written, but the response
         was lost."""
         return isinstance(error, Conflict) and same_value(error.actual, pending.after, self._secondary.capabilities)
 
@@ -380,7 +380,7 @@ class DualStore(StoreBase):
 
     def _keep_pending(self, group: str, tp: TopicPartition, pending: PendingChange) -> OffsetMgrError:
         if isinstance(pending.error, (Conflict, RewindRefused)):
-            # Another client has changed the secondary since. A retry could overwrite that client's change.
+            # Another client has changed the secondary in the meantime. A retry could overwrite that client's change.
             return self._drop_pending(group, tp, pending.error)
         self._pending.setdefault(group, {})[tp] = pending
         return pending.error

@@ -29,8 +29,8 @@ class PendingChange:
         return secondary_change(self.after, self.expected, may_lower=self.may_lower)
 
     def superseded(self, primary: Offset) -> bool:
-        """Returns whether another client has changed the primary since; ``primary`` is the primary's current value. If
-        so, the change must no longer be written."""
+        """Returns whether another client has changed the primary after this change; ``primary`` is the primary's
+        current value. If so, this change must no longer be written to the secondary."""
         if self.after is None or isinstance(primary, Absent):
             return not (self.after is None and isinstance(primary, Absent))
         return primary.offset != self.after.offset if self.may_lower else primary.offset < self.after.offset
@@ -77,7 +77,8 @@ def dual_rejection(
     if isinstance(first, OffsetMgrError):
         return ChangeOutcome(EditStatus.FAILED, None, first)
     if isinstance(second, OffsetMgrError):
-        # The primary itself rejects a change that must not lower its offset, so no check is needed here.
+        # A change without ``expected`` needs no check here: the primary itself checks whether the change may lower its
+        # offset.
         return ChangeOutcome(EditStatus.FAILED, None, second) if change.expected is not None else None
     current = larger(first, second)
     # A pending rewind or deletion is not in the secondary yet, so only the primary's offset counts for later commits.

@@ -1,4 +1,4 @@
-"""`KafkaStore`: committed offsets that Kafka's group coordinators store, through `offsetmgr.kafka`.
+"""`KafkaStore`: the committed offsets of Kafka's group coordinators, which `offsetmgr.kafka` reads and writes.
 
 The store does not use confluent-kafka's Admin client for offsets: release 2.16 reads past the end of a commit's
 metadata, sends one request for each group, and waits for its timeout on a cluster without an offsets topic.
@@ -47,7 +47,8 @@ class KafkaStore(ProtocolStore):
         self._identity: StoreIdentity | None = None
         self.on_read: Callable[[int, int], object] = lambda _read, _all: None
         """A progress callback for brokers that do not list groups: while the store reads the offsets topic, it calls
-        this function with the number of records read and the total. Set it before the first call."""
+        this function with the number of records read and the total. Set the callback before the first call of the
+        store."""
 
     def _client(self, config: ConnectionConfig) -> Client:
         from offsetmgr.kafka.client.client import Client

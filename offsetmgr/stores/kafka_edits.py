@@ -1,7 +1,7 @@
 """Edits of Kafka groups, protected by the group lock or by a comparison just before the write.
 
-Ordering contract under the group lock: join, *then* read, compare, commit with the generation, leave. The lock's module
-is imported only when an edit needs the lock, because most commands never need it.
+Ordering contract under the group lock: join the group, *then* read, compare, commit with the generation, and leave the
+group. The lock's module is imported only when an edit needs the lock, because most commands never need it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from offsetmgr.stores.conditional_edit import all_failed, decide, execute, group
 from offsetmgr.stores.protocol_edits import COMPARED, ProtocolEdits
 
 UNLOCKED: Final = "read and compared just before the write, and read again after it: Kafka before 0.9 has no group lock"
-"""The value of `GroupEditResult.how` on brokers without the group lock."""
+"""The value of `GroupEditResult.how` for brokers that do not support the group lock."""
 COMPARED_FIELDS_WITHOUT_LOCK: Final = Capabilities(
     metadata=True, leader_epoch=False, commit_timestamp=False, conditional="none"
 )
-"""The fields of a commit that brokers without the group lock store."""
+"""The fields of a commit that a broker stores if it does not support the group lock."""
 
 _LOCK_BACKOFF: Final = Backoff.fixed(0, max_retries=2)
 """The repetition of an edit whose group lock was lost: at once, because the loss took longer than a session."""
@@ -45,7 +45,7 @@ class KafkaEdits(ProtocolEdits):
     """Reads and edits of the groups of a Kafka cluster."""
 
     async def delete_group(self, group: str, deadline: float) -> None:
-        """Deletes a group; on brokers that cannot delete groups, deletes all its offsets."""
+        """Deletes a group; on brokers that cannot delete groups, deletes all offsets of the group instead."""
         at = await self._client.coordinator(group, deadline)
         if DELETES_GROUPS.supported_by(await self._client.versions(at, deadline)):
             await super().delete_group(group, deadline)
@@ -105,9 +105,9 @@ class KafkaEdits(ProtocolEdits):
             return await self._compare_and_write(edit, deadline, at)
         from offsetmgr.kafka.groups.group_lock import acquire_lock
 
-        # A request for all partitions is shorter than a request that names them. But its response omits partitions
-        # whose only commit belongs to an open transaction, and is long if the group has many more partitions than the
-        # edit.
+        # A request for all partitions is shorter than a request that names them. But the response to a request for all
+        # partitions omits partitions whose only commit belongs to an open transaction, and this response is long if the
+        # group has many more partitions than the edit.
         few_of_many = len(current.offsets) > 2 * len(edit.changes)
         read_partitions = list(edit.changes) if few_of_many or edit.changes.keys() - current.offsets.keys() else None
         retries = Retries(deadline, _LOCK_BACKOFF)

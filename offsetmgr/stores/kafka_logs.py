@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class KafkaLogs:
-    """Reads of topics and log ranges. Closing the store ends its connections."""
+    """Reads topics and log ranges. The connections belong to the store and end when the store is closed."""
 
     def __init__(self, store: KafkaStore) -> None:
         self._store = store

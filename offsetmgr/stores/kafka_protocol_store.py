@@ -1,7 +1,7 @@
 """The base class of stores over Kafka's protocol: blocking methods that run coroutines in a background event loop.
 
-The coroutines that read and write are in `protocol_edits`, and in the modules with subclasses of its `ProtocolEdits`.
-The Kafka client is imported when it is first needed, because the import takes a tenth of a second.
+`protocol_edits.ProtocolEdits` and its subclasses contain the coroutines that read and write. The Kafka client is
+imported when it is first needed, because the import takes a tenth of a second.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ class ManagerStore(ProtocolStore):
         """Returns the capabilities that the server announces. Only the first call requests them. Raises `Unreachable`,
         `TimedOut`.
 
-        Each edit checks the capabilities of its group's coordinator again, because that manager may be older.
+        Each edit checks the capabilities of its group's coordinator again, because the coordinator may run an older
+        release than the server that announced these capabilities.
         """
         from offsetmgr.kafka.protocol.conditional_commit import CONDITIONAL_FEATURE, DROPS_LEADER_EPOCH, DROPS_METADATA
 
@@ -58,8 +59,8 @@ class ManagerStore(ProtocolStore):
         )
 
     def identity(self) -> StoreIdentity:
-        """Returns an id that consists of the cluster id and the managers' offsets topic. If the server serves another
-        store, its kind replaces the topic."""
+        """Returns an id that consists of the cluster id and the managers' offsets topic. If the manager serves another
+        store, the kind of that store replaces the topic in the id."""
         from offsetmgr.kafka.protocol.conditional_commit import LOG_FEATURE, STORE_FEATURE
 
         if self._identity is None:

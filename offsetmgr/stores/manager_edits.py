@@ -86,7 +86,8 @@ class ManagerEdits(ProtocolEdits):
 
 
 class _EditProgress:
-    """The state of one edit: the outcomes so far, and the partitions still to write with their conditions."""
+    """The state of one edit: the outcomes so far, and the partitions that must still be written, each with its
+    condition."""
 
     def __init__(self, edit: GroupEdit) -> None:
         self._group, self._changes = edit.group, edit.changes

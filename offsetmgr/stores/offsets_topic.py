@@ -32,10 +32,10 @@ _MAX_FETCH_BYTES: Final = 64 * 1024 * 1024
 _MAX_METADATA_WAIT_S: Final = 10.0
 """Maximum time in seconds for finding out the topic's number of partitions."""
 _MIN_METADATA_WAIT_S: Final = 1.0
-"""The reader allows at least this time, even if the caller's deadline is earlier, because it needs at least two
-responses."""
+"""Minimum time in seconds for finding out the topic's number of partitions, even if the caller's deadline is earlier.
+The reader needs at least two responses."""
 _METADATA_BACKOFF: Final = Backoff.fixed(0.25)
-"""The pauses between two requests for the number of partitions."""
+"""Seconds between two requests for the number of partitions."""
 
 SavedGroups: TypeAlias = dict[str, Mapping[TopicPartition, SavedOffset | None]]
 OnRecordsRead: TypeAlias = Callable[[int, int], object]
@@ -62,7 +62,7 @@ class KafkaOffsetsTopic:
         self._reading = asyncio.Lock()
 
     async def groups(self, deadline: float) -> list[str]:
-        """Returns the ids of all groups with offsets, except those whose offsets offsetmgr has deleted. Raises the
+        """Returns the ids of all groups with offsets, except the groups whose offsets offsetmgr has deleted. Raises the
         errors of `read`."""
         return sorted(group for group, found in (await self.read(deadline)).items() if _has_offsets(found))
 
@@ -96,11 +96,12 @@ class KafkaOffsetsTopic:
             return everything
 
     async def _partition_count(self, limit: float) -> int:
-        """Returns the number of partitions of the offsets topic; 0 if the cluster has other topics, but not this one.
+        """Returns the number of partitions of the offsets topic; 0 if the cluster has other topics, but not the offsets
+        topic.
 
         A broker that has just started knows no topic until the controller sends the metadata. If the controller fails
-        meanwhile, the broker may know only some partitions. So a response without any topic is an error, and a new
-        number is accepted only after two responses agree on it.
+        meanwhile, the broker may know only some partitions. So a response without any topic does not count, and a new
+        number is accepted only after two successive responses agree on it.
         """
         until = _from_now(min(max(limit, _MIN_METADATA_WAIT_S), _MAX_METADATA_WAIT_S))
         retries = Retries(until, _METADATA_BACKOFF)

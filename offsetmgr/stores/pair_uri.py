@@ -45,7 +45,7 @@ def _parse_translate(where: str, settings: Mapping[str, str]) -> OffsetTranslati
 
 
 def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
-    """Returns the two URIs of a dual store (primary, secondary) or of a switched one (ZooKeeper, Kafka).
+    """Returns the two URIs of a dual store (primary, secondary) or of a switched store (ZooKeeper, Kafka).
 
     Raises `InvalidUri`.
     """
@@ -78,7 +78,8 @@ def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
 
 def translate_of(uri: str, config: ConnectionConfig) -> OffsetTranslation | None:
     """Returns the option ``translate`` of a dual or switched store, from its URI or from its section of the
-    configuration file. Returns None if the option is not set, or if the store is no such pair. Raises `InvalidUri`."""
+    configuration file. Returns None if the option is not set, or if the store is neither dual nor switched. Raises
+    `InvalidUri`."""
     parsed = parse_uri(uri)
     if parsed.kind not in PAIRS:
         return None
@@ -87,7 +88,7 @@ def translate_of(uri: str, config: ConnectionConfig) -> OffsetTranslation | None
 
 
 def _check_switched(uri: str, inner: tuple[str, str]) -> tuple[str, str]:
-    """Raises `InvalidUri` unless the first URI names a ZooKeeper in Kafka's layout and the second one names a store
+    """Raises `InvalidUri` unless the first URI names a ZooKeeper in Kafka's layout and the second URI names a store
     that speaks Kafka's protocol."""
     zookeeper, kafka = parse_uri(inner[0]), parse_uri(inner[1])
     if zookeeper.kind != "zookeeper" or zookeeper.options.get("layout", "0.8") != "0.8":
@@ -98,10 +99,12 @@ def _check_switched(uri: str, inner: tuple[str, str]) -> tuple[str, str]:
 
 
 def pair_bootstrap(uri: str, config: ConnectionConfig) -> str | None:
-    """Returns the Kafka brokers of the first store of the pair that names some, or None."""
+    """Returns the Kafka brokers that a store of the pair names; None if neither store names brokers. If both stores
+    name brokers, the first store is used."""
     return next((found for one in inner_uris(uri, config) if (found := bootstrap_of(one, config))), None)
 
 
 def pair_zookeeper(uri: str, config: ConnectionConfig) -> str | None:
-    """Returns the ZooKeeper of the first store of the pair that has one, or None."""
+    """Returns the ZooKeeper in which the consumers of a store of the pair register; None if there is no such ZooKeeper.
+    If both stores have a ZooKeeper, the first store is used."""
     return next((found for one in inner_uris(uri, config) if (found := zookeeper_of(one, config))), None)

@@ -2,8 +2,8 @@
 offset managers.
 
 The subclasses in `kafka_edits` and `manager_edits` protect edits against concurrent writers. All calls are coroutines
-on `offsetmgr.kafka`'s client. Functions import rarely used parts of the client when they need them, so that commands
-start fast.
+that use the client of `offsetmgr.kafka`. Functions import rarely used parts of the client when they need them, so that
+commands start fast.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _MAX_READ_AGE_S: Final = 0.05
 """Maximum time in seconds between the read of the committed offsets and the write that is compared with them. This time
 is exceeded only if the process was suspended or the machine is very busy; the offsets are then read again."""
 _MAX_RESPONSE_AGE_S: Final = 1.0
-"""Maximum time in seconds between a request and its response. If it is exceeded, the offsets are read again: a process
-that was suspended in between receives an outdated response when it continues."""
+"""Maximum time in seconds between a request and its response. If this time is exceeded, the offsets are read again,
+because a process that was suspended after the request receives an outdated response when it continues."""
 _MAX_ATTEMPTS: Final = 20
 OVERWRITTEN: Final = "nothing was compared: the last commit wins, as among consumers"
 """The value of `GroupEditResult.how` for commits with `Guard.OVERWRITE`."""
 
 
 class _Stale(Exception):
-    """The values to compare with were read too long ago, so nothing was written."""
+    """Nothing was written, because the committed offsets for the comparison were read too long ago."""
 
 
 class ProtocolEdits:

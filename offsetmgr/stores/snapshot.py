@@ -1,4 +1,5 @@
-"""`SnapshotStore`, which makes a snapshot file an `OffsetStore`, and `write_snapshot`, which writes a snapshot file.
+"""`SnapshotStore`, which implements `OffsetStore` for a snapshot file, and `write_snapshot`, which writes a snapshot
+file.
 
 Reads use an index of the file, so memory grows with the number of groups and not with the number of offsets. An edit
 rewrites the file in three steps: it decides on each change and writes the result and the group's new entry to a
@@ -102,9 +103,9 @@ def write_snapshot(
 class SnapshotStore(StoreBase):
     """``file:PATH[?format=csv|avro|zk|json|spark&group=G&unterminated=accept]``.
 
-    ``group`` is the group of the offsets in a file that does not name it: CSV without a group column, and Spark's JSON.
-    A read of a missing file fails; an edit creates the file. The constructor raises `UsageError` if the format is
-    unknown.
+    ``group`` is the group to which the offsets belong if the file itself names no group, as in CSV without a group
+    column and in Spark's JSON. A read of a missing file fails; an edit creates the file. The constructor raises
+    `UsageError` if the format is unknown.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class SnapshotStore(StoreBase):
 
     @property
     def header(self) -> SnapshotHeader | None:
-        """The header of the file; None if its format has none. Raises the errors of `fetch`."""
+        """The header of the file; None if the file's format has no header. Raises the errors of `fetch`."""
         return self._open().reader.header
 
     def identity(self) -> StoreIdentity:
@@ -248,8 +249,8 @@ class SnapshotStore(StoreBase):
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
         """Works as `OffsetStore.edit`. All edits of one call are written together, in one replacement of the file.
 
-        Raises `FileFailure` if the file cannot be written and `MalformedData` if it cannot be read; then no edit of
-        this call is written.
+        Raises `FileFailure` if the file cannot be written and `MalformedData` if the file cannot be read. In both
+        cases, no edit of this call is written.
         """
         with tempfile.SpooledTemporaryFile(_MAX_DECISION_BYTES_IN_MEMORY) as decisions:
             with exclusive_writer(self._path, self._clock, self._lock_timeout_ms):

@@ -24,7 +24,7 @@ HOW: Final = "the file was locked and replaced as a whole"
 
 
 class SnapshotEditor:
-    """Decides on edits of groups of one snapshot file. It writes nothing."""
+    """Decides on edits of groups of one snapshot file. Does not write to the file."""
 
     def __init__(self, form: Format, capabilities: Capabilities) -> None:
         self._form = form
@@ -77,8 +77,8 @@ class SnapshotEditor:
         return self._name_error(group, tp.topic)
 
     def _name_error(self, group: str, topic: str) -> OffsetMgrError | None:
-        """Returns an error if the format cannot contain the group's or the topic's name; otherwise None. The method
-        finds this out by a trial encoding of both names."""
+        """Returns an error if the format cannot contain the group's or the topic's name; otherwise None. To find this
+        out, the method encodes both names and discards the result."""
         if (group, topic) not in self._name_errors:
             probe = GroupEntry(group, {TopicPartition(topic, 0): Committed(0)})
             try:

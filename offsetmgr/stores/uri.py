@@ -21,7 +21,7 @@ EXAMPLES: Final = "zookeeper://h1:2181/chroot, kafka://h1:9092, manager://h1:919
 
 
 def scheme_of(uri: str) -> Scheme:
-    """Returns the scheme of ``uri``. Raises `InvalidUri` if no scheme has that name."""
+    """Returns the scheme of ``uri``. Raises `InvalidUri` if the scheme is unknown."""
     kind, colon, _ = uri.partition(":")
     if not colon or kind not in SCHEMES:
         shown = redact(uri)
@@ -63,8 +63,8 @@ def _parse_options(shown: str, kind: str, query: str, known: frozenset[str]) -> 
 
 
 def reject_dash(what: str, path: str, instead: str) -> None:
-    """Raises `UsageError` if ``path`` is ``-``, because the command would use a file of that name, not standard input
-    or output. ``instead`` is the hint of the error."""
+    """Raises `UsageError` if ``path`` is ``-``, because the command would use a file with the name ``-``, not standard
+    input or output. ``instead`` is the hint of the error."""
     if path == "-":
         raise UsageError(what, "- is not standard input or output here", instead)
 
@@ -75,8 +75,8 @@ def open_store(uri: str, config: ConnectionConfig | None = None) -> OffsetStore:
 
 
 def bootstrap_of(uri: str, config: ConnectionConfig) -> str | None:
-    """Returns the addresses of the Kafka brokers that the URI names (for a pair of stores, those of one of them), or
-    None.
+    """Returns the addresses of the Kafka brokers that the URI names; None if the URI names no brokers. For a pair of
+    stores, returns the addresses that one of the two stores names.
 
     A manager's listener counts as a broker, because it also serves requests about the logs of the cluster behind it.
     """
@@ -86,6 +86,6 @@ def bootstrap_of(uri: str, config: ConnectionConfig) -> str | None:
 def zookeeper_of(uri: str, config: ConnectionConfig) -> str | None:
     """Returns the connect string (with chroot) of the ZooKeeper in which the store's consumers register, or None.
 
-    It is None for Storm's layout, because Storm's spouts do not register.
+    The result is None for Storm's layout, because Storm's spouts do not register.
     """
     return scheme_of(uri).zookeeper(uri, config)

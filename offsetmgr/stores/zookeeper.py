@@ -1,6 +1,6 @@
 """`ZookeeperStore`: committed offsets in ZooKeeper, as the old high-level consumers store them.
 
-`offsetmgr.zookeeper` reads and writes the nodes; this module adapts it to `OffsetStore`.
+`offsetmgr.zookeeper` reads and writes the nodes. This module implements `OffsetStore` with that package.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from offsetmgr.zookeeper.offsets.layouts import OTHER_LAYOUT_HINTS, ConsumersLay
 from offsetmgr.zookeeper.offsets.topic_directories import existing_topic_directories, in_directory
 
 MAX_GROUPS_IN_FLIGHT: Final = 200
-"""The maximum number of groups that a scan has in flight. It limits the memory of the scan."""
+"""The maximum number of groups that a scan has in flight, which limits the memory of the scan."""
 
 _MAX_CACHED_PARTITIONS: Final = 100_000
 
@@ -158,7 +158,7 @@ class ZookeeperStore(StoreBase):
         return found
 
     def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:
-        """Returns the creation times of the nodes in ``/brokers/topics``, by ZooKeeper's clock, as for commits."""
+        """Returns the creation times of the nodes in ``/brokers/topics``; ZooKeeper's clock also dates the commits."""
         if not self._layout.has_registry:
             return {}
         return {topic: node.ctime_ms for topic, node in self._topic_nodes(topics)}
@@ -358,7 +358,7 @@ class ZookeeperStore(StoreBase):
         if not tree:
             raise GroupNotFound(f"delete of group {group}", f"there is no {self.session.chroot}{root}")
         before = self._offsets_in(tree, group)
-        # Children before their parents. If a consumer registers meanwhile, it adds a child, so the transaction fails.
+        # Children before their parents. A consumer that registers meanwhile adds a child, so the transaction fails.
         deletions = [Delete(path, tree[path].version) for path in sorted(tree, key=lambda p: -p.count("/"))]
         if sum(map(max_encoded_size, deletions)) > MAX_BYTES_PER_TRANSACTION:
             # Too large for one transaction: first delete each offset conditionally, then all other nodes at once.

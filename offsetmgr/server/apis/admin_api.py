@@ -1,5 +1,5 @@
-"""The manager's own admin API, which `offsetmgr.kafka.client.manager_admin` calls. It returns the manager's status, and
-the offsets of a shard page by page."""
+"""The manager's own admin API, which `offsetmgr.kafka.client.manager_admin` calls. The API returns the manager's
+status, or one page of a shard's offsets."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class AdminBackend(Protocol):
 
 
 def admin_api(backend: AdminBackend, allowed: Callable[[str | None, Operation], bool]) -> Api:
-    """Creates the entry for the table of APIs. ``allowed`` tests whether a principal may use an operation on all
-    groups."""
+    """Creates the admin API's entry for the table of APIs. ``allowed`` tests whether a principal may use an operation
+    on all groups."""
 
     def handle(request: ApiRequest) -> bytes:
         try:

@@ -33,7 +33,8 @@ class ApiContext:
     authorizer: Authorizer = field(default_factory=AllowAllAuthorizer)
     authentication: Authentication | None = None
     name: str = "offsetmgr"
-    """The cluster id in responses if there is no backing cluster; some clients fail without one."""
+    """The cluster id in responses if the manager has no backing cluster. Some clients fail if a response has no cluster
+    id."""
 
     def group_allowed(self, request: ApiRequest, operation: Operation, group: str) -> bool:
         return self.authorizer.group(request.connection.principal or "", operation, group)
@@ -42,7 +43,8 @@ class ApiContext:
         return self.authorizer.topic(request.connection.principal or "", operation, topic)
 
     def topic_error(self, request: ApiRequest, operation: Operation, topic: str) -> int:
-        """Returns the error code for a topic in a request; 0 if it is allowed."""
+        """Returns the error code for a topic that a request names; 0 if the name is not too long and the client may use
+        the topic."""
         if too_long(request, topic):
             return ErrorCode.INVALID_TOPIC_EXCEPTION
         return 0 if self.topic_allowed(request, operation, topic) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -72,26 +74,26 @@ def encoded(request: ApiRequest, message: Mapping[str, Any]) -> bytes:
 def run_by_size(
     request: ApiRequest, encode: Callable[P, bytes], *args: P.args, **kwargs: P.kwargs
 ) -> bytes | asyncio.Future[bytes]:
-    """Returns the result of ``encode``: directly for a small request, as a future from the codec thread for a large
-    one."""
+    """If the request is small, calls ``encode`` and returns the result. If the request is large, calls ``encode`` in
+    the codec thread and returns a future."""
     if len(request.frame) <= LARGE_BYTES:
         return encode(*args, **kwargs)
     return in_codec_thread(encode, *args, **kwargs)
 
 
 async def encoded_by_size(request: ApiRequest, message: Mapping[str, Any]) -> bytes:
-    """Like `encoded`, but in the codec thread if the request is large, because then the response is large too."""
+    """Works as `encoded`. A large request has a large response, which the codec thread encodes."""
     body = run_by_size(request, encoded, request, message)
     return body if isinstance(body, bytes) else await body
 
 
 def too_many(request: ApiRequest, names: Sequence[Any]) -> bool:
-    """Whether a request has more names than allowed; the handler then rejects them all with INVALID_REQUEST."""
+    """Whether a request has more names than `ServerLimits.names`."""
     return len(names) > request.connection.service.limits.names
 
 
 def too_long(request: ApiRequest, topic: str) -> bool:
-    """Whether a topic's name is longer than allowed; the handler then rejects it with INVALID_TOPIC_EXCEPTION."""
+    """Whether a topic's name is longer than `ServerLimits.topic_bytes`."""
     return len(topic.encode()) > request.connection.service.limits.topic_bytes
 
 

@@ -1,7 +1,7 @@
-"""Metadata, DescribeCluster and FindCoordinator, without the relay.
+"""Handlers of Metadata, DescribeCluster and FindCoordinator for a manager that runs without the relay.
 
-To clients, the managers are the cluster's brokers, and the manager that owns a group is its coordinator. This manager
-appears as the leader of every partition, so that clients send it requests such as ListOffsets, which go to a
+To clients, the managers are the cluster's brokers, and the manager that owns a group is its coordinator. Metadata
+responses name this manager as the leader of every partition, because clients send requests such as ListOffsets to a
 partition's leader.
 """
 
@@ -47,11 +47,11 @@ _NO_NODE: Final = {"node_id": -1, "host": "", "port": -1}
 
 
 async def metadata(context: ApiContext, request: ApiRequest) -> Answer:
-    """Returns topics of the backing cluster with the managers as brokers.
+    """Returns topics of the backing cluster, and the managers as brokers.
 
-    If the request is for all topics and the cluster cannot list them, the client's connection is closed, because the
-    response has no field for that error and an empty list would be wrong. If topics are named, each gets
-    LEADER_NOT_AVAILABLE."""
+    If the backing cluster does not respond to a request for all topics, the manager closes the client's connection,
+    because the response has no field for this error and an empty list would be wrong. If the request names topics, each
+    of these topics gets LEADER_NOT_AVAILABLE instead."""
     message = decoded(request)
     requested = message["topics"]
     if requested is None or (request.version == 0 and not requested):
@@ -147,7 +147,7 @@ def find_coordinator(context: ApiContext, request: ApiRequest) -> bytes | Awaita
     """Returns the manager that owns each group. From version 4 on, a request may have many keys (KIP-699).
 
     Unlike a broker, the manager does not check permissions here. The response depends only on the hash of the group's
-    name, and an unauthorized client gets an authorization error for its next request. If this response contained an
+    name, and the handlers of the client's other requests for the group check permissions. If this response contained an
     authorization error, librdkafka would retry until its timeout.
     """
     message = decoded(request)
@@ -170,7 +170,7 @@ def find_coordinator(context: ApiContext, request: ApiRequest) -> bytes | Awaita
 
 
 async def _many_coordinators(context: ApiContext, request: ApiRequest, kind: int, keys: Sequence[str]) -> bytes:
-    """Encodes a few keys at a time, and yields to other clients after each batch."""
+    """Encodes the response, a few keys at a time. Yields to other clients after each batch of keys."""
     data = bytearray()
     for part in portions(keys, _KEYS_BATCH):
         some = _coordinators(context, kind, part)

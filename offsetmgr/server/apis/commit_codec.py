@@ -1,9 +1,9 @@
 """Decodes OffsetCommit requests and encodes their responses, versions 2 to 9.
 
 The codec is hand-written for speed, because commits are the most frequent requests. If no partition of a topic has
-metadata (the usual case), all partitions of the topic have the same size, and one call decodes them. Otherwise, they
-are decoded one after the other. Version 10 is not supported, because it identifies topics by id and an offset manager
-stores topic names only.
+metadata (the usual case), all partitions of the topic have the same size, and one call decodes all of them. Otherwise,
+the codec decodes the partitions one after the other. Version 10 is not supported, because it identifies topics by id
+and an offset manager stores topic names only.
 
 The formats are from Kafka's OffsetCommitRequest.json and OffsetCommitResponse.json. Tests compare the codec with kio's.
 """

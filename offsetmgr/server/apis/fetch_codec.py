@@ -92,7 +92,7 @@ def encode_group(version: int, request: FetchRequest, response: FetchResponse) -
 
 
 def encode_batch(groups: Sequence[bytes]) -> bytes:
-    """Joins the groups' parts to the body of a response of version `BATCHED` or later."""
+    """Joins the groups' parts into the body of a response of version `BATCHED` or later."""
     return b"".join([_THROTTLE, count(len(groups), flexible=True), *groups, NO_TAGS])
 
 

@@ -95,7 +95,7 @@ async def describe_groups(context: ApiContext, request: ApiRequest) -> Answer:
 
 
 async def too_many_described(request: ApiRequest, groups: Sequence[str]) -> bytes:
-    """Returns the response to a DescribeGroups request with more groups than allowed."""
+    """Returns the response to a DescribeGroups request that names more groups than allowed."""
 
     def rejected() -> bytes:
         return encoded(
@@ -116,7 +116,7 @@ EMPTY_DESCRIPTION: Final[dict[str, Any]] = {
     "members": [],
     "authorized_operations": NOT_ASKED,
 }
-"""The description of an unknown group, without its name."""
+"""The fields of a group's description, without the group's name."""
 
 
 async def _described(

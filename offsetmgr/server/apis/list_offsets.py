@@ -1,5 +1,6 @@
-"""ListOffsets, without the relay. Clients send it to this manager, because the manager appears as the leader of every
-partition; the handler gets the offsets from the backing cluster."""
+"""Handler of ListOffsets for a manager that runs without the relay. Clients send ListOffsets to this manager, because
+Metadata responses name the manager as the leader of every partition. The handler requests the offsets from the backing
+cluster."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ def prepare(request: ApiRequest) -> tuple[dict[str, list[OffsetQuery]], bool]:
 
 
 async def list_offsets(context: ApiContext, request: ApiRequest) -> Answer:
-    """Returns the backing cluster's offsets. Does not forward the leader epochs in the request, since clients got them
-    from this manager's own Metadata responses."""
+    """Returns the backing cluster's offsets. The handler does not forward the leader epochs in the request, because
+    clients got these epochs from this manager's own Metadata responses."""
     requested, read_committed = request.prepared or prepare(request)
     codes = {name: context.topic_error(request, Operation.DESCRIBE, name) for name in requested}
     allowed = {name: parts for name, parts in requested.items() if not codes[name]}
@@ -53,7 +54,8 @@ def _answer(request: ApiRequest, found: Sequence[tuple[str, Sequence[FoundOffset
 
 
 def _batches(requested: Mapping[str, Sequence[OffsetQuery]]) -> Iterator[dict[str, Sequence[OffsetQuery]]]:
-    """Splits the partitions into batches of at most `_BATCH`; the handler yields to other clients in between."""
+    """Splits the partitions into batches of at most `_BATCH`; the handler yields to other clients between two
+    batches."""
     batch: dict[str, Sequence[OffsetQuery]] = {}
     number = 0
     for name, parts in requested.items():

@@ -30,8 +30,9 @@ _log = logging.getLogger(__name__)
 _DEFECT: Final = CommitResponse(ErrorCode.UNKNOWN_SERVER_ERROR)
 _FETCH_DEFECT: Final = FetchResponse(ErrorCode.UNKNOWN_SERVER_ERROR)
 _LARGE: Final = 2_000
-"""Number of partitions of a group above which the codec thread encodes the response, even if the request was small. The
-handler also yields to other clients after it has processed this number of partitions of smaller groups."""
+"""If the response contains more than this number of partitions of one group, the codec thread encodes these partitions,
+even if the request was small. For smaller groups, the handler yields to other clients each time it has processed this
+number of partitions."""
 _BATCH: Final = 50
 """Number of groups processed before the handler yields to other clients."""
 
@@ -221,8 +222,8 @@ def _partitions(found: FetchResponse) -> int:
 
 
 async def _fetch_allowed(context: ApiContext, request: ApiRequest, requested: FetchRequest) -> FetchResponse:
-    """Fetches with permission checks. If the request names topics, unauthorized and invalid ones get an error. If the
-    request asks for all topics, the response omits unauthorized ones."""
+    """Fetches with permission checks. If the request names topics, unauthorized and invalid topics get an error. If the
+    request asks for all topics, the response omits unauthorized topics."""
     if not context.group_allowed(request, Operation.READ, requested.group):
         return FetchResponse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if requested.topics is None:

@@ -26,7 +26,7 @@ def api_versions(
 
     A request in an unknown version gets a response in version 0 with the supported versions, so that the client can try
     again. If ``supported`` is given, the response lists these versions instead of those of the server's own table. The
-    relay uses this, because it supports more APIs.
+    relay passes ``supported``, because it supports more APIs than the listener.
     """
     if supported is None:
         supported = request.connection.service.versions()

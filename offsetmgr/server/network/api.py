@@ -1,6 +1,6 @@
 """The types that connections, handlers and the relay share: requests, responses, and entries of the table of APIs.
 
-A `SocketServer` has a table of `Api`s. If the server has a `ForwardingHandler`, that receives the requests for APIs
+A `SocketServer` has a table of `Api`s. A server may have a `ForwardingHandler`, which receives the requests for APIs
 that are not in the table. `server.apis.table` builds the table; the relay replaces some entries (Metadata, JoinGroup,
 ...) and supplies the `ForwardingHandler`.
 
@@ -16,8 +16,8 @@ A handler receives an `ApiRequest` and returns an *answer*, or an awaitable of o
 Instead of an awaitable, a handler may return a `DeferredResponse`, which needs no task, or a `DeferredWork`, which runs
 in the codec thread.
 
-Handlers run on the event loop. If a handler or its awaitable raises `InvalidRequest`, the connection is closed, as at a
-broker. Any other exception is a defect: it is logged, and the connection is closed too.
+Handlers run on the event loop. If a handler or its awaitable raises `InvalidRequest`, the server closes the connection,
+as a broker does. Any other exception is a defect: the server logs the exception and closes the connection.
 
 Order: responses are sent in the order of the requests. A request starts when each earlier request of its connection has
 been answered, has the same `Concurrency` as this request, or is `UNORDERED`. So commits run concurrently, and a fetch
@@ -52,7 +52,8 @@ class Concurrency(enum.Enum):
     COMMITS = enum.auto()
     FETCHES = enum.auto()
     FORWARDED = enum.auto()
-    """Forwarded requests. They stay in order, because one upstream connection carries them."""
+    """Forwarded requests. One upstream connection carries the forwarded requests of a client's connection, and keeps
+    their order."""
 
 
 class Frame(bytes):
@@ -87,7 +88,7 @@ class Sink(Protocol):
         ...
 
     def end(self) -> None:
-        """Ends the response; the next responses follow. No bytes may be written to the sink afterwards."""
+        """Ends the response. The stream must not write to this sink afterwards."""
         ...
 
     def abort(self) -> None:
@@ -125,8 +126,8 @@ class DeferredResponse(NamedTuple):
     result: Awaitable[Any]
     answer: Callable[[Any], Answer | Awaitable[Answer]]
     on_error: Any = None
-    """The argument for ``answer`` if ``result`` raises an unexpected exception, which is logged. If this is None, the
-    connection is closed instead."""
+    """If ``result`` raises an unexpected exception, the pipeline logs the exception and calls ``answer`` with this
+    value. If this value is None, the pipeline closes the connection instead."""
 
 
 class DeferredWork(NamedTuple):
@@ -176,11 +177,11 @@ class ClientConnection(Protocol):
         ...
 
     client_software: tuple[str, str] | None
-    """Name and version, as ApiVersions (3 and later) reports them."""
+    """Name and version of the client's software, from an ApiVersions request (version 3 or later)."""
 
     @property
     def state(self) -> dict[str, Any]:
-        """State that handlers and the relay store for this connection, each under its own key."""
+        """State that handlers and the relay store for this connection, under different keys."""
         ...
 
     @property
@@ -199,7 +200,8 @@ class ClientConnection(Protocol):
         ...
 
     def logged_in(self, principal: str, session_seconds: float | None = None) -> None:
-        """Records a login that expires after ``session_seconds``, or never if that is None."""
+        """Records a login. The login expires after ``session_seconds``; it never expires if ``session_seconds`` is
+        None."""
         ...
 
     def login_failed(self, mechanism: str) -> None:
@@ -229,13 +231,13 @@ class ApiRequest:
         self.answer: Answer = None
         self.answered = False
         self.prepared: Any = None
-        """The result of `Api.prepare` for a large request; None for others."""
+        """The result of `Api.prepare` for a large request; None for a small request."""
         self.since = 0.0
         """Arrival time, by the event loop's clock."""
 
     @property
     def client_id(self) -> str | None:
-        """The client id in the header; None if it has none. Raises `InvalidRequest`."""
+        """The client id in the header; None if the header contains no client id. Raises `InvalidRequest`."""
         length = self._client_id_length()
         if length < 0:
             return None

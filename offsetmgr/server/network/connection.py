@@ -1,4 +1,5 @@
-"""`ServerConnection`: one client's connection, which reads requests and writes responses, with backpressure both ways.
+"""`ServerConnection`: one client's connection, which reads requests and writes responses, with backpressure in both
+directions.
 
 `pipeline` orders the requests. To keep a client's memory within `ServerLimits`, the connection stops reading while too
 many requests are unanswered, while the client does not read its responses, and while the backend applies backpressure.
@@ -23,7 +24,7 @@ _MAX_HELD_BYTES: Final = 16 * 1024 * 1024
 _FREE_PARTIAL_BYTES: Final = 64 * 1024
 """When memory is exhausted, the server does not close a connection whose incomplete request is at most this large."""
 _MIN_BYTES_PER_SECOND: Final = 16 * 1024
-"""When this number of bytes of a request has arrived, the time limit for sending that request grows by one second."""
+"""The time limit for sending a request grows by one second each time this number of its bytes has arrived."""
 _MAX_UNFLUSHED_RESPONSES: Final = 128
 _MAX_UNFLUSHED_BYTES: Final = 256 * 1024
 """Maximum number and size of the responses that one connection sends in one turn of the event loop, so that other
@@ -56,7 +57,7 @@ class ConnectionServer(ServerInfo, Protocol):
         ...
 
     def on_closed(self, connection: ServerConnection) -> None:
-        """Removes a connection that has ended from the server's set."""
+        """Removes an ended connection from the server's set of connections."""
         ...
 
     def close_for_memory(self, connection: ServerConnection) -> None:
@@ -64,7 +65,7 @@ class ConnectionServer(ServerInfo, Protocol):
         ...
 
     def on_rejected(self, connection: ServerConnection, error: InvalidRequest) -> None:
-        """Counts a connection that is closed because of what the client sent."""
+        """Counts a connection that is closed because the client has sent an invalid request."""
         ...
 
     def login_failed(self, connection: ServerConnection, mechanism: str) -> None:
@@ -87,9 +88,9 @@ class ServerConnection(asyncio.Protocol):
         self.peer = ""
         """The client's IP address."""
         self.client_software: tuple[str, str] | None = None
-        """Name and version, as ApiVersions (3 and later) reports them."""
+        """Name and version of the client's software, from an ApiVersions request (version 3 or later)."""
         self.state: dict[str, Any] = {}
-        """State that handlers and the relay store for this connection, each under its own key."""
+        """State that handlers and the relay store for this connection, under different keys."""
         self.on_lost: list[Callable[[], None]] = []
         """Functions that are called once, after either side has closed the connection."""
         self.session_ends_at: float | None = None
@@ -110,7 +111,7 @@ class ServerConnection(asyncio.Protocol):
         self._bytes = 0
         """Size of the requests in the pipeline."""
         self._partial_bytes = 0
-        """Received bytes of an incomplete request."""
+        """Number of received bytes of an incomplete request."""
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._flushing = False
@@ -202,7 +203,8 @@ class ServerConnection(asyncio.Protocol):
         return self._partial_bytes / _MIN_BYTES_PER_SECOND
 
     def last_progress(self, now: float) -> float:
-        """The time of the latest call of this method at which the client had read bytes since the previous call."""
+        """Returns the time of the client's last progress: the latest call of this method that found fewer unsent bytes
+        than the call before it."""
         unsent = self.unsent
         if unsent < self._unsent_before:
             self._last_progress = now
@@ -210,7 +212,8 @@ class ServerConnection(asyncio.Protocol):
         return self._last_progress
 
     def logged_in(self, principal: str, session_seconds: float | None = None) -> None:
-        """Records a login or a re-authentication, which expires after ``session_seconds``, or never if that is None."""
+        """Records a login or a re-authentication. The login expires after ``session_seconds``; it never expires if
+        ``session_seconds`` is None."""
         self.principal = principal
         self.session_ends_at = self._loop.time() + session_seconds if session_seconds else None
         self._set_frame_limit()
@@ -326,7 +329,7 @@ class ServerConnection(asyncio.Protocol):
             self.write(out[0] if len(out) == 1 else b"".join(out))
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Writes bytes of a stream, or of the queue in `flush`."""
+        """Writes bytes of a stream, or the queued responses that `flush` passes."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 

@@ -1,4 +1,5 @@
-"""`FrameSplitter`: splits a stream of bytes into frames. A frame is a length of four bytes, then as many bytes."""
+"""`FrameSplitter`: splits a stream of bytes into frames. A frame consists of a length field of four bytes and as many
+bytes as the length field states."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ _MIN_FRAME_BYTES: Final = 8
 class FrameSplitter:
     """Takes bytes with `feed` and returns whole frames with `next`.
 
-    Memory is bounded by the bytes that were fed. A frame that arrives in many pieces is joined once, when it is
-    complete.
+    The splitter allocates memory only for bytes that it has received, not for the length that a frame announces. A
+    frame that arrives in many pieces is joined once, when it is complete.
     """
 
     __slots__ = ("_data", "_gathered_bytes", "_missing", "_parts", "_position", "limit")
@@ -50,7 +51,7 @@ class FrameSplitter:
             self._data, self._position = data, 0
 
     def next(self) -> bytes | None:
-        """Returns the next frame with its length field; None if it is incomplete.
+        """Returns the next frame with its length field; None if no complete frame has arrived.
 
         Raises `InvalidRequest` for a length that is too small for a request, or over the limit.
         """

@@ -1,8 +1,8 @@
 """The manager's HTTP port: ``/metrics`` for Prometheus, ``/health`` and ``/ready`` for process supervisors.
 
-It serves only GET, one request per connection. To bound the cost, the request line must arrive within a few seconds and
-have at most 2 KiB. Like other Prometheus endpoints it has no authentication. Its metrics contain no group names, and it
-listens only on the configured address.
+It serves only GET, one request per connection. To limit the cost of a request, the request line must arrive within a
+few seconds and must not be longer than 2 KiB. Like other Prometheus endpoints it has no authentication. Its metrics
+contain no group names, and it listens only on the configured address.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def text(status: int, line: str) -> Page:
 
 
 class HttpEndpoint:
-    """An HTTP server for a table of pages by path; each request creates its page."""
+    """An HTTP server with one function for each path. The function creates the page for each request."""
 
     def __init__(self, host: str, port: int, pages: dict[str, Callable[[], Page]]) -> None:
         self._host = host
@@ -43,7 +43,8 @@ class HttpEndpoint:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> int:
-        """Starts to listen; returns the port (useful for port 0). Raises `Unreachable` if the port is in use."""
+        """Starts to listen; returns the port, which the system selects if the configured port is 0. Raises
+        `Unreachable` if the port is in use."""
         try:
             self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=_MAX_LINE_BYTES)
         except OSError as error:
@@ -66,7 +67,7 @@ class HttpEndpoint:
                 )
                 writer.write(head.encode() + page.body)
                 await writer.drain()
-        except (TimeoutError, OSError, ValueError):  # the client is slow or gone, or its line too long
+        except (TimeoutError, OSError, ValueError):  # the client is slow or gone, or its request line is too long
             pass
         finally:
             writer.close()

@@ -28,7 +28,7 @@ class ServerLimits:
     name_bytes: int = 32_767
     """Size of a group's name, and of any other string in a request."""
     topic_bytes: int = 249
-    """Size of a topic's name, as at brokers (org.apache.kafka.common.internals.Topic)."""
+    """Size of a topic's name. Brokers have the same limit (org.apache.kafka.common.internals.Topic)."""
     connections: int = 4_000
     """Connections of all clients together (max.connections)."""
     connections_per_address: int = 2_000
@@ -40,10 +40,10 @@ class ServerLimits:
     in_flight: int = 500
     """Unanswered requests of one connection. At this number the server stops reading from the connection."""
     idle_seconds: float = 600.0
-    """Time after which the server closes a connection that is idle: it has no request in flight and receives none, or
-    the client does not read its responses (connections.max.idle.ms)."""
+    """Time after which the server closes an idle connection (connections.max.idle.ms). A connection is idle if it has
+    no request in flight and receives no request, or if the client does not read its responses."""
     request_seconds: float = 60.0
-    """Time from a request's first byte to its last. The client gets an additional second for every 16 KiB that it has
-    sent."""
+    """Maximum time from the first byte of a request to its last byte. The client gets an additional second for every 16
+    KiB that it has sent."""
     authentication_seconds: float = 10.0
-    """Time from the connection to the end of the login."""
+    """Maximum time from the opening of the connection to the end of the login."""

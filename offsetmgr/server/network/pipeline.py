@@ -102,7 +102,7 @@ class Pipeline:
         self._transport = transport
         self._max_answer_bytes = max_answer_bytes
         self._answer_bytes = 0
-        """Size of the responses that wait for responses to earlier requests."""
+        """Size of the responses that must be sent after the responses to earlier requests."""
         self._unsized = 0
         """Number of running requests whose response may have any size. No further request starts until the size of
         these responses is known."""
@@ -120,7 +120,8 @@ class Pipeline:
 
     @property
     def answers_full(self) -> bool:
-        """Whether so many response bytes wait that no further request may be read or started."""
+        """Whether the size of the waiting responses has reached the limit. If so, no further request may be read or
+        started."""
         return self._answer_bytes + self._transport.unsent >= self._max_answer_bytes
 
     def __len__(self) -> int:
@@ -181,7 +182,8 @@ class Pipeline:
         self._handle(request, api)
 
     def _prepare(self, request: ApiRequest, work: Callable[[], Any], on_done: Callable[[Any], None]) -> None:
-        """Calls ``work`` in the codec thread and ``on_done`` with its result; later requests wait until then."""
+        """Calls ``work`` in the codec thread, then ``on_done`` with the result. Later requests wait until ``work`` has
+        ended."""
         self._preparing = True
 
         def done(future: asyncio.Future[Any]) -> None:
@@ -369,6 +371,7 @@ def _name(request: ApiRequest) -> str:
 
 
 def _drop(future: asyncio.Future[Any]) -> None:
-    """Discards a handler's result after the client has disconnected: notifies a stream, and retrieves an exception."""
+    """Discards a handler's result after the client has disconnected. If the result is a stream, calls `Stream.lost`. If
+    the handler raised an exception, retrieves the exception."""
     if not future.cancelled() and future.exception() is None and hasattr(stream := future.result(), "begin"):
         stream.lost()

@@ -31,12 +31,14 @@ _SWEEP_S: Final = 0.5
 _CLOSE_POLL_S: Final = 0.01
 """Seconds between two checks whether the running requests have ended, while the server closes."""
 _FAILED_LOGINS_EVERY_S: Final = 10.0
-"""Seconds between two warnings about failed logins, since any client can cause them."""
+"""Minimum time in seconds between two warnings about failed logins. The limit is necessary because any client can cause
+failed logins."""
 _METRIC_LABELS: Final = {Concurrency.COMMITS: "commit", Concurrency.FETCHES: "fetch", Concurrency.FORWARDED: "relayed"}
 
 
 class SocketServer:
-    """The state that all ports of one manager share. Use it in one event loop; `close` ends it."""
+    """The state that all ports of one manager share. Use it in one event loop. `close` closes all ports and
+    connections."""
 
     def __init__(
         self,
@@ -124,7 +126,7 @@ class SocketServer:
 
     def login_failed(self, connection: ServerConnection, mechanism: str) -> None:
         """Counts a failed login, and logs at most one warning in 10 seconds. The warning contains no user name, because
-        users sometimes type the password into that field."""
+        users sometimes type the password instead of the user name."""
         self._counters[f'logins_failed_total{{mechanism="{mechanism}"}}'] += 1
         self._unlogged_failures += 1
         now = asyncio.get_running_loop().time()
@@ -185,7 +187,8 @@ class SocketServer:
         return None
 
     async def close(self, grace_s: float = 0.0) -> None:
-        """Stops accepting connections, gives running requests ``grace_s`` seconds, and closes all connections."""
+        """Stops accepting connections, waits at most ``grace_s`` seconds for running requests, and closes all
+        connections."""
         for listener in self.listeners:
             listener.stop()
         loop = asyncio.get_running_loop()
@@ -213,7 +216,8 @@ class ServerListener:
         tls: ssl.SSLContext | None = None,
         node_id: int | None = None,
     ) -> None:
-        """``port`` 0 selects a free one; `port` returns it. ``node_id``: the broker that this port represents."""
+        """If ``port`` is 0, the system selects a free port; `port` returns the port in use. ``node_id``: the broker
+        that this port represents."""
         self.service = service
         self.host = host
         self.port = port

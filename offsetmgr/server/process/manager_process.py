@@ -2,8 +2,8 @@
 
 Start: the process binds its ports, creates or checks the offsets topic, and only then joins the managers' group, so
 that clients can reach the process when it is assigned shard groups. Shutdown: the process completes the commits in
-flight, leaves the group, so that its shard groups are reassigned at once, and then disconnects its clients. With
-``--store``, the process serves that store instead of an offsets topic, and joins no group.
+flight and leaves the group, so that its shard groups are reassigned at once. Then the process disconnects its clients.
+With ``--store``, the process serves that store instead of an offsets topic, and joins no group.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ _OTHER_CLUSTER_HINT: Final = (
 
 
 def run_manager(options: ServeOptions) -> None:
-    """Runs a manager until SIGINT or SIGTERM; on SIGHUP it only logs that SIGHUP has no effect.
+    """Runs a manager until SIGINT or SIGTERM. On SIGHUP, the manager only logs that SIGHUP has no effect.
 
-    Raises `OffsetMgrError` if it cannot start.
+    Raises `OffsetMgrError` if the manager cannot start.
     """
     before = signal.getsignal(signal.SIGHUP)
     try:
@@ -108,7 +108,8 @@ async def _serve_until_signalled(options: ServeOptions) -> None:
 
 
 async def _cancel_start(starting: asyncio.Task[None]) -> None:
-    """Cancels the start and waits until it has ended, so that all opened resources can be closed. Raises its error."""
+    """Cancels the start and waits until it has ended, so that all opened resources can be closed. Raises the error of
+    the start."""
     starting.cancel()
     await asyncio.wait({starting})
     if not starting.cancelled():
@@ -128,13 +129,13 @@ class ManagerProcess:
         self._relay: Proxy | None = None
         self._store_backend: StoreBackend | None = None
         self._store_is_relayed_cluster = False
-        """Whether the store is the relayed cluster itself. The cluster's coordinators then hold the commits of group
-        members too."""
+        """Whether the store, or one of the two stores of a dual store, is the Kafka cluster behind the relay. If so,
+        the coordinators of this cluster store the commits of group members."""
         self.listener: ServerListener | None = None
 
     async def start(self) -> None:
-        """Starts the process. The process serves clients when this returns, or as soon as the shards are loaded. Raises
-        `OffsetMgrError`."""
+        """Starts the process. After this method has returned, the process serves each shard as soon as the shard is
+        loaded. Raises `OffsetMgrError`."""
         options = self._options
         authentication, authorizer = load_authentication(options), load_authorizer(options)
         DECODING.tags, DECODING.string_bytes = options.limits.tags, options.limits.name_bytes
@@ -218,7 +219,7 @@ class ManagerProcess:
         from offsetmgr.stores.uri import open_store
 
         assert self._options.store is not None
-        # No call of the store may take longer than clients wait for it.
+        # No call of the store may take longer than clients wait for the response.
         timeout_ms = min(self._options.connection.timeout_ms, round(self._options.commit_timeout_s * 1000))
         store = open_store(self._options.store, replace(self._options.connection, timeout_ms=timeout_ms))
         check_servable(store)
@@ -265,8 +266,8 @@ class ManagerProcess:
         _log.info("compared the clusters of store and topics", extra={"store": store.uri, "relation": check.text()})
 
     async def _retry_cluster_check(self, store_backend: StoreBackend, store: OffsetStore) -> None:
-        """Repeats the check until a store that was unreachable at the start responds. No client is served until
-        then."""
+        """Repeats the check of a store that was unreachable at the start, until the store responds. No client is served
+        before the check has succeeded."""
         retries = Retries(backoff=_STORE_BACKOFF)
         while store_backend.unavailable_reason is not None and await retries.pause():
             try:
@@ -356,7 +357,7 @@ class ManagerProcess:
 
 
 class _LateBound:
-    """A placeholder for objects that are created before the backend; `bound` is set to the backend later."""
+    """Stands for the backend in objects that are created before the backend. `bound` is set when the backend exists."""
 
     bound: Backend
 
@@ -379,7 +380,8 @@ def check_servable(store: OffsetStore) -> None:
 
 
 def _stores_in_cluster(store: OffsetStore, cluster_id: str | None) -> bool:
-    """Whether the store, or one store of a dual store, is this Kafka cluster. Raises `OffsetMgrError`."""
+    """Whether the store, or one of the two stores of a dual store, is the Kafka cluster with this id. Raises
+    `OffsetMgrError`."""
     from offsetmgr.stores.dual import DualStore
 
     parts = (store.primary, store.secondary) if isinstance(store, DualStore) else (store,)

@@ -1,6 +1,7 @@
-"""`ApiResources`: where each forwarded API names topics, groups and transactional ids, and how to reject them. Pure.
+"""`ApiResources`: the fields in which the requests and responses of each forwarded API name topics, groups and
+transactional ids, and the responses that reject these names. Pure.
 
-`API_RESOURCES` has an entry for every API of `forwarder.FORWARDED`; the relay rejects an API without one.
+`API_RESOURCES` has an entry for every API of `forwarder.FORWARDED`; the relay rejects an API without an entry.
 
 | API | names |
 |---|---|
@@ -22,7 +23,7 @@
 | DescribeClientQuotas, AlterClientQuotas, DescribeQuorum | none of these |
 | GetTelemetrySubscriptions, PushTelemetry | none of these |
 
-Source: the JSON schemas of requests and responses, by the field names of kio.
+Source: the JSON schemas of requests and responses, with the field names of kio.
 """
 
 from __future__ import annotations
@@ -45,23 +46,24 @@ class ApiResources(NamedTuple):
     """The fields of one API's requests and responses that name resources."""
 
     items: tuple[str, ...] = ()
-    """The name of the request's array of items; more than one if versions differ."""
+    """The name of the request's array of items; several names if the name depends on the version."""
     name: str = "name"
-    """The field that holds an item's name. Items may also be strings, which are names."""
+    """The field that holds an item's name. If an item is a string, the string is the item's name."""
     kind: str = "topic"
     """The kind of the items: ``topic``, ``resource``, ``transaction`` or ``other``."""
     response_items: str = ""
     """The name of the response's array, which has one item for each item of the request."""
     error_item: ErrorItem | None = None
-    """None if the response has no field for a rejected item; then the whole request is rejected."""
+    """None if the response has no field for a rejected item; the relay then rejects the whole request."""
     all_or_nothing: bool = False
-    """Whether a broker rejects the whole request if it rejects one item; the relay then does the same."""
+    """Whether a broker rejects the whole request if it rejects one item. If so, the relay rejects the whole request
+    too."""
     empty_means_all: bool = False
     """Whether null or an empty array of items stands for all existing items."""
     transactional_id: str = ""
     """The field of the request that holds a transactional id; empty if there is none."""
     error_fields: Mapping[str, Any] = {}
-    """The fields of a rejecting response other than the error code and the array of items."""
+    """The fields of a response that rejects the request, other than the error code and the array of items."""
     visible_items: tuple[tuple[str, ...], str] | None = None
     """The path to the response's array that can name items which the request did not name, and the kind of these items.
     None if there is no such array."""
@@ -273,8 +275,8 @@ def with_items(resources: ApiResources, message: Message, kept: list[Any]) -> Me
 
 
 def error_response(resources: ApiResources, message: Message, codes: list[int], code: int) -> Message:
-    """Builds a response that rejects the whole request. ``codes``: one for each item of the request; items with code 0
-    get OPERATION_NOT_ATTEMPTED. ``code``: for a response without items."""
+    """Builds a response that rejects the whole request. ``codes`` contains the error code of each item of the request;
+    items with code 0 get OPERATION_NOT_ATTEMPTED. ``code`` is the error code of a response without items."""
     items = requested_items(resources, message) or []
     if not items or resources.error_item is None:
         return {**resources.error_fields, "error_code": code, resources.response_items: []}

@@ -1,7 +1,8 @@
 """`Brokers`: the real brokers with their addresses and API versions, and the manager's port for each.
 
 A broker gets a port when it first appears, and keeps it while this process lives, even if the broker's address changes.
-The port is derived from the node id, so that it is the same after a restart; if it is in use, another one is chosen.
+The port is derived from the node id, so that it is the same after a restart; if that port is in use, another port is
+chosen.
 """
 
 from __future__ import annotations
@@ -96,8 +97,8 @@ class Brokers:
     # --- addresses -----------------------------------------------------------------------------------
 
     async def record(self, brokers: Iterable[NamedBroker]) -> None:
-        """Records the brokers of a response, and opens a port for each new one. Raises `Unreachable` if no port is
-        free."""
+        """Records the brokers that a response names, and opens a port for each new broker. Raises `Unreachable` if no
+        port is free."""
         for broker in brokers:
             self._addresses[broker.node_id] = Address(broker.host, broker.port)
             if broker.node_id not in self._listeners:

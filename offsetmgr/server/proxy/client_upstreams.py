@@ -47,8 +47,8 @@ class ClientUpstreams:
 
     def for_port(self) -> UpstreamConnection:
         """Returns the upstream connection for the client's requests. If the client's port represents a broker, the
-        connection goes to that broker. If it is the manager's own port, the connection goes to a random live broker,
-        and is reused until it closes. Raises `Unreachable`."""
+        connection goes to that broker. If the client's port is the manager's own port, the connection goes to a random
+        live broker, and later requests reuse the connection until it closes. Raises `Unreachable`."""
         node_id = self._client.listener.node_id
         if node_id is not None:
             address = self._registry.brokers.address(node_id)
@@ -74,8 +74,9 @@ class ClientUpstreams:
         return upstream
 
     def open_separate(self) -> UpstreamConnection:
-        """Opens a second connection to the broker of `for_port`. It carries a request that later requests on the first
-        connection may have overtaken. The caller must pass the connection to `close_separate`. Raises `Unreachable`."""
+        """Opens a second connection to the broker of `for_port`. The second connection carries a request that later
+        requests of the client may have overtaken. The caller must pass the connection to `close_separate`. Raises
+        `Unreachable`."""
         if self._closed:
             raise Unreachable("Kafka", "the client has disconnected")
         upstream = UpstreamConnection(

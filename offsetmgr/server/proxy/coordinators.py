@@ -65,7 +65,8 @@ class Coordinators:
     async def prove_member(
         self, group: str, generation: int, member_id: str, instance_id: str | None, deadline: float
     ) -> int:
-        """Like `heartbeat`, but proves that the responding broker has loaded the group and is still its coordinator.
+        """Works as `heartbeat`, and also proves that the responding broker has loaded the group and is still the
+        coordinator of the group.
 
         `member_fence` explains why the response to a Heartbeat alone is no proof. Raises `OffsetMgrError`.
         """
@@ -79,8 +80,8 @@ class Coordinators:
         return code
 
     async def prove_idle(self, groups: Sequence[str], deadline: float) -> dict[str, bool]:
-        """Returns for each group whether it has no members, if its coordinator is confirmed as in `prove_member`; omits
-        the other groups. Raises `OffsetMgrError` if no broker could be reached."""
+        """Returns for each group whether it has no members. Omits a group if its coordinator is not confirmed as in
+        `prove_member`. Raises `OffsetMgrError` if no broker could be reached."""
         found = await self._client.describe(groups, deadline)
         described = {group: d for group, d in found.items() if not isinstance(d, OffsetMgrError)}
         by_coordinator: dict[str, list[str]] = {}
@@ -159,8 +160,9 @@ class Coordinators:
         return found
 
     async def _confirmed_by_another_broker(self, groups: Sequence[str], where: Address, deadline: float) -> set[str]:
-        """Returns the groups whose coordinator is ``where`` according to another broker. The broker ``where`` itself
-        may be unaware that it has been replaced, if it was frozen. If no other broker responds, returns all groups.
+        """Returns the groups for which another broker names ``where`` as the coordinator. The broker ``where`` itself
+        is not asked: if it was frozen, it may be unaware that another broker has replaced it. If no other broker
+        responds, returns all groups.
         """
         others = [address for address in self._brokers.addresses() if address != where]
         random.shuffle(others)

@@ -1,9 +1,9 @@
 """`MemberFencingBackend`: wraps a backend so that it accepts commits only from current members of a group.
 
 If the `MemberFence` can decide about a commit, the commit proceeds or fails at once. Otherwise the backend asks the
-real coordinator, and the member's commits wait in order. When the coordinator has responded, the backend checks the
-waiting commits and passes them on in one step. Deletions are first sent to the real coordinator, which rejects them
-while the group has members.
+real coordinator, and the member's commits wait in order. When the coordinator has responded, the backend passes all
+waiting commits of the member to the wrapped backend, or rejects all of them, in one step. Deletions are first sent to
+the real coordinator, which rejects them while the group has members.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _FINAL_CODES: Final = frozenset(
         ErrorCode.FENCED_INSTANCE_ID,
     }
 )
-"""Errors about the client or its group, which the client receives. All other errors of the coordinator concern only the
-manager; the client gets a retriable error instead."""
+"""The coordinator's errors about the client or its group. The client receives these errors. All other errors of the
+coordinator concern only the manager, and the client gets a retriable error instead."""
 
 
 class _MemberKey(NamedTuple):
@@ -97,8 +97,8 @@ class MemberFencingBackend:
         return _done(CommitResponse(code))
 
     async def _resolve(self, key: _MemberKey, instance_id: str | None) -> None:
-        """Asks the coordinator until the fence can decide, then passes on or rejects all of the member's waiting
-        commits in one step."""
+        """Asks the coordinator until the fence can decide. Then passes all waiting commits of the member to the inner
+        backend, or rejects all of them, in one step."""
         deadline = asyncio.get_running_loop().time() + COORDINATOR_TIMEOUT_S
         error: int | None = ErrorCode.COORDINATOR_NOT_AVAILABLE
         retries = Retries(deadline)
@@ -123,8 +123,8 @@ class MemberFencingBackend:
                     _forward_result(self._reject(error or ErrorCode.COORDINATOR_NOT_AVAILABLE), answer)
 
     async def _ask(self, key: _MemberKey, instance_id: str | None, deadline: float) -> int | None:
-        """Asks the coordinator once, and passes its answer to the fence. Returns an error code of `_FINAL_CODES`, or
-        None."""
+        """Asks the coordinator once, and passes its answer to the fence. Returns the error code for the client; None if
+        the fence must decide."""
         group, generation, member_id = key
         if code := self._inner.ownership_error(group):
             return code
@@ -161,8 +161,8 @@ class MemberFencingBackend:
     # --- deletes ------------------------------------------------------------------------------------
 
     async def delete_group(self, group: str) -> int:
-        """Deletes the group at the real coordinator, which rejects the deletion if the group has members, then in the
-        inner backend. Members that join meanwhile wait until the deletion ends."""
+        """Deletes the group at the real coordinator, then in the inner backend. The real coordinator rejects the
+        deletion if the group has members. Members that join during the deletion wait until it has ended."""
         if code := self._inner.ownership_error(group):
             return code
         self._begin_deletion(group)
@@ -179,8 +179,8 @@ class MemberFencingBackend:
             self._end_deletion(group)
 
     async def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> DeleteResponse:
-        """Deletes offsets at the real coordinator, which rejects topics that members subscribe to. Then deletes the
-        offsets of the other topics in the inner backend."""
+        """Deletes offsets at the real coordinator, which rejects the topics that members subscribe to. Then deletes the
+        offsets of all other requested topics in the inner backend."""
         if code := self._inner.ownership_error(group):
             return DeleteResponse(code)
         self._begin_deletion(group)

@@ -36,8 +36,8 @@ class Session(NamedTuple):
 
 
 class FetchSessions:
-    """The known sessions. A session is identified by the port's node id (None for the manager's own port) and its
-    id."""
+    """The known sessions. A session is identified by the node id of the port (None for the manager's own port) and by
+    the session id."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int | None, int], None] = {}
@@ -66,8 +66,8 @@ def session_of(request: ApiRequest) -> Session | None:
 
 
 def session_in(version: int, frame: bytes) -> int:
-    """Reads the session id of a whole Fetch response (with its length field); 0 if there is none. Raises
-    `InvalidRequest`."""
+    """Reads the session id of a whole Fetch response (with its length field); 0 if the response belongs to no session.
+    Raises `InvalidRequest`."""
     cursor = Cursor(frame, _RESPONSE_BODY, flexible=version >= _FLEXIBLE)
     cursor.tags()
     cursor.int32()  # throttle time

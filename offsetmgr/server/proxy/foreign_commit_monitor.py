@@ -52,7 +52,8 @@ class ForeignCommitMonitor:
         if code or not own_groups:
             return {}
         deadline = asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_S
-        # A coordinator lists every group with offsets, so a group that it does not list needs no further request.
+        # The real coordinators list every group for which they hold offsets. A group that they do not list needs no
+        # further request.
         known = await self._coordinators.groups(deadline)
         suspects = [group for group in own_groups if group in known]
         if not suspects:

@@ -1,11 +1,12 @@
 """`Forwarder`: forwards requests to the real broker unread. `FORWARDED` lists the forwarded APIs and their versions.
 
-`RequestFilter` sees each request first. It rejects access to the managers' own topic, group and transactional ids, and
-admin APIs that no rule allows.
+`RequestFilter` checks each request before it is forwarded. The filter rejects requests for the managers' own topic,
+group and transactional ids, and requests of admin APIs that no rule allows.
 
-The list contains only versions whose responses contain no broker addresses and whose requests do not concern a group's
-offsets: if the relay forwarded unknown APIs or versions, clients might bypass the relay. The ApiVersions response
-contains only the versions that both the list and the broker support, so clients send no others.
+The responses of the forwarded versions contain no broker addresses, and the requests of these versions do not concern a
+group's offsets. If the relay forwarded unknown APIs or versions, clients might bypass the relay. The ApiVersions
+response contains only the versions that are in `FORWARDED` and that the broker supports, so clients use no other
+versions.
 
 The relay deliberately does not forward:
 
@@ -16,10 +17,11 @@ The relay deliberately does not forward:
 - APIs that would grant access with the manager's principal: ACLs, SCRAM users, delegation tokens, transaction markers,
   and the cluster's voters and features.
 
-Some APIs are forwarded only below a version: Produce below 10 and Fetch below 16, because later responses contain a new
-leader's real address (KIP-951); EndTxn below 5, because the relay reports no finalized features, so clients use the
-transaction protocol from before KIP-890; AddPartitionsToTxn below 4, because only brokers send later versions;
-InitProducerId below 6 (KIP-939); DescribeQuorum below 2, because later responses contain the controllers' addresses.
+Some APIs are forwarded only below a version: Produce below 10 and Fetch below 16, because responses of later versions
+contain a new leader's real address (KIP-951); EndTxn below 5, because the relay reports no finalized features, so
+clients use the transaction protocol from before KIP-890; AddPartitionsToTxn below 4, because only brokers send later
+versions; InitProducerId below 6 (KIP-939); DescribeQuorum below 2, because responses of later versions contain the
+controllers' addresses.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ _PRODUCE_FLEXIBLE: Final = 9
 
 
 def common_versions(broker: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
-    """Returns the versions of forwarded APIs that a broker supports too."""
+    """Returns the versions of APIs that are in `FORWARDED` and that a broker supports."""
     return {
         key: (broker[key][0], min(broker[key][1], highest))
         for key, (_, highest) in FORWARDED.items()
@@ -107,7 +109,7 @@ async def _after_backpressure(upstream: UpstreamConnection) -> Answer:
 
 
 def _expects_response(request: ApiRequest) -> bool:
-    """Whether the broker responds to this Produce request, which is not the case if acks=0."""
+    """Whether the broker responds to this Produce request. The broker does not respond if acks=0."""
     flexible = request.version >= _PRODUCE_FLEXIBLE
     cursor = Cursor(request.frame, request.body(flexible=flexible), flexible=flexible)
     if request.version >= 3:

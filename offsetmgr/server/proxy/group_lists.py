@@ -1,6 +1,6 @@
 """`GroupLists`: ListGroups and DescribeGroups through the relay.
 
-The responses combine the manager's groups with the members that the real coordinator knows. A manager lists only the
+The responses contain the manager's groups with the members that the real coordinator reports. A manager lists only the
 groups that it owns. Ports that represent brokers list no groups, because otherwise a client that sends ListGroups to
 every node would see each group twice.
 """
@@ -38,7 +38,7 @@ class GroupLists:
         self._coordinators = coordinators
 
     def apis(self) -> list[Api]:
-        """The entries that replace the listener's own in the table of APIs."""
+        """The entries of the table of APIs that replace the listener's own entries."""
         return [
             Api(ApiKey.LIST_GROUPS, "ListGroups", 0, 5, LIST_FLEXIBLE, self._list, prepare=decoded),
             Api(ApiKey.DESCRIBE_GROUPS, "DescribeGroups", 0, 6, _DESCRIBE_FLEXIBLE, self._describe, prepare=decoded),
@@ -113,7 +113,7 @@ class GroupLists:
             return {**failed, "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
         if found["group_state"] != DEAD:
             return found
-        # The real coordinator does not know this group, but it exists if the manager has offsets of it.
+        # The real coordinator does not know this group, but the group exists if the manager holds its offsets.
         offsets = await self._backend.fetch(FetchRequest(group))
         if offsets.error and offsets.error != ErrorCode.GROUP_ID_NOT_FOUND:
             return {**failed, "error_code": offsets.error}

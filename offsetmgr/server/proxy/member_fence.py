@@ -1,44 +1,50 @@
-"""`MemberFence`: decides which commits come from current members, from the real coordinator's responses. Pure.
+"""`MemberFence`: decides which commits come from current members. The decision is based on the real coordinator's
+responses. Pure.
 
 The real coordinator C manages the members; this manager M stores the offsets. The fence keeps Kafka's guarantee: *once
 any client has received generation g, no commit of an older generation, of a replaced member, or without a member takes
 effect.* A client that has received a generation fetches the offsets next; after that fetch, members of older
 generations must not change the offsets.
 
-Assumptions. While M owns a group's shard (one *ownership epoch*), every JoinGroup of the group passes through M, since
-its clients find no other coordinator. A response of C reflects C's state at a time after M sent the request.
+Assumptions. While M owns a group's shard (one *ownership epoch*), every JoinGroup of the group passes through M,
+because the group's clients find no other coordinator. A response of C reflects C's state at a time after M sent the
+request.
 
 Evidence. C has answered "valid" (Heartbeat with NONE or REBALANCE_IN_PROGRESS, SyncGroup with NONE) or "no members"
-(DescribeGroups) to a request that M sent at time s. At a time u, M accepts a commit on this evidence, in the same step
-in which it passes the commit to the backend, only if
+(DescribeGroups) to a request that M sent at time s. At a time u, M accepts a commit on this evidence only if the two
+conditions below are met. M checks them in the same step in which it passes the commit to the backend.
 
 1. M has owned the group since before s (the same ownership epoch), and between s and u M has received no JoinGroup
    response that ends earlier memberships (the same *evidence epoch*). A JoinGroup response ends them if it contains a
-   newer generation, or if it is for a static member: C then fences that member's predecessor without a new generation;
-2. u - s is shorter than the session timeout: C does not remove a member within that time after it has responded to it.
+   newer generation, or if it is for a static member, because C fences the predecessor of a static member without a new
+   generation.
+2. u - s is shorter than the session timeout: C does not remove a member within the session timeout after a response to
+   that member.
 
 Commits during a rebalance. Let C create generation g+1 and answer a JoinGroup with it:
 
 - Before M reads that response, no client knows g+1. M still accepts commits of g, as if they had arrived before C
   created g+1.
-- When M reads it, `on_join_response` drops all evidence in one step: from now on M rejects g with ILLEGAL_GENERATION.
-  If a Heartbeat of g is still in flight, the response "valid" to it no longer counts as evidence, since the evidence
-  epoch has changed.
-- Then the relay waits until all commits that started before have ended (`Backend.wait_for_commits`), checks again
-  whether M owns the group, and only then passes the response on. So a client that knows g+1 fetches after the last
-  commit of g. (Exception: a commit that failed with an unknown outcome may still take effect, but only before all later
-  commits. The member that sent the commit was valid, and gets the same error as from Kafka.)
-- If M has lost the group by then, the client gets NOT_COORDINATOR instead, does not know g+1, and joins again through
-  the new owner M'. If M freezes between the check and sending the response, C had created g+1 before M lost the group.
-  The new owner M' starts without evidence, and C answers all its requests about g with the error that g has ended.
+- When M reads the JoinGroup response, `on_join_response` drops all evidence in one step: from now on M rejects commits
+  of g with ILLEGAL_GENERATION. If a Heartbeat of g is still in flight, a response "valid" to this Heartbeat no longer
+  counts as evidence, because the evidence epoch has changed.
+- The relay then waits until all commits that have already started have ended (`Backend.wait_for_commits`). It checks
+  again whether M owns the group, and only then passes the JoinGroup response to the client. So a client that knows g+1
+  fetches after the last commit of g. (Exception: a commit that failed with an unknown outcome may still take effect,
+  but only before all later commits. The member that sent this commit was valid, and gets the same error as it would get
+  from Kafka.)
+- If this check shows that M has lost the group, the client gets NOT_COORDINATOR instead of the JoinGroup response. The
+  client does not know g+1, and joins again through the new owner M'. If M freezes after the check and before it sends
+  the response, C has created g+1 before M loses the group. The new owner M' starts without evidence, and C answers all
+  requests of M' about g with the error that g has ended.
 - If M accepts a commit on its own evidence while it is losing the group, the log fences that commit.
 
 Heartbeats as evidence. A coordinator that is still loading its groups answers every Heartbeat with NONE, without a
 check. A broker that was frozen, and is no longer the group's coordinator, answers from outdated state. So a Heartbeat
 only *prolongs* existing evidence about a member, and only if that evidence is more recent than a session timeout. The
-evidence begins with a SyncGroup that was answered with NONE, which C has written to its log, or with a *proof*
-(`Coordinators.prove_member`): DescribeGroups, which a loading coordinator rejects; then a Heartbeat on the same
-connection; then another broker's confirmation that C is still the coordinator.
+first evidence about a member is either C's response NONE to a SyncGroup, because C has then written the generation to
+its log, or a *proof* (`Coordinators.prove_member`). A proof consists of DescribeGroups, which a loading coordinator
+rejects; then a Heartbeat on the same connection; then another broker's confirmation that C is still the coordinator.
 
 Until C has answered a SyncGroup of a new generation with NONE, M rejects the commits of that generation with
 REBALANCE_IN_PROGRESS, as C itself would: C has not yet written the generation to its log.
@@ -114,8 +120,8 @@ class MemberFence:
     # --- decisions -----------------------------------------------------------------------------------
 
     def check_commit(self, group: str, ownership_epoch: int, generation: int, member_id: str, now: float) -> int | None:
-        """Returns 0 (`ErrorCode.NONE`) if the commit is allowed, the error code for the client if it is not, and no
-        code (`None`) if C must be asked first."""
+        """Returns 0 (`ErrorCode.NONE`) if the commit is allowed. Returns the error code for the client if the commit is
+        not allowed. Returns None if C must be asked first."""
         known = self._groups.get(group)
         if known is None or known.ownership_epoch != ownership_epoch:
             return None
@@ -160,7 +166,7 @@ class MemberFence:
         known.evidence_lifetime_s = min(known.evidence_lifetime_s, max(seconds / 2, 0.0))
 
     def on_join_response(self, group: str, ownership_epoch: int, generation: int, *, static: bool) -> None:
-        """Records a JoinGroup response without error. Call it before the response is passed on to the client."""
+        """Records a successful JoinGroup response. Call this method before the response is passed to the client."""
         known = self._group(group, ownership_epoch)
         if known.latest_generation is None or generation > known.latest_generation:
             known.drop_evidence(next(self._evidence_epochs))
@@ -171,7 +177,7 @@ class MemberFence:
     def on_sync_response(
         self, group: str, ownership_epoch: int, evidence_epoch: int, generation: int, member_id: str, sent: float
     ) -> None:
-        """Records a SyncGroup response without error."""
+        """Records a successful SyncGroup response."""
         known = self._groups.get(group)
         if known is not None and known.ownership_epoch == ownership_epoch and known.latest_generation == generation:
             known.syncing = False
@@ -181,7 +187,8 @@ class MemberFence:
     def on_heartbeat_response(
         self, group: str, ownership_epoch: int, evidence_epoch: int, generation: int, member_id: str, sent: float
     ) -> None:
-        """Records a Heartbeat response with NONE or REBALANCE_IN_PROGRESS, to a client or to the manager."""
+        """Records C's response NONE or REBALANCE_IN_PROGRESS to a Heartbeat. The Heartbeat was sent by a client or by
+        the manager itself."""
         known = self._groups.get(group)
         current = (
             known is not None and known.ownership_epoch == ownership_epoch and known.evidence_epoch == evidence_epoch
@@ -190,8 +197,8 @@ class MemberFence:
             self._confirm(known, member_id, sent)
 
     def on_leave(self, group: str) -> None:
-        """Drops the evidence about all members of the group, because some of them leave or are removed. Call it both
-        before and after the request is forwarded."""
+        """Drops the evidence about all members of the group, because some of them leave or are removed. For a
+        LeaveGroup, call this method before the request is forwarded, and again after C has responded."""
         known = self._groups.get(group)
         if known is not None:
             known.drop_evidence(next(self._evidence_epochs))
@@ -201,7 +208,8 @@ class MemberFence:
     def on_member_proof(
         self, group: str, ownership_epoch: int, evidence_epoch: int, generation: int, member_id: str, sent: float
     ) -> bool:
-        """Records a proof, started at ``sent``, that a member is valid. Returns False if the proof is outdated."""
+        """Records that a member is valid, according to a proof that started at ``sent``. Returns False if the proof is
+        outdated."""
         known = self._groups.get(group)
         if known is None or known.ownership_epoch != ownership_epoch or known.evidence_epoch != evidence_epoch:
             return False
@@ -217,8 +225,8 @@ class MemberFence:
     def on_group_proof(
         self, group: str, ownership_epoch: int, evidence_epoch: int, *, empty: bool, sent: float
     ) -> bool:
-        """Records a proof, started at ``sent``, whether the group has members. Returns False if the proof is
-        outdated."""
+        """Records whether the group has members, according to a proof that started at ``sent``. Returns False if the
+        proof is outdated."""
         known = self._groups.get(group)
         if known is None or known.ownership_epoch != ownership_epoch or known.evidence_epoch != evidence_epoch:
             return False

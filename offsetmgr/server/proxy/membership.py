@@ -1,12 +1,12 @@
 """`ProxiedMembership`: forwards JoinGroup, SyncGroup, Heartbeat and LeaveGroup to the group's real coordinator.
 
-Only the manager that owns the group forwards these requests; it parses the requests and responses for the
-`MemberFence`. Each client has its own connection to the coordinator, because a JoinGroup may wait at the coordinator
-for a whole rebalance.
+Only the manager that owns the group forwards these requests. It parses the requests and responses, and passes the
+results to the `MemberFence`. Each client has its own connection to the coordinator, because a JoinGroup may wait at the
+coordinator for a whole rebalance.
 
 A manager that is still loading the group also forwards these requests, because most of the APIs have no error code for
-"loading", and because the members must not lose their sessions meanwhile. But the manager passes no new generation on
-to a client before it has loaded the group.
+"loading", and because the members must not lose their sessions meanwhile. But the manager passes a new generation to a
+client only after the manager has loaded the group.
 """
 
 from __future__ import annotations

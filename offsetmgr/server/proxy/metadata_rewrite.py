@@ -1,9 +1,9 @@
 """`MetadataRewriter`: Metadata, DescribeCluster, FindCoordinator and ApiVersions through the relay.
 
 The handlers return the brokers' responses with other addresses: every broker keeps its node id, and its address is
-replaced with that of the manager's port for the broker. The managers are listed as additional nodes, since clients ask
-every node for its groups. The handlers return topics unchanged, except that they reject the offsets topic, or omit it
-from a list of all topics.
+replaced with the address of the manager's port for this broker. The managers are listed as additional nodes, since
+clients ask every node for its groups. The handlers return topics unchanged, except that they reject the offsets topic,
+or omit it from a list of all topics.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _FORWARDED_VERSIONS: Final = {
     ApiKey.DESCRIBE_CLUSTER: 2,
     **group_requests.MAX_VERSIONS,
 }
-"""The highest version of each API whose requests the handlers forward unchanged. The ApiVersions response limits these
-versions to those that the broker supports."""
+"""The APIs whose requests the handlers forward unchanged, each with its highest version. The ApiVersions response
+contains only the versions that the broker supports."""
 
 
 class MetadataRewriter:
@@ -62,7 +62,7 @@ class MetadataRewriter:
         self._host = host
 
     def apis(self) -> list[Api]:
-        """The entries that replace the listener's own in the table of APIs."""
+        """The entries of the table of APIs that replace the listener's own entries."""
         return [
             Api(
                 ApiKey.METADATA,
@@ -122,8 +122,8 @@ class MetadataRewriter:
         return await run_by_message_size(lambda: self._with_topics(request, frame, named), max(len(frame), size))
 
     def _without_reserved(self, request: ApiRequest) -> tuple[ApiRequest, list[Message]]:
-        """Returns the request without the offsets topic, and the removed items. If the request were forwarded with that
-        topic, the broker could create the topic."""
+        """Returns the request without the offsets topic, and the removed items. If the forwarded request named the
+        offsets topic, the broker could create this topic."""
         message = decoded(request)
         named = [topic for topic in message["topics"] or () if topic["name"] == self._filter.reserved.topic]
         if not named:

@@ -39,8 +39,8 @@ _NOTHING: Final = ReservedGroups()
 
 
 class Proxy:
-    """The relay of one manager. Use it in this order: pass `fallback` to the `SocketServer`; call `open_ports`, `guard`
-    with the backend, `apis`, `start`; finally `close`."""
+    """The relay of one manager. Use its members in this order: pass `fallback` to the `SocketServer`; call
+    `open_ports`, `guard`, `apis` and `start`; finally call `close`."""
 
     def __init__(
         self,
@@ -68,10 +68,11 @@ class Proxy:
         self.fallback = Forwarder(self._filter)
 
     def guard(self, backend: Backend, *, watch: bool = True) -> MemberFencingBackend:
-        """Wraps the backend, so that it rejects commits and deletions that the group's membership does not allow.
+        """Returns a backend that wraps ``backend`` and rejects the commits and deletions that the group's membership
+        does not allow.
 
-        ``watch``: whether offsets at the real coordinators raise an alarm. It must be False if the backend itself
-        stores offsets at these coordinators.
+        ``watch``: whether offsets at the real coordinators raise an alarm. ``watch`` must be False if the backend
+        itself stores offsets at these coordinators.
         """
         self._backend = backend
         self._fenced_backend = MemberFencingBackend(backend, self._fence, self._coordinators, boottime)
@@ -79,8 +80,8 @@ class Proxy:
         return self._fenced_backend
 
     def apis(self, context: ApiContext, listener_apis: Sequence[Api], advertised_host: str) -> list[Api]:
-        """Returns the listener's table of APIs with the relay's replacements. The backend of ``context`` must be the
-        one that `guard` returned."""
+        """Returns the table of APIs with the relay's own handlers. Omits the listener's entries for these APIs and for
+        the APIs that the relay forwards. The backend of ``context`` must be the backend that `guard` returned."""
         replacements = [
             *MetadataRewriter(context, self._upstreams, self._filter, advertised_host).apis(),
             *GroupLists(context, self._coordinators).apis(),
@@ -118,10 +119,10 @@ class Proxy:
         return () if self._monitor is None else self._monitor.alarms
 
     async def members(self, groups: Sequence[str]) -> Mapping[str, bool]:
-        """Returns for each group whether it has members; omits groups for which that is unknown.
+        """Returns for each group whether it has members. Omits a group if this is unknown.
 
-        The result is valid until the caller yields control, because the relay has passed on no new generation since it
-        asked the real coordinator. A member that joins later waits for running commits and deletions
+        The result is valid until the caller yields control, because the relay has passed no new generation to a client
+        since it asked the real coordinator. A member that joins later waits for running commits and deletions
         (`Backend.wait_for_commits`).
         """
         backend = self._backend

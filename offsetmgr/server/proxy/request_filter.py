@@ -10,8 +10,8 @@ version 13 on has topic ids: the filter reads them, and asks a broker once for t
 
 If only some items are rejected, the filter removes them from the request, and adds their errors to the broker's
 response, which is collected whole instead of streamed. A large request is decoded, checked and encoded again in the
-codec thread. Meanwhile, later requests of its connection wait, since a producer's requests must stay in the order of
-their sequence numbers.
+codec thread. During this work, later requests of the same connection wait, because a producer's requests must stay in
+the order of their sequence numbers.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ _FETCH_SESSIONS: Final = 7
 _FETCH_BY_ID: Final = 13
 _DELETE_BY_ID: Final = 6
 _LARGE_BYTES: Final = LARGE_BYTES // 4
-"""Size above which messages are checked in the codec thread: checking and encoding takes three times as long as
-decoding."""
+"""Size above which the codec thread checks a message. It is smaller than `LARGE_BYTES`, because checking and encoding a
+message takes three times as long as decoding it."""
 
 
 class _UnresolvedRequest(NamedTuple):
@@ -180,8 +180,8 @@ class RequestFilter:
     async def _resolve_and_forward(
         self, request: ApiRequest, resources: ApiResources, unresolved: _UnresolvedRequest
     ) -> Answer:
-        """Asks a broker for the names of unknown ids, then checks and forwards the request. Meanwhile later requests of
-        the client may have been forwarded."""
+        """Asks a broker for the names of unknown ids, then checks and forwards the request. Later requests of the
+        client may be forwarded before this request."""
         try:
             await self._ids.resolve(unresolved.unknown)
         except OffsetMgrError:
@@ -235,7 +235,7 @@ class RequestFilter:
         return _FilterResult(remaining=with_body(request, with_items(resources, message, kept)), rejected=rejected)
 
     def _code(self, key: int, principal: str, resources: ApiResources, item: Any) -> int:
-        """Returns the error code for an item of a request; 0 if it is allowed."""
+        """Returns the error code for an item of a request; 0 if the item is allowed."""
         name = item if isinstance(item, str) else item.get(resources.name, item.get("name"))
         if resources.kind == "transaction":
             allowed = not self.reserved.has_transactional_id(name) and self._admin_allowed(principal, key, None)
@@ -270,7 +270,8 @@ class RequestFilter:
     async def _filtered_response(
         self, request: ApiRequest, resources: ApiResources, response: Awaitable[bytes], rejected: Sequence[Message]
     ) -> Answer:
-        """Returns the broker's response, with the errors of rejected items added and reserved names removed."""
+        """Adds the errors of rejected items to the broker's response, removes the reserved names, and returns the
+        result."""
         try:
             frame = await response
         except OffsetMgrError:

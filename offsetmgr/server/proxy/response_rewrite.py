@@ -1,7 +1,8 @@
 """Replaces the brokers in an encoded Metadata response, or removes a topic from it. Pure.
 
-The brokers are near the beginning; all bytes after them are copied. So the topics, which may be many, are neither
-decoded nor encoded again. A topic to remove is found by the bytes of its name; only its own part is decoded.
+The array of brokers is near the beginning of the response; all bytes after it are copied. So the topics, which may be
+many, are neither decoded nor encoded again. To remove a topic, the module searches for the bytes of its name and
+decodes only this topic.
 
 Source: MetadataResponse.json, versions 0 to 13.
 """

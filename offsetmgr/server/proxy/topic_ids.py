@@ -26,7 +26,8 @@ _FETCH_PARTITION: Final = 33
 
 
 class TopicIds:
-    """Caches the name of each id, which never changes: a recreated topic has another id. Use it in one event loop."""
+    """Caches the name of each topic id. The name of an id never changes, because a recreated topic has another id. Use
+    it in one event loop."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

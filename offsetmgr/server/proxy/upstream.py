@@ -86,7 +86,8 @@ class _ResponseBuffer:
 
 
 class UpstreamConnection(asyncio.BufferedProtocol):
-    """The constructor starts to connect; requests wait until the connection is open. Use it in one event loop."""
+    """A connection to one broker. The constructor starts to connect; requests wait until the connection is open. Use it
+    in one event loop."""
 
     def __init__(self, client: ClientConnection, address: Address, security: Security, buffer: ReadBuffer) -> None:
         self.address = address

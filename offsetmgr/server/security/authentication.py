@@ -63,7 +63,7 @@ class Authentication:
 
 
 def login_failure() -> AuthenticationFailed:
-    """Creates the error for a failed login, which is the same for all causes."""
+    """Creates the error for a failed login. The error is the same for all causes."""
     return AuthenticationFailed("login", "the credentials are not valid")
 
 

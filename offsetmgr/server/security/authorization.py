@@ -25,7 +25,8 @@ The relay forwards an admin API (`ADMIN_APIS`) only if a rule allows it to the c
     apis = ["CreateTopics", "DeleteTopics"]   # "*" means all admin APIs
     topics = ["orders*"]                      # without this field: all topics and all other resources
 
-Rules cannot allow the managers' own names: `ReservedGroupsAuthorizer` rejects them.
+No rule can allow access to the managers' own topic, group and transactional ids: `ReservedGroupsAuthorizer` and
+`RequestFilter` reject such requests.
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ from offsetmgr.core.errors import UsageError
 
 DIGESTS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 _PLAIN_MECHANISM: Final = "SCRAM-SHA-256"
-"""If the file lacks some passwords, PLAIN logins are checked against SCRAM verifiers, if possible of this mechanism."""
+"""If the file does not contain the passwords of all users, PLAIN logins are checked against SCRAM verifiers. A verifier
+of this mechanism is used if the user has one."""
 
 MIN_ITERATIONS: Final = 4096
 MAX_ITERATIONS: Final = 65_536
@@ -86,8 +87,8 @@ class Credentials:
         the same in all processes that use the file: if two processes returned different salts for a user, that would
         reveal that the user is unknown.
 
-        Computes the verifiers that ``mechanisms`` need and ``verifiers`` lack, which takes some milliseconds for each
-        user.
+        Computes the verifiers for ``mechanisms`` that ``verifiers`` does not contain. This takes some milliseconds for
+        each user.
         """
         self._passwords = passwords
         self._secret = secret
@@ -177,7 +178,7 @@ def _verifier(entry: TomlTable, mechanism: str) -> CredentialVerifier:
 
 
 def _typical(known: Iterable[CredentialVerifier]) -> tuple[int, int]:
-    """Returns the most frequent iteration count and salt length. Verifiers of unknown users have the same values, so
-    that they look like those of known users."""
+    """Returns the most frequent iteration count and salt length. The verifiers of unknown users get the same two
+    values, so that they look like the verifiers of known users."""
     shapes = Counter((v.iterations, len(v.salt)) for v in known)
     return shapes.most_common(1)[0][0] if shapes else (MIN_ITERATIONS, _SALT_BYTES)

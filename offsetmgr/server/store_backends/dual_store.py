@@ -3,12 +3,12 @@
 A commit is written to the primary first. The values that the primary accepts are then written to the secondary
 (`secondary`), and the client gets its response when both stores have the values. If the write to the secondary fails,
 the client still gets a successful response; the failure is logged and counted, and the write is retried in the
-background. If the outcome of a write to the primary is unknown, the value is read from the primary later, and written
-to the secondary if the primary has it (`in_doubt_writes`).
+background. If the outcome of a write to the primary is unknown, `in_doubt_writes` reads the primary later. If the
+primary has the value, the value is written to the secondary.
 
-A fetch returns the larger of both values. While a rewind is not yet written to the secondary, a fetch returns the
-primary's value. Values that wait for the secondary are kept only in memory. After a crash, the next start updates the
-secondary (`secondary_reconcile`), and the next commit of a partition makes both values equal.
+A fetch returns the larger of the two stores' values. While a rewind is not yet written to the secondary, a fetch
+returns the primary's value. Values that wait for the secondary are kept only in memory. After a crash, the next start
+updates the secondary (`secondary_reconcile`), and the next commit of a partition makes both values equal.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class DualStoreBackend(SingleStoreBackend):
 
     @property
     def supports_conditional_commits(self) -> bool:
-        """False: each store can compare and write atomically, but not both together."""
+        """Returns False, because each store can compare and write atomically, but the two stores together cannot."""
         return False
 
     @property
     def reports_missing_groups(self) -> bool:
-        """False: a group that is missing in the primary may exist in the secondary."""
+        """Returns False, because a group that is missing in the primary may exist in the secondary."""
         return False
 
     def failure(self) -> str | None:
@@ -80,7 +80,7 @@ class DualStoreBackend(SingleStoreBackend):
         await read_store_capabilities(self._secondary_executor)
 
     async def read(self, group: str, partitions: Sequence[TopicPartition] | None) -> GroupOffsets:
-        rewinding = self._secondary.rewinding(group)  # first: a write that ends during the reads may be missing in them
+        rewinding = self._secondary.rewinding(group)  # first: the reads may miss a write that ends while they run
         reads = [executor.read(group, partitions) for executor in (self.executor, self._secondary_executor)]
         primary, secondary = await asyncio.gather(*map(asyncio.shield, reads))
         both = self._store.merged(primary, secondary)
@@ -109,7 +109,7 @@ class DualStoreBackend(SingleStoreBackend):
         if not self._secondary.pending_partitions(group):
             try:
                 await self._secondary_executor.call(partial(delete_whole_group, self._secondary_executor.store, group))
-            except OffsetMgrError as error:  # its offsets are already deleted
+            except OffsetMgrError as error:  # the group's offsets are already deleted
                 _log.info(
                     "the secondary store could not delete the group itself; its offsets are deleted",
                     extra={"error": str(error)},

@@ -1,8 +1,8 @@
 """`InDoubtWrites`: finds out whether writes with an unknown outcome reached a dual store's primary.
 
-It reads the primary until the primary responds. If the primary has the value, the value is written to the secondary
-too. A client usually retries after a retriable error, and the retry writes both stores. Without this module, the commit
-of a client that does not retry could remain in the primary only.
+The module reads the primary until the primary responds. If the primary has the value of a write in doubt, the value is
+written to the secondary too. A client usually retries after a retriable error, and the retry writes both stores.
+Without this module, the commit of a client that does not retry could remain in the primary only.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class InDoubtWrites:
             if outcome.error is None:
                 held.pop(tp, None)
             elif outcome_unknown(outcome.error):
-                # A new list object, so that `_resolve` can detect by its identity that the value which it has read is
-                # outdated.
+                # Creates a new list object: `_resolve` compares the identity of the list to detect that the value which
+                # it has read is outdated.
                 held[tp] = [*held.get(tp, ()), changes[tp].after]
         if not held:
             del self._writes[group]

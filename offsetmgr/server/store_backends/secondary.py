@@ -1,7 +1,7 @@
 """Writes the values that the primary of a dual store has accepted to the secondary, and retries failed writes (data
 rule "dual commit: Kafka first").
 
-The event loop holds the state and makes the decisions. The store's own threads (`store_executor`) write, one stream of
+The state is read and changed only on the event loop. The store's own threads (`store_executor`) write one stream of
 edits at a time. Only the newest value of a partition is kept, so after a delay only that value is written.
 
 Overwriting: a value that is written at once may overwrite any value, because the last commit wins, as with the old
@@ -47,7 +47,7 @@ _PartitionKey: TypeAlias = tuple[str, TopicPartition]
 
 @dataclass(slots=True, eq=False)
 class _PendingWrite:
-    """The new value of one partition (None deletes it), and the commits that wait for it."""
+    """The new value of one partition (None for a deletion), and the commits that wait for the write of this value."""
 
     after: OffsetAndMetadata | None
     late: bool
@@ -91,9 +91,10 @@ class Secondary:
     """The queue of values for the secondary. Use it on the event loop; the caller closes ``executor``."""
 
     def __init__(self, executor: StoreExecutor, *, wait_s: float = 1.0, keeps_epochs: bool = True) -> None:
-        """``wait_s``: seconds that a commit waits for the secondary. After this wait has timed out for one commit, no
-        commit waits for the secondary until a write to it succeeds. ``keeps_epochs``: whether the primary's leader
-        epochs are valid for the secondary's logs. If not, no leader epochs are written."""
+        """``wait_s``: maximum time in seconds for which a commit waits for the secondary. After one commit has waited
+        for this time, no commit waits for the secondary until a write to the secondary succeeds. ``keeps_epochs``:
+        whether the primary's leader epochs are valid for the secondary's logs. If they are not valid, no leader epochs
+        are written."""
         self._executor = executor
         self._wait_s = wait_s
         self._keeps_epochs = keeps_epochs
@@ -112,8 +113,8 @@ class Secondary:
         self.failures = 0
         """Number of failed attempts."""
         self.dropped = 0
-        """Number of discarded values. A value is discarded if another client has written a different value since, or if
-        the secondary cannot hold the value."""
+        """Number of discarded values. A value is discarded if another client has written a different value to the
+        secondary in the meantime, or if the secondary cannot hold the value."""
 
     @property
     def failing(self) -> bool:
@@ -137,7 +138,7 @@ class Secondary:
             pending = writes[tp] = _PendingWrite(after, self._failing)
             if before is None:
                 self.pending += 1
-            else:  # the commits that wait for the replaced value now wait for this one
+            else:  # the commits that wait for the replaced value now wait for the new value
                 pending.waiting = before.waiting
             if waiter is not None:
                 pending.waiting.append(waiter)
@@ -305,8 +306,8 @@ class Secondary:
             self._drop(
                 attempt, Conflict(f"group {key[0]}, {key[1]}", "another client has written it since", actual=found)
             )
-        # In all other cases, the write is retried. It then overwrites the value that is known now, which is either
-        # lower or the result of our own earlier attempt.
+        # In all other cases, the write is retried. The retry overwrites ``found``, which is either lower than the new
+        # value or the result of our own earlier attempt.
 
     def _remember(self, key: _PartitionKey, offset: int | None) -> None:
         self._attempted.pop(key, None)
@@ -326,7 +327,7 @@ class Secondary:
 
     def _finished(self, attempt: _Attempt) -> None:
         """Removes the attempt's value, which has been written or discarded. If a newer value of the partition is
-        pending, it stays pending."""
+        pending, the newer value stays pending."""
         changes = self._pending_writes.get(attempt.group, {})
         if changes.get(attempt.tp) is not attempt.pending:
             return

@@ -1,11 +1,11 @@
 """Brings a dual store's secondary up to date with the primary, once, when the listener starts.
 
 Values that wait for the secondary are kept only in memory (`secondary`), so a crash of the listener may have left old
-values in the secondary. The next commit of a partition repairs that partition's value; this module repairs the
-partitions without further commits. It checks only groups with offsets in the secondary, because other groups of the
-primary's Kafka cluster never used this listener. A write only raises a value, and only if the secondary still holds the
-value that was read, so commits made in the meantime are kept. A value of the secondary that is larger than the
-primary's value stays unchanged, although a rewind may have been lost: the two cases cannot be distinguished.
+values in the secondary. The next commit of a partition repairs that partition's value; this module repairs the values
+of partitions that get no further commit. It checks only groups with offsets in the secondary, because other groups of
+the primary's Kafka cluster never used this listener. A write only raises a value. The write takes effect only if the
+secondary still holds the value that was read, so commits made in the meantime are kept. A value of the secondary that
+is larger than the primary's value stays unchanged, because the module cannot find out whether a rewind was lost.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BACKOFF: Final = Backoff.fixed(5.0)
 
 
 class StartupReconciliation:
-    """The reconciliation of all groups. Use it on the event loop; `run` is its only task."""
+    """Reconciles all groups; call `run` once, on the event loop."""
 
     def __init__(
         self, primary: StoreExecutor, secondary_executor: StoreExecutor, secondary: Secondary, *, keeps_epochs: bool

@@ -1,5 +1,5 @@
-"""`SingleStoreBackend`: reads and writes the one store behind the listener. Its subclass `DualStoreBackend` does this
-for two stores."""
+"""`SingleStoreBackend`: reads and writes the single store behind the listener. The subclass `DualStoreBackend` reads
+and writes two stores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class SingleStoreBackend:
-    """Create and use it on the event loop. Reads and writes return their failures in their results."""
+    """Create and use a backend on the event loop. The results of reads and writes contain the failures."""
 
     def __init__(self, store: OffsetStore) -> None:
         self.executor = StoreExecutor(store, on_written=self._on_written)
@@ -105,7 +105,8 @@ def list_groups(store: OffsetStore) -> list[str]:
 
 
 def delete_whole_group(store: OffsetStore, group: str) -> int:
-    """Deletes a group with the store's own operation, or all of its offsets. Raises `OffsetMgrError`."""
+    """Deletes a group with the store's own operation. If the store has no such operation, deletes all offsets of the
+    group. Raises `OffsetMgrError`."""
     delete = cast("Callable[[str], object] | None", getattr(store, "delete_group", None))
     try:
         if delete is not None:

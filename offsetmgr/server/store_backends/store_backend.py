@@ -39,7 +39,7 @@ from offsetmgr.stores.dual import DualStore
 _log = logging.getLogger(__name__)
 
 _MAX_PENDING: Final = 100_000
-"""Number of pending partitions from which on the backend applies backpressure."""
+"""The backend applies backpressure if at least this number of partitions is pending."""
 _LOG_EVERY_S: Final = 10.0
 
 
@@ -47,7 +47,7 @@ class StoreBackend:
     """Implements `offsetmgr.server.backend.Backend`. The constructor does no I/O. Call `start` first, on the event
     loop, and `close` last. The backend owns the store and closes it.
 
-    Open the store with a ``timeout_ms`` of ``commit_timeout_s``, so that no call takes longer than clients wait.
+    Open the store with the same timeout as ``commit_timeout_s``, so that no call takes longer than clients wait.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class StoreBackend:
         return write
 
     async def _outcomes(self, write: StoreWrite) -> ChangeOutcomes | None:
-        """The outcomes of a write; None if it did not end before the timeout."""
+        """The outcomes of a write; None if the write did not end before the timeout."""
         await asyncio.wait([write.done], timeout=self._commit_timeout_s)
         self._end_backpressure()
         if write.done.done():
@@ -289,7 +289,8 @@ class StoreBackend:
         return {**self._counters, **self._stores.metrics(), "store_failing": int(self.failure() is not None)}
 
     def _record_error(self, error: OffsetMgrError, code_of: Callable[[OffsetMgrError], int]) -> int:
-        """Counts an error, logs at most one of its class in 10 seconds, and returns the client's error code."""
+        """Counts an error and returns the error code for the client. Logs at most one error of each class in 10
+        seconds."""
         kind = type(error).__name__
         self._counters[f'store_errors_total{{error="{kind}"}}'] += 1
         now = asyncio.get_running_loop().time()

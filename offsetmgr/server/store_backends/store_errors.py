@@ -62,7 +62,7 @@ are permanent: the client gets UNKNOWN_SERVER_ERROR, and the log has the details
 
 
 def error_code(error: OffsetMgrError) -> int:
-    """The code for a commit, a fetch or a deletion of a partition, or of a whole group."""
+    """Returns the client's error code for a request that failed with this error."""
     if isinstance(error, ServerError) and error.kafka_code is not None:
         return error.kafka_code
     return next(
@@ -71,7 +71,8 @@ def error_code(error: OffsetMgrError) -> int:
 
 
 def delete_code(error: OffsetMgrError) -> int:
-    """The code for the deletion of a group or of its offsets; NON_EMPTY_GROUP if the group has members."""
+    """Returns the client's error code for a deletion that failed with this error; NON_EMPTY_GROUP if the group has
+    members."""
     return ErrorCode.NON_EMPTY_GROUP if isinstance(error, GroupActive) else error_code(error)
 
 

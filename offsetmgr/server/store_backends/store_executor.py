@@ -77,15 +77,15 @@ class StoreWrite:
 
 @dataclass(slots=True)
 class MergedWrite:
-    """Writes of one group that the store receives as one write. If several of them change a partition, only the last
-    value is written."""
+    """Writes of one group that the store receives as one write. If several of these writes change the same partition,
+    only the last value is written."""
 
     writes: list[StoreWrite]
     changes: dict[TopicPartition, Change]
 
     def can_merge(self, write: StoreWrite) -> bool:
-        """Whether ``write`` may be merged too. A value with metadata must not replace an earlier value: if the store
-        rejected the metadata as too long, the earlier value would be lost."""
+        """Whether ``write`` may be added to the merged writes. A value with metadata must not replace an earlier value:
+        if the store rejected the metadata as too long, the earlier value would be lost."""
         first = self.writes[0]
         if write.exclusive or first.exclusive or write.committer != first.committer:
             return False
@@ -100,8 +100,8 @@ class MergedWrite:
 
 
 OnWritten: TypeAlias = Callable[[str, Mapping[TopicPartition, Change], ChangeOutcomes], asyncio.Future[None] | None]
-"""A callback that receives the outcomes of each merged write, in order within each group, before ``done`` of its writes
-is set. If the callback returns a future, ``done`` is set when the future completes."""
+"""A callback that receives the outcomes of each merged write, in order within each group, before ``done`` of the merged
+writes is set. If the callback returns a future, ``done`` is set when the future completes."""
 
 
 class StoreExecutor:
@@ -176,8 +176,8 @@ class StoreExecutor:
             call.exception()  # retrieves the exception, since the caller may have stopped waiting
 
     async def close(self, grace_s: float = 1.0) -> None:
-        """Waits ``grace_s`` seconds for running calls, then closes the store, which ends them. Writes that have not
-        started fail."""
+        """Waits at most ``grace_s`` seconds for running calls, then closes the store. Closing the store ends the
+        remaining calls. Writes that have not started fail."""
         await self.health.close()
         for lane in self._lanes:
             lane.close()
@@ -189,7 +189,8 @@ class StoreExecutor:
     # --- called by write lanes and read queues -------------------------------------------------------
 
     def on_written(self, group: str, outcomes: ChangeOutcomes) -> None:
-        """Called when a lane has finished a write. Moves the group to the lane for failing groups, or back."""
+        """Called when a lane has finished a write. Moves the group to the lane for failing groups, or back to the
+        group's normal lane."""
         self.health.record(group, [outcome.error for outcome in outcomes.values()])
         if self._failing_lane is None:
             return
@@ -283,8 +284,8 @@ class _WriteLane:
         self._running = None
 
     def _next_batch(self) -> dict[str, MergedWrite]:
-        """Removes the writes of the next stream from the queue. For each of its groups, the stream contains the first
-        queued write and those that may be merged with it."""
+        """Removes the writes of the next stream from the queue. For each group, the stream contains the group's first
+        queued write and the later writes that may be merged with the first write."""
         batch: dict[str, MergedWrite] = {}
         postponed: list[StoreWrite] = []
         blocked: set[str] = set()

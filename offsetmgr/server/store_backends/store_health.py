@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 _PROBE_GROUP: Final = "offsetmgr-store-probe"
 """The group that the probe reads if no other group has failed; it does not have to exist."""
 _RECENT_S: Final = 1.0
-"""Time in seconds after a successful call during which failures do not count."""
+"""After a successful call, failures do not count for this time in seconds."""
 
 
 class StoreHealth:

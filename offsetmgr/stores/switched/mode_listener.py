@@ -1,8 +1,8 @@
 """`ModeListener`: runs in a member, follows the storage modes of the member's groups, and acknowledges each change.
 
-Ordering contract for each group: code that commits or fetches runs within `ModeListener.using`, which is entered only
-while no switch is in progress and the session's lease is valid. When a switch begins, the listener waits until no code
-is within `using`, writes all pending changes to the secondary store, and only then acknowledges. No code can enter
+Ordering contract for each group: code that commits or fetches runs within `ModeListener.using`. Code enters `using`
+only while no switch is in progress and the session's lease is valid. When a switch begins, the listener waits until no
+code is within `using`, writes all pending changes to the secondary store, and only then acknowledges. No code can enter
 `using` again before the switch has ended. So no member commits or fetches between the last acknowledgement and the end
 of the switch.
 
@@ -47,7 +47,7 @@ class SessionLeaseProtocol(Protocol):
 
 
 class _Group:
-    """One group: ``seen`` is the state read last, ``acknowledged`` the state acknowledged last.
+    """One group: ``seen`` is the last state that was read, ``acknowledged`` is the last state that was acknowledged.
 
     The listener compares whole states and not only versions, because the node may have been deleted together with the
     member's node and then recreated.
@@ -62,7 +62,7 @@ class _Group:
 class ModeListener:
     """Follows groups in one session, in its own thread from `start` to `stop`. Thread-safe.
 
-    ``flush`` writes a group's pending changes to the secondary store and returns whether no pending change is left.
+    ``flush`` writes a group's pending changes to the secondary store and returns True if no pending change is left.
     ``initial_mode`` is the mode that the first member declares for a group without a declared mode. ``wait_s`` is the
     maximum time in seconds for which `using` waits.
     """

@@ -69,8 +69,8 @@ class FollowerState:
 class SwitchStateStore:
     """The nodes of one group, accessed through one session. All methods raise the errors of the session.
 
-    Methods that write return False if another process wrote first, or if the outcome is unknown; the caller then reads
-    again.
+    Methods that write return False if another process wrote first, or if the outcome is unknown; the caller must then
+    read the nodes again.
     """
 
     def __init__(self, session: ZookeeperSession, group: str) -> None:
@@ -137,14 +137,15 @@ class SwitchStateStore:
         return self._commits([Create(self.storage_path, encode_storage(storage))])
 
     def join(self, name: str, node: FollowerNode, version: int) -> bool:
-        """Joins as a member that follows ``storage`` at this version."""
+        """Joins as a member, by creating the member's node, if ``storage`` still has this version."""
         path = self.member_path(name)
         return self._commits(
             [CheckVersion(self.storage_path, version), Create(path, encode_follower(node), ephemeral=True)]
         )
 
     def acknowledge(self, name: str, node: FollowerNode, version: int) -> bool:
-        """Acknowledges ``storage`` at this version; joins again if the member's node has disappeared."""
+        """Acknowledges the storage mode if ``storage`` still has this version; joins again if the member's node has
+        disappeared."""
         path = self.member_path(name)
         own_node = self._session.get(path)
         if own_node is None:

@@ -1,11 +1,11 @@
 """`SwitchedStore`: the offsets of groups that a live migration can switch between ZooKeeper, both stores and Kafka.
 
 The store reads and writes each group in the mode that the group's znode declares. A program that commits is registered
-as a member that follows the group's mode, and a switch waits for its acknowledgement. A program that only reads is not
-registered; the store repeats a read if the mode changed during the read.
+as a member that follows the group's mode, and a switch waits for this member's acknowledgement. A program that only
+reads is not registered; the store repeats a read if the mode changed during the read.
 
-A member's commits to ZooKeeper use the session of its ephemeral node. If a process was frozen until its session ended,
-ZooKeeper therefore rejects its requests. Before a call to Kafka, the store checks the lease of that session.
+A member's commits to ZooKeeper use the session that owns the member's ephemeral node. So ZooKeeper rejects the requests
+of a process that was frozen until its session ended. Before a call to Kafka, the store checks the lease of the session.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class StorageBackends(Protocol):
     def store(self, mode: CommitMode) -> OffsetStore: ...
 
     def flush(self, group: str) -> bool:
-        """Writes the group's pending changes to the secondary store; returns whether no pending change is left."""
+        """Writes the group's pending changes to the secondary store; returns True if no pending change is left."""
         ...
 
     def close(self) -> None: ...
@@ -162,7 +162,8 @@ class SwitchedStore(StoreBase):
         return self._mode_of(group, None if seen is None else seen.storage)
 
     def follow(self, group: str) -> None:
-        """Registers this member in the group now instead of at its first commit, so that a switch waits for it.
+        """Registers this member in the group now instead of at the member's first commit, so that a switch waits for
+        the member.
 
         Raises `GroupNotFound` if no mode was declared.
         """
