@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from offsetmgr.cli.options import ConnectFlags, FormatOption, connected
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.options import FormatOption
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.errors import UnsupportedOperation
 

@@ -7,17 +7,9 @@ from typing import Annotated
 import typer
 
 from offsetmgr.cli.confirm import EditFlags, confirm
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED
-from offsetmgr.cli.options import (
-    AllGroups,
-    AllowRewind,
-    ConnectFlags,
-    GroupsOption,
-    TopicsOption,
-    TranslateOption,
-    connected,
-    require_groups,
-)
+from offsetmgr.cli.options import AllGroups, AllowRewind, GroupsOption, TopicsOption, TranslateOption, require_groups
 from offsetmgr.cli.render import OutputFormat, note
 from offsetmgr.core.errors import Conflict, UsageError
 from offsetmgr.core.plurals import count_of

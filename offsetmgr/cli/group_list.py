@@ -6,13 +6,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED
-from offsetmgr.cli.options import (
-    ConnectFlags,
-    FormatOption,
-    GroupsOption,
-    connected,
-)
+from offsetmgr.cli.options import FormatOption, GroupsOption
 from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, write_rows
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
 

@@ -10,16 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.cli.confirm import EditFlags
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED, report_and_exit_code
-from offsetmgr.cli.options import (
-    AllowRewind,
-    ConnectFlags,
-    GroupsOption,
-    Overwrite,
-    TopicsOption,
-    TranslateOption,
-    connected,
-)
+from offsetmgr.cli.options import AllowRewind, GroupsOption, Overwrite, TopicsOption, TranslateOption
 from offsetmgr.cli.render import Column, Meter, note, write_rows
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of

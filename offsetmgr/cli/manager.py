@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED
-from offsetmgr.cli.options import ConnectFlags, FormatOption, TranslateOption, connected
+from offsetmgr.cli.options import FormatOption, TranslateOption
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.stop_signals import print_hangups
 from offsetmgr.core.errors import UsageError

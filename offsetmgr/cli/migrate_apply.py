@@ -8,16 +8,12 @@ import typer
 
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import Interrupted
 from offsetmgr.cli.migrate_options import PlanPath, WaitEmpty
 from offsetmgr.cli.migrate_output import counted
 from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
-from offsetmgr.cli.options import (
-    ConnectFlags,
-    FormatOption,
-    Yes,
-    connected,
-)
+from offsetmgr.cli.options import FormatOption, Yes
 from offsetmgr.cli.plan_execution import exit_if_interrupted, open_plan, plan_writer, print_next_step
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.clock import SystemClock

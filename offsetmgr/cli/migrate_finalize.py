@@ -9,15 +9,12 @@ import typer
 
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.migrate_options import PlanPath
 from offsetmgr.cli.migrate_output import counted
 from offsetmgr.cli.migrate_rollback import late_deletion_note
 from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
-from offsetmgr.cli.options import (
-    ConnectFlags,
-    Yes,
-    connected,
-)
+from offsetmgr.cli.options import Yes
 from offsetmgr.cli.plan_execution import exit_if_interrupted, open_plan, plan_writer
 from offsetmgr.cli.render import note
 

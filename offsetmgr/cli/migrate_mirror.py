@@ -8,6 +8,7 @@ import typer
 
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import Interrupted
 from offsetmgr.cli.migrate_options import Rename, SourceStore, TargetStore
 from offsetmgr.cli.migrate_output import counted
@@ -15,13 +16,11 @@ from offsetmgr.cli.migrate_plan import parse_renames
 from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
 from offsetmgr.cli.options import (
     AllGroups,
-    ConnectFlags,
     FormatOption,
     GroupsOption,
     TopicsOption,
     TranslateOption,
     Yes,
-    connected,
     require_groups,
 )
 from offsetmgr.cli.render import OutputFormat, note, write_rows

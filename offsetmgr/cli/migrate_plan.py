@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offsetmgr.cli import migrate_output
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.migrate_options import Rename, SourceStore, TargetStore
 from offsetmgr.cli.migrate_output import counted
 from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
 from offsetmgr.cli.options import (
     AllGroups,
     AllowRewind,
-    ConnectFlags,
     FormatOption,
     GroupsOption,
     TopicsOption,
     TranslateOption,
-    connected,
     file_to_write,
     require_groups,
 )

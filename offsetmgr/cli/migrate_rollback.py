@@ -10,15 +10,11 @@ import typer
 
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.migrate_options import PlanPath, WaitEmpty
 from offsetmgr.cli.migrate_output import counted
 from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
-from offsetmgr.cli.options import (
-    ConnectFlags,
-    Yes,
-    connected,
-    file_to_write,
-)
+from offsetmgr.cli.options import Yes, file_to_write
 from offsetmgr.cli.plan_execution import exit_if_interrupted, open_plan, plan_writer, print_next_step
 from offsetmgr.cli.render import note, progress
 from offsetmgr.core.clock import SystemClock

@@ -11,18 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.cli.confirm import confirm
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.lock_wait import lock_waiting_cluster
-from offsetmgr.cli.options import (
-    BeforeImage,
-    ConnectFlags,
-    Execute,
-    FormatOption,
-    OneGroup,
-    TranslateOption,
-    Yes,
-    connected,
-)
+from offsetmgr.cli.options import BeforeImage, Execute, FormatOption, OneGroup, TranslateOption, Yes
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.errors import Conflict, UsageError

@@ -8,13 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from offsetmgr.cli import migrate_output
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.migrate_options import PlanPath
 from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
-from offsetmgr.cli.options import (
-    ConnectFlags,
-    FormatOption,
-    connected,
-)
+from offsetmgr.cli.options import FormatOption
 from offsetmgr.cli.plan_execution import open_plan
 from offsetmgr.cli.render import OutputFormat, note, progress, write_rows
 

@@ -16,7 +16,7 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from offsetmgr.cli.options import ConnectFlags
+    from offsetmgr.cli.connect_flags import ConnectFlags
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.kafka.cluster.base import Cluster, Logs
     from offsetmgr.migration.change_notifier import ChangeNotifier

@@ -7,15 +7,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED
-from offsetmgr.cli.options import (
-    AllGroups,
-    ConnectFlags,
-    FormatOption,
-    GroupsOption,
-    TopicsOption,
-    connected,
-)
+from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, TopicsOption
 from offsetmgr.cli.read_error_report import ReadErrorReport
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.core.errors import GroupNotFound, UsageError

@@ -8,16 +8,15 @@ from typing import Annotated, Final
 import typer
 
 from offsetmgr.cli.confirm import EditFlags
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.options import (
     AllGroups,
     AllTopics,
-    ConnectFlags,
     GroupsOption,
     OneGroup,
     TopicsOption,
     TranslateOption,
     UnterminatedOption,
-    connected,
     require_groups,
 )
 from offsetmgr.core.errors import GroupNotFound, UsageError

@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from offsetmgr.cli.options import (
-    AllGroups,
-    ConnectFlags,
-    FormatOption,
-    GroupsOption,
-    OnlyWithLag,
-    TopicsOption,
-    connected,
-    require_groups,
-)
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, OnlyWithLag, TopicsOption, require_groups
 from offsetmgr.cli.read_error_report import ReadErrorReport
 from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, progress, write_rows
 from offsetmgr.cli.stale_offsets import StaleOffsetCounter

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from offsetmgr.cli.confirm import confirm
-from offsetmgr.cli.options import ConnectFlags, Execute, FormatOption, Yes, connected
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.options import Execute, FormatOption, Yes
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.errors import Conflict, UsageError
 from offsetmgr.core.plurals import count_of

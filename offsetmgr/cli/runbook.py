@@ -12,8 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED, Interrupted
-from offsetmgr.cli.options import ConnectFlags, Execute, FormatOption, OneGroup, connected, file_to_write
+from offsetmgr.cli.options import Execute, FormatOption, OneGroup, file_to_write
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.commit_mode import CommitMode

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offsetmgr.cli.confirm import EditFlags
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.options import (
     AllGroups,
     AllowRewind,
-    ConnectFlags,
     GroupsOption,
     Overwrite,
     TopicsOption,
     TranslateOption,
     UnterminatedOption,
-    connected,
     require_groups,
 )
 from offsetmgr.cli.render import note, progress

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.migration_stores import FromConfig, ToConfig
 from offsetmgr.cli.options import (
     AllGroups,
-    ConnectFlags,
     Execute,
     FormatOption,
     GroupsOption,
     TopicsOption,
     TranslateOption,
-    connected,
     require_groups,
 )
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows

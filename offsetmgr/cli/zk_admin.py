@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from offsetmgr.cli.confirm import RunFlags
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.controller_request import WAIT_S, ControllerRequest, Row, Wait
-from offsetmgr.cli.options import ConnectFlags, Execute, FormatOption, TopicsOption, Yes, connected, file_to_write
+from offsetmgr.cli.options import Execute, FormatOption, TopicsOption, Yes, file_to_write
 from offsetmgr.cli.render import Column, OutputFormat, note
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.plurals import count_of

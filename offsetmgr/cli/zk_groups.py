@@ -8,16 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import report_and_exit_code
-from offsetmgr.cli.options import (
-    AllGroups,
-    ConnectFlags,
-    FormatOption,
-    GroupsOption,
-    TopicsOption,
-    connected,
-    require_groups,
-)
+from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, TopicsOption, require_groups
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.cli.zk_tree import session_of

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED
-from offsetmgr.cli.options import ConnectFlags, FormatOption, connected, file_to_write
+from offsetmgr.cli.options import FormatOption, file_to_write
 from offsetmgr.cli.render import OutputFormat, note
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.cli.zk_rebalance_changes import changes_of, with_initial_sizes

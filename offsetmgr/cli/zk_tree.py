@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import report_and_exit_code
-from offsetmgr.cli.options import ConnectFlags, FormatOption, connected
+from offsetmgr.cli.options import FormatOption
 from offsetmgr.cli.render import Column, OutputFormat, progress, write_rows
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.core.errors import OffsetMgrError, ServerError, UsageError

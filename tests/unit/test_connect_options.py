@@ -8,7 +8,7 @@ import pytest
 
 import offsetmgr
 from offsetmgr.cli import members_source
-from offsetmgr.cli.options import ConnectFlags
+from offsetmgr.cli.connect_flags import ConnectFlags
 from offsetmgr.config.connection import SettingsLayer
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.session import ZookeeperSession
