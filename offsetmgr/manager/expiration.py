@@ -20,22 +20,22 @@ from offsetmgr.records.base import OffsetValue
 
 HOUR_MS: Final = 60 * 60 * 1000
 DEFAULT_RETENTION_MS: Final = 7 * 24 * HOUR_MS
-"""The default retention. It is the same constant for all kinds of managers, because managers of one topic must have the
-same retention."""
+"""The default retention. All kinds of managers use this constant, because the managers of one topic must have the same
+retention."""
 
 
 class RetentionPolicy(NamedTuple):
     """Retention times in milliseconds."""
 
     retention_ms: int = DEFAULT_RETENTION_MS
-    """How long an offset is kept after its commit, or after its group's last member left
+    """How long an offset is kept after its commit, or after the last member left its group
     (``offsets.retention.minutes``)."""
     max_activity_age_ms: int = 6 * HOUR_MS
     """The maximum age of the activity record of a group with members."""
 
 
 class ExpiryReport(NamedTuple):
-    """Counts of an expiration pass, or of a part of one."""
+    """Counts of an expiration pass, or of a part of a pass."""
 
     groups: int = 0
     """Groups that were checked."""
@@ -50,10 +50,11 @@ class ExpiryReport(NamedTuple):
     unknown: int = 0
     """Groups that were skipped because the manager could not determine whether they have members."""
     limit_reached: bool = False
-    """Whether the pass stopped because it had deleted the maximum number of offsets; the next pass continues."""
+    """Whether the pass stopped because it had deleted the maximum number of offsets. The next pass deletes further
+    offsets."""
 
     def plus(self, other: ExpiryReport) -> ExpiryReport:
-        """Returns the sum of both reports."""
+        """Returns the sum of this report and ``other``."""
         return ExpiryReport(
             self.groups + other.groups,
             self.offsets + other.offsets,
@@ -115,8 +116,8 @@ class ExpirationSchedule:
         self._due: dict[int, float] = {}
 
     def start(self, partition: int, now: float) -> None:
-        """Adds a shard. The first passes of all shards are spread over one interval. No pass runs at once, because
-        directly after a load the manager does not know yet which groups have members."""
+        """Adds a shard. The first passes of all shards are spread over one interval. No pass runs immediately after a
+        load, because the manager does not know yet which groups have members."""
         self._due[partition] = now + self._interval_s * (partition + 1) / self._partitions
 
     def stop(self, partition: int) -> None:

@@ -34,7 +34,7 @@ class StoredPartition:
         return self.next - 1
 
     def end(self, *, written: bool) -> None:
-        """Ends the append: its records become readable if ``written``, else they are dropped."""
+        """Ends the append: its records become readable if ``written`` is True, and are dropped otherwise."""
         if written:
             self.records += self.open
         self.open = []
