@@ -10,8 +10,8 @@ request, which is later. The following responses restart the timeouts:
 - Any response to a known member of the current generation restarts the session timeout: a Heartbeat without an error or
   with REBALANCE_IN_PROGRESS, a JoinGroup, a SyncGroup.
 - A response to a *stable* member, from which the coordinator expected neither a JoinGroup nor a SyncGroup, restarts the
-  rebalance timeout too: a Heartbeat without an error in a synced generation, a JoinGroup, a SyncGroup. Any rebalance
-  for which this member can rejoin too late begins after the coordinator has processed this request.
+  rebalance timeout too: a Heartbeat without an error in a synced generation, a JoinGroup, a SyncGroup. If the member
+  later fails to rejoin in time for a rebalance, that rebalance has begun after the coordinator processed this request.
 
 Therefore a Heartbeat that is answered with REBALANCE_IN_PROGRESS restarts the session timeout but not the rebalance
 timeout, because the JoinGroup that this member sent may not have reached the coordinator.

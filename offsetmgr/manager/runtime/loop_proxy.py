@@ -45,7 +45,8 @@ class LoopProxy:
         except RuntimeError as error:
             raise LoopEnded from error
         while True:
-            # A TimeoutError of `outcome.result` would be ambiguous, because the called function may raise one too.
+            # A TimeoutError of `outcome.result` would be ambiguous, because the called function may raise a
+            # TimeoutError too.
             if concurrent.futures.wait([outcome], _LOOP_CHECK_INTERVAL_S).done:
                 return outcome.result()
             if self._loop.is_closed():

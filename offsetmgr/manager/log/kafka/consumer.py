@@ -75,9 +75,9 @@ class AssignedConsumer:
         """Returns up to ``max_records`` records that have arrived. If no record has arrived, waits up to ``timeout_s``
         seconds. Returns nothing if only a position advanced.
 
-        If a partition is unreadable, the call returns the records before the error, and a later call raises
-        `OffsetMgrError`. If a batch is damaged, this call and every later call raise `CorruptRecords`, so that the
-        batch never counts as read.
+        If a partition is unreadable, `OffsetMgrError` is raised only after the records before the error have been
+        returned. If a batch is damaged, this call and every later call raise `CorruptRecords`, so that the batch never
+        counts as read.
         """
         self._raise_failures()
         messages: list[ConfluentMessage] = self._client.consume(max_records, 0)
