@@ -1,11 +1,11 @@
 """`OwnershipLease`: the time for which this process may assume, without asking the coordinator, that it owns its shard
 groups. Pure except for its clock.
 
-A member may give up shard groups itself. Otherwise the coordinator takes shard groups from a member in only two cases:
-the member has sent nothing for the *session timeout*, or it has not rejoined within the *rebalance timeout*. The lease
-ends before either case can occur. The lease measures both timeouts from the time at which the member sent a request
-that the coordinator has answered. The coordinator measures both timeouts from the time at which it processed the
-request, which is later. The following responses restart the timeouts:
+A member can release shard groups itself. The coordinator takes shard groups from a member in only two cases: the member
+has sent nothing for the *session timeout*, or it has not rejoined within the *rebalance timeout*. The lease ends before
+either case can occur. The lease measures both timeouts from the time at which the member sent a request that the
+coordinator has answered. The coordinator measures both timeouts from the time at which it processed the request, which
+is later. The following responses restart the timeouts:
 
 - Any response to a known member of the current generation restarts the session timeout: a Heartbeat without an error or
   with REBALANCE_IN_PROGRESS, a JoinGroup, a SyncGroup.

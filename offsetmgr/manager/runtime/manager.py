@@ -295,9 +295,9 @@ class ManagerRuntime:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if states - {ShardState.ACTIVE} else ErrorCode.NONE, groups
 
     def wait_for_writes(self, group: str) -> asyncio.Future[None]:
-        """Returns a future that completes once every earlier write to the group's shard group has ended. None of these
-        writes can take effect after that. If the writes do not end within the sum of the claim timeout and the commit
-        timeout, the future raises the retriable `TimedOut`."""
+        """Returns a future that completes once every earlier write to the group's shard group has ended. After that no
+        such write can take effect. If the writes do not end within the sum of the claim timeout and the commit timeout,
+        the future raises the retriable `TimedOut`."""
         return self._shard_group(self.partition_of(group)).wait_for_writes()
 
     def _append_expiration(

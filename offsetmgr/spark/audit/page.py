@@ -27,8 +27,9 @@ class UnsteadyGroup(NamedTuple):
 
 
 class DifferingRow(NamedTuple):
-    """A group that differs between the log and the other store: the number of differing partitions, and the number of
-    offsets by which each side is ahead, in partitions that both sides have."""
+    """A group that differs between the log and the other store. ``partitions`` is the number of partitions that differ.
+    ``log_ahead`` and ``store_ahead`` are the numbers of offsets by which the log and the store are ahead, in the
+    partitions that both have."""
 
     group: str
     partitions: int
@@ -183,8 +184,8 @@ def _part(title: str, table: str, columns: Sequence[_Column], rows: Sequence[Seq
 
 
 def _table(columns: Sequence[_Column], rows: Sequence[Sequence[Any]]) -> str:
-    """Renders a table. In a narrow window the first cell is above the other cells of its row; with many or long titles
-    each cell is on a line of its own."""
+    """Renders a table. In a narrow window the first cell is above the other cells of its row. If the titles are many or
+    long, each cell is on a separate line."""
     if not rows:
         return '<p class="none">None.</p>'
     head = "".join(f'<th class="{kind}">{escape(title)}</th>' for title, kind in columns)
