@@ -1,27 +1,22 @@
 """`OwnershipManager`: joins the managers' group and determines which shard groups this process owns. It calls the
 runtime (`OwnershipListener`) to assign and revoke these shard groups.
 
-The guarantee that a shard group has one owner depends on the order of events (see also `ownership_protocol` and
-`lease`):
+The order of events ensures one owner for each shard group (see also `ownership_protocol` and `lease`):
 
 - A shard group is in ``owned`` from its assignment until the runtime has revoked it, and every JoinGroup reports
-  exactly the shard groups in ``owned``. Therefore the group leader assigns no shard group that this process may serve
-  to another member.
+  exactly the shard groups in ``owned``. Therefore no other member receives a shard group that this process may serve.
 - When an assignment arrives, the process first drops the shard groups that are not in the assignment, then begins the
-  lease, then assigns new shard groups to the runtime. A valid lease therefore covers no shard group of an earlier
-  membership.
+  lease, then assigns new shard groups to the runtime. So a valid lease covers no shard group of an earlier membership.
 - When the membership ends, the process ends the lease and drops every shard group at once, before it sends anything.
 - A lease that expired during the membership (the process was frozen, or the coordinator unavailable) begins again only
   with the next generation. In the JoinGroup for that generation, the process reports the shard groups that it owns. The
-  group cannot have reassigned these shard groups while the lease was expired, unless the coordinator has removed this
-  member.
+  group cannot have reassigned them while the lease was expired, unless the coordinator has removed this member.
 
 If a process is frozen between its assignment and its claim, the late claim fences the rightful owner. The lease of the
-late process is not valid at this time, so the process serves nothing, and it claims nothing else before it has
-rejoined. The runtime of the rightful owner reports the loss through `on_fenced`, and the owner rejoins without the
-shard group. Since no member reports the shard group as owned, the next assignment gives the shard group to some member,
-which claims it again. Each frozen process makes at most one late claim, and each late claim causes at most one more
-claim, so the sequence ends.
+late process is not valid at this time, so this process serves nothing, and claims nothing else before it has rejoined.
+The runtime of the rightful owner reports the loss through `on_fenced`, and the owner rejoins without the shard group.
+Since no member reports the shard group, the next assignment gives it to some member, which claims it again. Each frozen
+process makes at most one late claim, and each late claim causes at most one more claim, so the sequence ends.
 """
 
 from __future__ import annotations
@@ -46,8 +41,7 @@ ASSIGNMENT_RULES: Final = 1
 """The value of `SharedConfig.protocol` in this version of offsetmgr."""
 SESSION_TIMEOUT_S: Final = 10.0
 REBALANCE_TIMEOUT_S: Final = 30.0
-"""The rebalance timeout is at least twice the session timeout, so that a lease ends long before the coordinator removes
-a member that rejoins too late."""
+"""At least twice the session timeout, so that a lease ends long before the coordinator removes a late member."""
 
 _REVOCATION_SHARE: Final = 0.25
 """A JoinGroup may wait for this fraction of the rebalance timeout until shard groups are revoked."""
@@ -124,8 +118,7 @@ class OwnershipManager:
         self._listener: OwnershipListener | None = None
         self._last_known: Assignment | None = None
         self._current: Assignment | None = None
-        """The last assignment of this membership; None after the membership has ended. `_last_known` keeps the
-        assignment."""
+        """The last assignment of this membership; None after the membership ends (`_last_known` remains)."""
         self._exclusion_reason: str | None = None
         self._owned: dict[int, int] = {}
         self._revoking: dict[int, asyncio.Task[None]] = {}
@@ -185,8 +178,7 @@ class OwnershipManager:
         return self._lease.remaining()
 
     async def start(self, listener: OwnershipListener) -> None:
-        """Joins the group, and returns when the first assignment has arrived. Retries while the coordinator is
-        unavailable.
+        """Joins the group; returns when the first assignment has arrived. Retries while the coordinator is unavailable.
 
         Raises `OffsetMgrError` if the group cannot be joined (see `KafkaGroupMember.join`).
         """
@@ -322,8 +314,7 @@ class OwnershipManager:
         self._revoke_and_release(to_revoke_now & self._owned.keys())
 
     def _set_exclusion(self, why: str | None) -> None:
-        """Records and logs an exclusion. An exclusion by the first assignment is not logged, because the caller reports
-        it."""
+        """Records and logs an exclusion. An exclusion at the start is not logged, because the caller reports it."""
         started = self._first_assignment is not None and self._first_assignment.done()
         if why is not None and why != self._exclusion_reason and started:
             _log.error("the group leader assigns no shard groups to this manager: %s", why)
@@ -368,8 +359,7 @@ class OwnershipManager:
             self._listener.on_assigned(shard_group)
 
     def _drop(self, shard_groups: Iterable[int]) -> None:
-        """Drops shard groups that this process does not own any more, so that the next JoinGroup does not report
-        them."""
+        """Drops shard groups that this process does not own any more: the next JoinGroup does not report them."""
         dropped = list(shard_groups)
         if dropped:
             _log.warning("dropping shard groups %s: the assignment does not include them", sorted(dropped))

@@ -81,7 +81,8 @@ class PeriodRules:
     grace_ms: int = 60_000
     """The job closes a period this long after its end, by the wall clock."""
     lateness_ms: int = 600_000
-    """How much the time of a record may be before the times of records at lower offsets; see `ScanRule`."""
+    """How much earlier the time of a record may be than the times of the records before it in the log; see
+    `ScanRule`."""
     future_ms: int = 3_600_000
     """A scan sets aside a record if the time of the record is more than this interval after the wall clock."""
     min_later_records: int = MIN_LATER_RECORDS
@@ -137,7 +138,7 @@ class PeriodRunner:
 
     def run(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
         """Does the remaining work on a closed period. If an earlier process has begun this work, the runner continues
-        at the step that this process has reached.
+        at the step that the earlier process has reached.
 
         Raises `Superseded` if a later process of this job has taken over the period, `OffsetOutOfRange` or
         `UnsupportedOperation` if the records of the period cannot be read any more, and what the job's function raises.

@@ -323,8 +323,8 @@ class ManagerRuntime:
     def _error_code(self, partition: int) -> int:
         if self._closing or not self._shard_groups:
             return ErrorCode.NOT_COORDINATOR
-        # The error code of the shard group is 0 only if it is active, and the shards of an active shard group are in
-        # `_serving`.
+        # The result is never 0: the error code is 0 only if the shard group is active, and the shards of an active
+        # shard group are in `_serving`.
         return self._shard_group(partition).error_code or ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def _completed(self, response: Any) -> asyncio.Future[Any]:

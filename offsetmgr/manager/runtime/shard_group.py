@@ -97,8 +97,7 @@ class ShardGroup:
 
     @property
     def load_progress(self) -> tuple[int, int]:
-        """The number of offsets that the current or last load has read, and the number of offsets that it has to
-        read."""
+        """The numbers of offsets that the current or last load has read and has to read."""
         load = None if self._thread is None else self._thread.load
         return (0, 0) if load is None else (load.offsets_read, load.offsets_to_read)
 
@@ -138,9 +137,8 @@ class ShardGroup:
         self.log_id = ""
 
     def _resolve_in_doubt(self) -> None:
-        """Removes the results whose append has an unknown outcome from the results in flight. If the records of such a
-        result are in the log, the shards contain these records, or will contain them before the shards are served
-        again."""
+        """Removes the results with an unknown outcome from the results in flight. If the records of such a result are
+        in the log, the shards contain these records, or will contain them before the shards are served again."""
         for entry in self._in_doubt:
             entry.shard.on_discarded(entry.result)
         self._in_doubt.clear()
@@ -171,8 +169,7 @@ class ShardGroup:
 
     def wait_for_writes(self) -> asyncio.Future[None]:
         """Returns a future that completes once all writes in flight have ended. A write with a timed-out request or an
-        unknown outcome may still be in flight. The future fails with `TimedOut` after the sum of the claim timeout and
-        the commit timeout."""
+        unknown outcome may still be in flight. The limit is the sum of the claim and commit timeouts (`TimedOut`)."""
         done: asyncio.Future[None] = self._loop.create_future()
         newest = self._open_batch or (self._in_flight[-1] if self._in_flight else None)
         if newest is None and not self.recovering:

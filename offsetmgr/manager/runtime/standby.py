@@ -120,7 +120,7 @@ class StandbyReplica:
 
     @property
     def load_progress(self) -> tuple[int, int]:
-        """The number of offsets that the current load has read, and the number of offsets that it has to read."""
+        """The numbers of offsets that the current load has read and has to read."""
         return (0, 0) if self.loader is None else (self.loader.offsets_read, self.loader.offsets_to_read)
 
     @property

@@ -39,8 +39,8 @@ def history(log: DataFrame, *, gap_ms: int = GAP_MS) -> DataFrame:
     ``commits`` and ``tombstones`` count records. ``commits_per_hour`` is the rate from the first to the last commit,
     null if both have the same time. ``consumed_per_s`` is the rate at which the offset grew between these two commits.
     ``rewinds`` counts the commits whose offset is below the offset of the previous commit; ``largest_rewind`` is the
-    largest such difference. ``gaps`` counts the pauses of more than ``gap_ms`` between two commits;
-    ``longest_silence_ms`` is the longest pause.
+    largest difference between these two offsets. ``gaps`` counts the pauses of more than ``gap_ms`` between two
+    commits; ``longest_silence_ms`` is the longest pause.
     """
     rows = log.where((sql.col("kind") == OFFSET) & sql.col("error").isNull())
     commits = rows.where(~sql.col("tombstone"))
