@@ -1,14 +1,14 @@
 """The rules of offset expiration, and the schedule and batches of expiration passes. Pure.
 
 The rules are Kafka's (KIP-211, GroupMetadata.removeExpiredOffsets). If a commit specified a retention, its offset
-expires after that time. Any other offset expires one retention time after its commit, or after the last member left the
-group if that is later. No offset expires while the group has members.
+expires after this retention. Any other offset expires one retention time after its commit or one retention time after
+the last member left the group, whichever is later. No offset expires while the group has members.
 
 The manager does not know exactly when the last member left: while a group has members, its activity record is renewed
-only every ``max_activity_age_ms``. The manager therefore adds ``max_activity_age_ms`` to the time in the record. So it
-keeps the offsets of such a group up to ``max_activity_age_ms`` longer than Kafka, and never shorter. If an offset was
-committed after the group became empty, its retention starts at the commit. (In Kafka, the retention starts when the
-group became empty, so Kafka may expire such an offset at once.)
+only every ``max_activity_age_ms``. The manager therefore adds ``max_activity_age_ms`` to the time in the record.
+Therefore the manager keeps the offsets of a group whose last member has left at least as long as Kafka, and up to
+``max_activity_age_ms`` longer. If an offset was committed after the group became empty, its retention starts at the
+commit. (In Kafka, the retention starts when the group became empty, so Kafka may expire such an offset at once.)
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def activity_is_old(last_active: int | None, now_ms: int, policy: RetentionPolic
 
 def batches(groups: Iterable[str], size: Callable[[str], int], max_offsets: int) -> Iterator[Sequence[str]]:
     """Divides groups into batches of at most ``max_offsets`` offsets, so that other work can run between two batches. A
-    group with more offsets forms a batch by itself. ``size`` returns the number of offsets of a group."""
+    group with more than ``max_offsets`` offsets forms a separate batch. ``size`` returns the number of offsets of a
+    group."""
     batch: list[str] = []
     batch_size = 0
     for group in groups:

@@ -11,7 +11,7 @@ is later. The following responses restart the timeouts:
   with REBALANCE_IN_PROGRESS, a JoinGroup, a SyncGroup.
 - A response to a *stable* member, from which the coordinator expected neither a JoinGroup nor a SyncGroup, restarts the
   rebalance timeout too: a Heartbeat without an error in a synced generation, a JoinGroup, a SyncGroup. If the member
-  later fails to rejoin in time for a rebalance, that rebalance has begun after the coordinator processed this request.
+  later fails to rejoin in time for a rebalance, this rebalance began after the coordinator had processed the request.
 
 Therefore a Heartbeat that is answered with REBALANCE_IN_PROGRESS restarts the session timeout but not the rebalance
 timeout, because the JoinGroup that this member sent may not have reached the coordinator.

@@ -21,9 +21,9 @@ from offsetmgr.spark.versions import require_supported
 class OffsetCommitter(StreamingQueryListener):
     """Commits the offsets of a session's streaming queries: ``spark.streams.addListener(OffsetCommitter(store, "g"))``.
 
-    The group is never ahead of a query's checkpoint. The group's offsets equal the checkpoint after each
-    reconciliation: when a query starts or stops, and every `CommitPolicy.reconcile_s` seconds. The committer ignores
-    sources other than Kafka.
+    The group is never ahead of a query's checkpoint. When a query starts or stops, and every `CommitPolicy.reconcile_s`
+    seconds, the committer reconciles the group with the checkpoints: afterwards the group's offsets equal the offsets
+    in the checkpoint. The committer ignores sources other than Kafka.
 
     ``store`` is any `OffsetStore`. No other code may use the store at the same time. The committer does not close the
     store. ``spark`` is the session to which the listener is added, by default the active session. ``queries`` are the

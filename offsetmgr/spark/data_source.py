@@ -158,7 +158,8 @@ class StoreWriter(DataSourceWriter):
         return WriteSummary(**counts, shown=shown)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Raises `OffsetMgrError` if any offset was rejected or failed; the others are committed."""
+        """Raises `OffsetMgrError` if the commit of any offset was rejected or failed. The other offsets are
+        committed."""
         outcome = [message for message in messages if isinstance(message, WriteSummary)]
         if failed := sum(message.failed for message in outcome):
             shown = [line for message in outcome for line in message.shown][:_MAX_ERRORS_SHOWN]

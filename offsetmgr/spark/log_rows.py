@@ -109,7 +109,7 @@ class RowDecoder:
         return pa.RecordBatch.from_arrays(columns, names=_NAMES)
 
     def _split(self, key: bytes | None) -> tuple[_Key, int | None]:
-        """Splits a key into its partition and the rest, which many keys share and which is cached."""
+        """Splits a key into the partition and the rest of the key. Many keys share the same rest, so it is cached."""
         name = None if key is None else format_of(key)
         if key is None or name is None:
             return self._other(key), None

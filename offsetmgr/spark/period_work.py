@@ -141,7 +141,8 @@ class PeriodRunner:
         at the step that the earlier process has reached.
 
         Raises `Superseded` if a later process of this job has taken over the period, `OffsetOutOfRange` or
-        `UnsupportedOperation` if the records of the period cannot be read any more, and what the job's function raises.
+        `UnsupportedOperation` if the records of the period cannot be read any more, and every error that the job's
+        function raises.
         """
         work = self._store_ranges(period, partitions)
         if work.published is None:

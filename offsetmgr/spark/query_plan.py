@@ -100,8 +100,8 @@ class QueryExecution:
 def progress_of(batch: CheckpointBatch, sources: tuple[Source, ...] | None, what: str) -> list[SourceProgress]:
     """Returns the progress of each Kafka source after ``batch``.
 
-    If ``sources`` is None because the query is unknown, the result contains every line in Kafka's format. Raises
-    `SparkError` if the plan and the checkpoint have different numbers of sources.
+    If ``sources`` is None because the query is unknown, the result contains the offsets of every line that is in
+    Kafka's format. Raises `SparkError` if the plan and the checkpoint have different numbers of sources.
     """
     if sources is None:
         return [SourceProgress("", end) for end in batch.ends if end is not None]

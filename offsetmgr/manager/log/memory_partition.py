@@ -12,7 +12,7 @@ from offsetmgr.records.base import EncodedRecord
 
 @dataclass
 class StoredPartition:
-    """The readable records of a partition, and those of the append in flight (``open``). At most one append is in
+    """The readable records of a partition, and the records of the append in flight (``open``). At most one append is in
     flight, since a partition belongs to one shard group with one writer."""
 
     start: int = 0

@@ -18,12 +18,13 @@ SEGMENT_BYTES: Final = 100 * 1024 * 1024
 faster."""
 
 MAX_BATCH_BYTES: Final = 1_000_000
-"""The maximum size of a writer's batch in bytes, if the topic allows it."""
+"""The maximum size of a writer's batch in bytes, if the topic allows batches of this size."""
 MAX_RECORD_BYTES: Final = 64 * 1024
 """The maximum size of the record of a commit in bytes, with the longest group id and topic name, and metadata of 4,096
 bytes."""
 _BATCH_OVERHEAD: Final = 128
-"""The maximum number of bytes by which a batch, as the client estimates it, is larger than its records."""
+"""The maximum difference, in bytes, between the size that the client estimates for a batch and the size of its
+records."""
 _DEFAULT_REPLICAS: Final = 3
 DELETE_RETENTION_MS: Final = 24 * 60 * 60 * 1000
 _MIN_DELETE_RETENTION_MS: Final = 2 * 60 * 60 * 1000

@@ -1,5 +1,5 @@
 """`ManagerNode`: the lifecycle of one manager. `open` starts to follow the log, `join` lets the node own its part of
-the shard groups, and `close` revokes them.
+the shard groups, and `close` revokes these shard groups.
 
 At the start the node creates or checks the topic, checks the record format, and lets standbys follow the log. It joins
 the managers' group only after this, so that little remains to be read when shard groups are assigned to the node. At

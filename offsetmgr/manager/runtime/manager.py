@@ -39,7 +39,7 @@ _MAX_LISTED: Final = 5
 
 class ManagerRuntime:
     """Serves the shard groups that `on_assigned` assigns to it. It implements `OwnershipListener`. Call all methods on
-    the loop of `start`.
+    the event loop that runs `start`.
 
     The methods for requests return Kafka's error codes and do not raise errors.
     """
@@ -273,7 +273,7 @@ class ManagerRuntime:
         return self._append(shard, shard.delete_offsets(group, topics), DeleteResponse)
 
     def delete_group(self, group: str) -> asyncio.Future[int]:
-        """Deletes all offsets of a group. Works as `commit`; the response is an error code, GROUP_ID_NOT_FOUND if the
+        """Deletes all offsets of a group. Works as `commit`. The response is an error code: GROUP_ID_NOT_FOUND if the
         group has no offsets."""
         partition = self.partition_of(group)
         shard = self._serving[partition]

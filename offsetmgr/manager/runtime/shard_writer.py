@@ -124,7 +124,7 @@ class ShardWriterThread:
         self._thread.start()
 
     def put(self, batch: WriteBatch) -> None:
-        """Queues a batch behind all earlier ones."""
+        """Queues a batch behind all earlier batches."""
         self._queue.put(batch)
 
     def stop(self) -> None:
@@ -245,8 +245,8 @@ class ShardWriterThread:
         return True
 
     def _replay_on_loop(self, partition: int, newest: Mapping[bytes, bytes | None], position: int) -> None:
-        """Lets the loop replay the records in parts, so that it can do other work in between. The last part advances
-        the shard's position."""
+        """Lets the loop replay the records in parts, so that the loop can do other work between two parts. The last
+        part advances the shard's position."""
         items = list(newest.items())
         while len(items) > _REPLAY_PART:
             part, items = dict(items[:_REPLAY_PART]), items[_REPLAY_PART:]

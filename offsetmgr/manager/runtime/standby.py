@@ -47,9 +47,9 @@ class StandbyTask(NamedTuple):
 
 
 class StandbyReplica:
-    """Keeps the shards of shard groups that this process does not own up to date. The methods run on the loop, except
-    the methods in the section "the thread". No load starts while ``owned_loading`` returns True, because owned shard
-    groups have priority."""
+    """Follows the log for the shard groups that this process does not own, and keeps their shards up to date. The
+    methods run on the loop, except the methods in the section "the thread". No load starts while ``owned_loading``
+    returns True, because owned shard groups have priority."""
 
     def __init__(
         self,

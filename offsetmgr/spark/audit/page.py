@@ -53,9 +53,10 @@ class PageData:
 
     ``title`` is the topic, ``source`` its brokers. ``facts`` are numbers with their names. ``lag_over_time`` and
     ``commit_rate`` (commits per minute) are the lines of the plots, by name. ``top`` are the groups with the largest
-    lag. A row of ``lag`` is the group, its partitions, its lag, and its partitions with unknown lag. A row of
-    ``silent`` is the group, its last commit, and the days since then. A row of ``expiring`` is the group, its
-    partitions, the earliest expiry, and the basis of the forecast. ``comparison`` is None if no store was compared.
+    lag. A row of ``lag`` is the group, the number of its partitions, its lag, and the number of its partitions with
+    unknown lag. A row of ``silent`` is the group, its last commit, and the days since then. A row of ``expiring`` is
+    the group, the number of its partitions, the earliest expiry, and the basis of the forecast. ``comparison`` is None
+    if no store was compared.
     """
 
     title: str
@@ -176,8 +177,8 @@ def _comparison_parts(found: Comparison) -> list[str]:
 
 
 def _part(title: str, table: str, columns: Sequence[_Column], rows: Sequence[Sequence[Any]], meaning: str = "") -> str:
-    """Renders a section. ``table`` is the name of the table of `run.COMPARED` with all rows; ``meaning`` explains the
-    columns."""
+    """Renders a section. ``table`` is the name, in `run.COMPARED`, of the table that contains all rows. ``meaning``
+    explains the columns."""
     more = f"The first {SHOWN}; the table {table} has more." if len(rows) >= SHOWN else ""
     text = " ".join(filter(None, (meaning if rows else "", more)))
     return f"<h2>{escape(title)}</h2>{f'<p>{escape(text)}</p>' if text else ''}{_table(columns, rows)}"

@@ -36,7 +36,7 @@ _TRANSIENT_CODES: Final = frozenset(
         ck.KafkaError._MAX_POLL_EXCEEDED,
     }
 )
-"""After these errors the client continues by itself; callers have their own timeouts."""
+"""After these errors the client continues by itself. The timeouts of the callers limit the wait."""
 
 _CORRUPT_CODES: Final = frozenset({ck.KafkaError._BAD_MSG, ck.KafkaError._BAD_COMPRESSION})
 """After these errors the client repeats the same fetch without end."""
