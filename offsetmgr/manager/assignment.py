@@ -3,11 +3,11 @@ calls it in every rebalance. Pure.
 
 A member *claims* a shard group if its metadata lists that shard group as owned. The assignment is *cooperative*: a
 shard group that a live member claims is never given to another member. Instead, the assignment asks the owner to revoke
-the shard group. After the owner has revoked the shard group, it rejoins without it. This causes a second rebalance,
-which assigns the shard group to its new owner. A move between live members therefore takes two rebalances, and no shard
-group ever has two owners. The assignment is *balanced*: the numbers of shard groups of any two members differ by at
-most one. The assignment is *sticky*: as few shard groups move as possible. The assignment is deterministic and does not
-depend on the order of the members.
+the shard group. After the owner has revoked the shard group, the owner rejoins without it. This causes a second
+rebalance, which assigns the shard group to its new owner. A move between live members therefore takes two rebalances,
+and no shard group ever has two owners. The assignment is *balanced*: the numbers of shard groups of any two members
+differ by at most one. The assignment is *sticky*: as few shard groups move as possible. The assignment is deterministic
+and does not depend on the order of the members.
 """
 
 from __future__ import annotations

@@ -127,9 +127,8 @@ class QueryTracker:
             return True
 
     def forget(self, query: str) -> None:
-        """Call it for an ended query that will not restart, or for an expected query that will not start. The tracker
-        stops tracking the query and no longer waits for it, so that the query no longer blocks commits. ``query`` is an
-        id or a name."""
+        """Removes an ended query that will not restart, or an expected query that will not start. After this the query
+        no longer blocks commits. ``query`` is an id or a name."""
         with self._condition:
             self._expected.discard(query)
             for key, value in list(self._tracked.items()):

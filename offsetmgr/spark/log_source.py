@@ -2,7 +2,7 @@
 
 Spark's own Kafka source returns neither rows nor an error for ``__consumer_offsets``. This source determines the ranges
 of offsets when Spark plans the query. Each range ends at the last stable offset of its partition. Tasks split large
-partitions and combine small ones, and together they read every record of the ranges exactly once.
+partitions and combine small partitions. Together the tasks read every record of the ranges exactly once.
 """
 
 from __future__ import annotations

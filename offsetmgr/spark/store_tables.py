@@ -106,7 +106,7 @@ def dry_run(rows: DataFrame, target: DataFrame, *, metadata: bool, recreated: Da
 
     ``target`` is a table of the target's offsets of the same groups. ``recreated`` is the result of the function
     `recreated`. In the returned table ``outcome`` is ``write``, ``unchanged``, ``refuse-rewind`` (the offset is below
-    the present one) or ``refuse-recreated`` (the topic was recreated; ``error`` is the reason). ``before`` is the
+    the present offset) or ``refuse-recreated`` (the topic was recreated; ``error`` is the reason). ``before`` is the
     present offset.
 
     ``metadata`` is True if the target stores metadata. In this case `copy` also writes a row that differs only in its

@@ -116,8 +116,8 @@ def replicas_for(topic: str, brokers: int, broker_default: int | None, requested
 def settings_for(replicas: int, min_insync_replicas: int | None = None) -> dict[str, str]:
     """Returns the settings of a new topic with this number of replicas.
 
-    With three or more replicas, two have to confirm an append: no acknowledged commit is lost if one replica is lost,
-    and commits succeed while one replica is down.
+    With three or more replicas, two replicas have to confirm an append: no acknowledged commit is lost if one replica
+    is lost, and commits succeed while one replica is down.
     """
     in_sync = min_insync_replicas if min_insync_replicas is not None else (2 if replicas >= _DEFAULT_REPLICAS else 1)
     return {

@@ -118,7 +118,7 @@ class ManagerNode:
         node reads the log before it joins.
 
         ``timeout_s`` is in seconds. Without a timeout, the call waits for as long as the coordinator is unavailable.
-        Raises `TimedOut`, `NotCoordinator` if the other managers exclude this one, and errors of the coordinator.
+        Raises `TimedOut`, `NotCoordinator` if the other managers exclude this manager, and errors of the coordinator.
         """
         what = f"group {self.group}"
         try:

@@ -168,8 +168,8 @@ class ShardGroup:
         return future
 
     def wait_for_writes(self) -> asyncio.Future[None]:
-        """Returns a future that completes once all writes in flight have ended. A write with a timed-out request or an
-        unknown outcome may still be in flight. The limit is the sum of the claim and commit timeouts (`TimedOut`)."""
+        """Returns a future that completes once all writes in flight have ended, even writes whose request has timed out
+        or whose outcome is unknown. The future fails with `TimedOut` after the sum of the claim and commit timeouts."""
         done: asyncio.Future[None] = self._loop.create_future()
         newest = self._open_batch or (self._in_flight[-1] if self._in_flight else None)
         if newest is None and not self.recovering:

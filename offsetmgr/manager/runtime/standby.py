@@ -103,9 +103,9 @@ class StandbyReplica:
             self._waiting[shard_group.number] = shard_group
 
     def release(self, shard_group: ShardGroup, when_free: Callable[[], None]) -> None:
-        """Stops using the shards of a shard group and then calls ``when_free``. The call is made at once, or after the
-        load if the thread is loading these shards. (The load continues, because the new owner would have to start the
-        same load.)"""
+        """Stops using the shards of a shard group. Then calls ``when_free``, either at once or, if the thread is
+        loading these shards, after the load. (The load continues, because the new owner would have to start the same
+        load.)"""
         self._waiting.pop(shard_group.number, None)
         for partition in shard_group.partitions:
             self._following.pop(partition, None)

@@ -4,7 +4,7 @@ requests.
 The batches implement a group commit. All requests for a shard group in one iteration of the event loop form one batch.
 While the thread of the shard group writes one transaction, further batches arrive, and the thread appends all of them
 in its next transaction. Therefore a single commit does not wait, and under load a transaction with thousands of records
-costs no more than one with a single record.
+costs no more than a transaction with a single record.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Failures map to errors as follows:
 - The producer is fenced at any point: `Fenced`.
 
 ``claim`` and ``append`` block, mostly with the interpreter's lock released, so they run on a thread of the shard group
-and never on an event loop. Any thread may call the methods, but only one at a time.
+and never on an event loop. Any thread may call the methods, but only one thread at a time.
 """
 
 from __future__ import annotations
