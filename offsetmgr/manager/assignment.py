@@ -3,10 +3,11 @@ calls it in every rebalance. Pure.
 
 A member *claims* a shard group if its metadata lists that shard group as owned. The assignment is *cooperative*: a
 shard group that a live member claims is never given to another member. Instead, the assignment asks the owner to revoke
-the shard group. The owner then rejoins without it, and this second rebalance assigns the shard group to its new owner.
-So a move between live members takes two rebalances, and no shard group ever has two owners. The assignment is
-*balanced*: the numbers of shard groups of any two members differ by at most one. It is *sticky*: as few shard groups
-move as possible. It is deterministic and does not depend on the order of the members.
+the shard group. After the owner has revoked the shard group, the owner rejoins without it. This causes a second
+rebalance, which assigns the shard group to its new owner. A move between live members therefore takes two rebalances,
+and no shard group ever has two owners. The assignment is *balanced*: the numbers of shard groups of any two members
+differ by at most one. The assignment is *sticky*: as few shard groups move as possible. The assignment is deterministic
+and does not depend on the order of the members.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 FIRST_NODE_ID: Final = 1_000_000_000
-"""The lowest node id of a manager. It is far above the usual ids of brokers, so that the ids do not collide."""
+"""The lowest node id of a manager. This number is far above the usual ids of brokers, so that the ids of managers and
+brokers do not collide."""
 
 _MINUTE_MS: Final = 60_000
 _NODE_IDS: Final = 2**31 - FIRST_NODE_ID
@@ -34,10 +36,10 @@ class SharedConfig(NamedTuple):
     """The version of the assignment rules in this module."""
     retention_ms: int
     """The retention of offsets of groups without members. A manager with a shorter retention would delete offsets that
-    the others keep."""
+    the other managers keep."""
     relay: bool
-    """Whether the manager asks the brokers which groups have members. A manager that does not ask would delete the
-    offsets of groups with members."""
+    """Whether the manager asks the brokers which groups have members. A manager that does not ask the brokers would
+    delete the offsets of groups with members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +50,12 @@ class ManagerMetadata:
     port: int
     parameters: SharedConfig
     owned: Mapping[int, int] = field(default_factory=dict)
-    """The shard groups that the member claims to own, and the generation that assigned each."""
+    """The shard groups that the member claims to own. The value is the generation that assigned the shard group."""
     seen: int = -1
-    """The newest generation whose assignment the member has received; -1 if it has received none."""
+    """The newest generation whose assignment the member has received; -1 if the member has received no assignment."""
     seen_owners: Mapping[int, str] = field(default_factory=dict)
-    """The member id of each shard group's owner in that assignment. An owner that was asked to revoke the shard group
-    is included."""
+    """The owner of each shard group, as a member id, in the assignment of the generation ``seen``. The mapping includes
+    the owners that this assignment asks to revoke their shard group."""
     relay: Mapping[str, Any] = field(default_factory=dict)
     """Data for the relay; this module passes it on and does not interpret it."""
 
@@ -68,8 +70,8 @@ class NodeAddress(NamedTuple):
 
 
 class PendingRevocation(NamedTuple):
-    """A shard group that moves: its owner, which is asked to revoke it, and the next owner (None if not decided
-    yet)."""
+    """The owners of a shard group that moves: the present owner, which is asked to revoke the shard group, and the next
+    owner (None if it is not decided yet)."""
 
     owner: str
     successor: str | None
@@ -77,7 +79,8 @@ class PendingRevocation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The assignment of one generation. All members receive the same one. Members are identified by their member id."""
+    """The assignment of one generation. All members receive the same assignment. Members are identified by their member
+    id."""
 
     generation: int
     nodes: Mapping[str, NodeAddress]
@@ -97,15 +100,15 @@ class Assignment:
         return frozenset(shard_group for shard_group, waiting in self.waiting.items() if waiting.owner == member)
 
     def all_owners(self) -> dict[int, str]:
-        """Returns the owner of each shard group, including those that their owner is asked to revoke."""
+        """Returns the owner of each shard group. The shard groups that an owner is asked to revoke are included."""
         return {**self.owners, **{shard_group: waiting.owner for shard_group, waiting in self.waiting.items()}}
 
 
 def assign(
     generation: int, members: Sequence[tuple[str, ManagerMetadata]], unreadable: Mapping[str, str] | None = None
 ) -> Assignment:
-    """Returns the assignment of ``generation``. ``unreadable`` maps each member whose metadata cannot be decoded to the
-    reason. Such a member has never received a shard group, so it owns none."""
+    """Returns the assignment of ``generation``. The keys of ``unreadable`` are the members whose metadata cannot be
+    decoded, the values are the reasons. Such a member has never received a shard group, so it owns no shard group."""
     metadata = dict(sorted(members))
     claims = _claims(metadata)
     prevailing = _prevailing_config(metadata, claims)
@@ -146,11 +149,12 @@ def node_ids(addresses: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]
 
 
 def _claims(metadata: Mapping[str, ManagerMetadata]) -> dict[int, tuple[int, str]]:
-    """Returns the valid claim of each claimed shard group: its generation and its member.
+    """Returns the valid claim of each claimed shard group: the generation that assigned the shard group, and the member
+    that claims it.
 
-    If a member joins without having seen the newest assignment, it also counts as claiming the shard groups that this
-    assignment gave it: the JoinGroup may be an old one that arrived late, after the process had applied the newest
-    assignment. If two members claim a shard group, the claim of the newer generation is valid.
+    A member's metadata may be older than the newest assignment. In this case the member also counts as claiming the
+    shard groups that the newest assignment gave it, because its JoinGroup may have arrived late, after the member had
+    applied the newest assignment. If two members claim a shard group, the claim of the newer generation is valid.
     """
     newest, newest_member = max(
         ((member_metadata.seen, m) for m, member_metadata in metadata.items()),
@@ -211,7 +215,7 @@ def _retained(
     share, remainder = divmod(shard_groups, len(accepted)) if accepted else (0, 0)
     by_count = sorted(
         accepted, key=lambda m: -len(claimed[m])
-    )  # the sort is stable: members with equal counts stay sorted by address
+    )  # the sort is stable: equal counts stay sorted by address
     quota = {member: share + (1 if n < remainder else 0) for n, member in enumerate(by_count)}
     owners = {shard_group: member for member in accepted for shard_group in claimed[member][: quota[member]]}
     return owners, {member: quota[member] - min(len(claimed[member]), quota[member]) for member in accepted}
@@ -219,7 +223,7 @@ def _retained(
 
 def _next_owners(capacity: dict[str, int], count: int) -> list[str]:
     """Returns the members that receive the next ``count`` shard groups. Each shard group goes to the member with the
-    largest remaining ``capacity``, which is reduced accordingly."""
+    largest remaining ``capacity``. The function then reduces the capacity of this member by one."""
     members = []
     for _ in range(count):
         member = max(capacity, key=lambda m: capacity[m])

@@ -2,7 +2,8 @@
 assignment.
 
 Both are JSON with a version (data rule "versioned formats"). Readers ignore unknown fields. A change of a field needs a
-new version and a new name of the group protocol; the coordinator then admits only members that share a protocol name.
+new version and a new name of the group protocol, because the coordinator admits only members that share a protocol
+name.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class ConditionCheck(NamedTuple):
     topics: list[tuple[str, list[PartitionCommit]]]
     """The offsets to commit: those without a condition, and those whose condition holds."""
     to_delete: set[tuple[str, int]]
-    """The topics and partitions whose offsets are deleted."""
+    """The topics and partitions whose offsets the commit deletes."""
     errors: dict[tuple[str, int], int]
     """The error codes of the partitions whose condition does not hold or cannot be checked."""
 
@@ -63,7 +63,7 @@ def check_conditions(
 ) -> ConditionCheck:
     """Checks every condition of a request. ``committed`` returns the committed offset of a topic's partition or
     `NO_OFFSET`; it raises `CorruptData` or `UnknownVersion` if the value is unreadable. ``in_flight`` returns whether a
-    change of the partition is in flight; in that case no condition holds."""
+    change of the partition's offset is in flight. A condition on a partition with a change in flight does not hold."""
     result = ConditionCheck([], set(), {})
     for topic, partitions in request.topics:
         accepted = []
@@ -90,7 +90,7 @@ def _error(
     committed: Callable[[str, int], int],
     in_flight: Callable[[str, int], bool],
 ) -> int:
-    """Returns the error code of a condition, 0 if it holds."""
+    """Returns the error code of a condition, 0 if the condition holds."""
     if in_flight(topic, partition):
         return ErrorCode.OPERATION_NOT_ATTEMPTED
     try:

@@ -1,14 +1,15 @@
 """The rules of offset expiration, and the schedule and batches of expiration passes. Pure.
 
 The rules are Kafka's (KIP-211, GroupMetadata.removeExpiredOffsets). If a commit specified a retention, its offset
-expires after that time. Any other offset expires one retention time after its commit, or after the last member left the
-group if that is later. No offset expires while the group has members.
+expires after this retention. Any other offset expires one retention time after its commit or one retention time after
+the last member left the group, whichever is later. No offset expires while the group has members.
 
 The manager does not know exactly when the last member left: while a group has members, its activity record is renewed
-only every ``max_activity_age_ms``. The manager therefore adds ``max_activity_age_ms`` to the time in the record. So it
-keeps the offsets of such a group up to ``max_activity_age_ms`` longer than Kafka, and never shorter. If an offset was
-committed after the group became empty, its retention starts at the commit. (In Kafka, the retention starts when the
-group became empty, so Kafka may expire such an offset at once.)
+only every ``max_activity_age_ms``. The manager therefore adds ``max_activity_age_ms`` to the time in the record.
+Therefore, after the last member of a group has left, the manager keeps the group's offsets for at least as long as
+Kafka, and for up to ``max_activity_age_ms`` longer. If an offset was committed after the group became empty, its
+retention starts at the commit. (In Kafka, the retention starts when the group became empty, so Kafka may expire such an
+offset at once.)
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from offsetmgr.records.base import OffsetValue
 
 HOUR_MS: Final = 60 * 60 * 1000
 DEFAULT_RETENTION_MS: Final = 7 * 24 * HOUR_MS
-"""The default retention. It is the same constant for all kinds of managers, because managers of one topic must have the
-same retention."""
+"""The default retention. All kinds of managers use this constant, because the managers of one topic must have the same
+retention."""
 
 
 class RetentionPolicy(NamedTuple):
     """Retention times in milliseconds."""
 
     retention_ms: int = DEFAULT_RETENTION_MS
-    """How long an offset is kept after its commit, or after its group's last member left
+    """How long an offset is kept after its commit, or after the last member left its group
     (``offsets.retention.minutes``)."""
     max_activity_age_ms: int = 6 * HOUR_MS
     """The maximum age of the activity record of a group with members."""
 
 
 class ExpiryReport(NamedTuple):
-    """Counts of an expiration pass, or of a part of one."""
+    """Counts of an expiration pass, or of a part of a pass."""
 
     groups: int = 0
     """Groups that were checked."""
@@ -50,10 +51,11 @@ class ExpiryReport(NamedTuple):
     unknown: int = 0
     """Groups that were skipped because the manager could not determine whether they have members."""
     limit_reached: bool = False
-    """Whether the pass stopped because it had deleted the maximum number of offsets; the next pass continues."""
+    """Whether the pass stopped because it had deleted the maximum number of offsets. The next pass deletes further
+    offsets."""
 
     def plus(self, other: ExpiryReport) -> ExpiryReport:
-        """Returns the sum of both reports."""
+        """Returns the sum of this report and ``other``."""
         return ExpiryReport(
             self.groups + other.groups,
             self.offsets + other.offsets,
@@ -88,7 +90,8 @@ def activity_is_old(last_active: int | None, now_ms: int, policy: RetentionPolic
 
 def batches(groups: Iterable[str], size: Callable[[str], int], max_offsets: int) -> Iterator[Sequence[str]]:
     """Divides groups into batches of at most ``max_offsets`` offsets, so that other work can run between two batches. A
-    group with more offsets forms a batch by itself. ``size`` returns the number of offsets of a group."""
+    group with more than ``max_offsets`` offsets forms a separate batch. ``size`` returns the number of offsets of a
+    group."""
     batch: list[str] = []
     batch_size = 0
     for group in groups:
@@ -115,8 +118,8 @@ class ExpirationSchedule:
         self._due: dict[int, float] = {}
 
     def start(self, partition: int, now: float) -> None:
-        """Adds a shard. The first passes of all shards are spread over one interval. No pass runs at once, because
-        directly after a load the manager does not know yet which groups have members."""
+        """Adds a shard. The first passes of all shards are spread over one interval. No pass runs immediately after a
+        load, because the manager does not know yet which groups have members."""
         self._due[partition] = now + self._interval_s * (partition + 1) / self._partitions
 
     def stop(self, partition: int) -> None:

@@ -11,9 +11,10 @@ state       meaning                                               may become
 ==========  ====================================================  ============================
 
 Only `LOADING` leads to `ACTIVE`, so an owner serves only after it has claimed the shard group and then read the log to
-its end. After an append with an unknown outcome the owner claims again and reads the rest of the log, but stays
-`ACTIVE`: it serves the acknowledged offsets from memory, and new commits wait (`offsetmgr.manager.runtime.shard_writer`
-gives the reason). When the shard group is assigned to the same process again, a new lifecycle starts with `INITIAL`.
+its end. After an append with an unknown outcome, the owner claims the shard group again and reads the rest of the log,
+but the state stays `ACTIVE`. During this time the owner serves the acknowledged offsets from memory, and new commits
+wait (`offsetmgr.manager.runtime.shard_writer` gives the reason). When the shard group is assigned to the same process
+again, a new lifecycle starts with `INITIAL`.
 """
 
 from __future__ import annotations
@@ -73,6 +74,6 @@ class Lifecycle:
 
     @property
     def error_code(self) -> int:
-        """The error code for requests in this state; 0 if they are served. The code is always retriable (data rule
+        """The error code for requests in this state; 0 if requests are served. The code is always retriable (data rule
         "current or retriable")."""
         return _ERROR_CODES[self.state]

@@ -16,7 +16,7 @@ from offsetmgr.records.base import EncodedRecord, GroupValue, RecordFormat
 
 
 class OffsetExpirer:
-    """Computes expirations for one table. ``limit`` is the maximum number of offsets that one call of `expire`
+    """Computes which offsets of one table expire. ``limit`` is the maximum number of offsets that one call of `expire`
     deletes."""
 
     def __init__(

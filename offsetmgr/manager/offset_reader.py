@@ -1,7 +1,7 @@
 """`OffsetReader`: decodes values of a shard's table for fetches, dumps and single reads. It changes nothing.
 
-It decodes a value only when a caller needs it. It adds an unreadable value to the table's problems, and never reports
-it as absent.
+The reader decodes a value only when a caller needs it. The reader adds an unreadable value to the table's problems, and
+never reports an unreadable value as absent.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ class OffsetReader:
                         known.add(raw[:2])
 
     def offset(self, group: str, topic: str, partition: int) -> int:
-        """Returns one committed offset, -1 if there is none. Raises `CorruptData` or `UnknownVersion` if the value is
-        unreadable."""
+        """Returns the committed offset of a partition, -1 if no offset is committed. Raises `CorruptData` or
+        `UnknownVersion` if the value is unreadable."""
         raw = self._table.topics(group).get(topic, {}).get(partition)
         return -1 if raw is None else self._format.read_offset(raw)[0]
 
     def entries(self) -> Iterator[tuple[OffsetKey, OffsetValue]]:
-        """Yields every readable offset, sorted by group, topic and partition. A change during the iteration may be
-        missed."""
+        """Yields every readable offset, sorted by group, topic and partition. The iteration may miss a change that
+        happens meanwhile."""
         for group in sorted(self._table.groups()):
             for topic, values in sorted(self._table.topics(group).items()):
                 for partition, raw in sorted(values.items()):

@@ -1,8 +1,9 @@
-"""`OffsetTable`: the state of a shard, which is the newest raw value of each key. It applies records to this state.
+"""`OffsetTable`: the state of a shard, which is the newest raw value of each key. The table applies records to this
+state.
 
-Values stay undecoded; readers decode them. The values of a group's topic are in one dict. Replay finds the dict by the
-prefix of the topic's keys, so that it decodes the names only once for each prefix. All other methods find it by group
-and topic. The rules about which changes are allowed are in `shard`.
+Values stay undecoded; readers decode them. The values of a group's topic are in one dict. Replay finds this dict by the
+prefix of the topic's keys, so that it decodes the names of the group and the topic only once for each prefix. All other
+methods find the dict by group and topic. The rules about which changes are allowed are in `shard`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ MAX_LISTED_PROBLEMS: Final = 1000
 
 
 class RecordRun(NamedTuple):
-    """Describes consecutive records of an append: those of one commit for one topic, one record for each partition."""
+    """Describes consecutive records of an append that belong to one commit and one topic. The run has one record for
+    each partition."""
 
     group: str
     topic: str
@@ -42,7 +44,7 @@ class OffsetTable:
     # --- content -------------------------------------------------------------------------------------
 
     def topics(self, group: str) -> Mapping[str, Mapping[int, bytes]]:
-        """Returns the raw values of a group by topic and partition; empty if it has none."""
+        """Returns the raw values of a group by topic and partition; empty if the group has no offsets."""
         return self._groups.get(group, {})
 
     def groups(self) -> Iterator[str]:
@@ -75,19 +77,20 @@ class OffsetTable:
 
     @property
     def problems(self) -> Sequence[str]:
-        """Descriptions of the unreadable records, at most `MAX_LISTED_PROBLEMS`, without those that were overwritten
-        since."""
+        """Descriptions of the unreadable records, at most `MAX_LISTED_PROBLEMS`, without the records that were
+        overwritten later."""
         return tuple(text for text in self._problems.values() if text)
 
     @property
     def unreadable(self) -> int:
-        """The number of keys with an invalid record or with a value of an unknown version, without those overwritten
-        since."""
+        """The number of keys with an invalid record or with a value of an unknown version, without the records that
+        were overwritten later."""
         return len(self._problems)
 
     @property
     def unknown_keys(self) -> int:
-        """The number of keys that were skipped because their version is unknown, without those deleted since."""
+        """The number of keys that were skipped because their version is unknown, without the keys that were deleted
+        later."""
         return len(self._unknown_keys)
 
     @property
@@ -107,8 +110,8 @@ class OffsetTable:
         return self._format.offset_prefix(group, topic) + self._format.partition_suffix(partition)
 
     def tombstones(self, group: str, to_delete: Iterable[tuple[str, int]], *, with_record: bool) -> list[EncodedRecord]:
-        """Returns the tombstones for these offsets of a group (by topic and partition), and with ``with_record`` for
-        its activity record."""
+        """Returns the tombstones for these offsets of a group (by topic and partition). With ``with_record``, also
+        returns the tombstone for the group's activity record."""
         records: list[EncodedRecord] = [
             (self.key(group, topic, partition), None) for topic, partition in sorted(to_delete)
         ]
@@ -119,7 +122,8 @@ class OffsetTable:
     # --- changes -------------------------------------------------------------------------------------
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """Applies one record. It skips an invalid record and adds it to `problems`. Raises `FormatMismatch`."""
+        """Applies one record. The method skips an invalid record and adds the record to `problems`. Raises
+        `FormatMismatch`."""
         try:
             parts = self._format.split(key)
         except (CorruptData, UnknownVersion) as error:

@@ -1,21 +1,21 @@
 """`OwnershipManager`: joins the managers' group and determines which shard groups this process owns. It calls the
-runtime (`OwnershipListener`) to assign and revoke them.
+runtime (`OwnershipListener`) to assign and revoke these shard groups.
 
-Its safety depends on the order of events (see also `ownership_protocol` and `lease`):
+The order of events ensures one owner for each shard group (see also `ownership_protocol` and `lease`):
 
 - A shard group is in ``owned`` from its assignment until the runtime has revoked it, and every JoinGroup reports
-  exactly the shard groups in ``owned``. So no other member is assigned a shard group that this process may serve.
+  exactly the shard groups in ``owned``. Therefore no other member receives a shard group that this process may serve.
 - When an assignment arrives, the process first drops the shard groups that are not in the assignment, then begins the
-  lease, then assigns new shard groups to the runtime. So a valid lease covers no earlier membership's shard group.
+  lease, then assigns new shard groups to the runtime. So a valid lease covers no shard group of an earlier membership.
 - When the membership ends, the process ends the lease and drops every shard group at once, before it sends anything.
 - A lease that expired during the membership (the process was frozen, or the coordinator unavailable) begins again only
   with the next generation. In the JoinGroup for that generation, the process reports the shard groups that it owns. The
-  group cannot have reassigned them meanwhile, unless the coordinator has removed this member.
+  group cannot have reassigned them while the lease was expired, unless the coordinator has removed this member.
 
 If a process is frozen between its assignment and its claim, the late claim fences the rightful owner. The lease of the
-late process is not valid then, so it serves nothing, and it claims nothing else before it has rejoined. The runtime of
-the rightful owner reports the loss through `on_fenced`, and the owner rejoins without the shard group. Since no member
-reports the shard group as owned, the next assignment gives it to some member, which claims it again. Each frozen
+late process is not valid at this time, so this process serves nothing, and claims nothing else before it has rejoined.
+The runtime of the rightful owner reports the loss through `on_fenced`, and the owner rejoins without the shard group.
+Since no member reports the shard group, the next assignment gives it to some member, which claims it again. Each frozen
 process makes at most one late claim, and each late claim causes at most one more claim, so the sequence ends.
 """
 
@@ -49,7 +49,7 @@ _REVOCATION_SHARE: Final = 0.25
 _JOIN_BACKOFF: Final = Backoff.fixed(5.0)  # after a failed join that needs an administrator
 _LOSS_BACKOFF: Final = Backoff(0.2, 5.0)
 _LOSS_RESET_S: Final = 10.0
-"""If no shard group was lost for this time, the next loss counts as the first one."""
+"""If no shard group was lost for this time, the next loss counts as the first loss."""
 _LEAVE_TIMEOUT_S: Final = 2.0
 
 _log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ _log = logging.getLogger(__name__)
 def managers_group(topic: str) -> str:
     """Returns the group through which managers share the shards of a topic.
 
-    The name depends only on the topic: two groups of one topic would both assign every shard group.
+    The name depends only on the topic, because two groups for the same topic would both assign every shard group.
     """
     return f"{topic}.managers"
 
@@ -107,8 +107,9 @@ class OwnershipManager:
         rebalance_timeout_s: float = REBALANCE_TIMEOUT_S,
         clock: Callable[[], float] = boottime,
     ) -> None:
-        """``host`` and ``port`` are the address for clients. ``member`` creates the member of the group, with the same
-        clock and timeouts. ``session_timeout_s`` and ``rebalance_timeout_s`` are the timeouts in seconds."""
+        """``host`` and ``port`` are the address for clients. ``member`` creates the member of the group from this
+        `OwnershipManager`. The member must use the same timeouts and clock, and report its events to `on_confirmed`,
+        `on_rebalance` and `on_ended`. ``session_timeout_s`` and ``rebalance_timeout_s`` are the timeouts in seconds."""
         self._address = (host, port)
         self._parameters = parameters
         self._relay = dict(relay or {})
@@ -118,12 +119,12 @@ class OwnershipManager:
         self._listener: OwnershipListener | None = None
         self._last_known: Assignment | None = None
         self._current: Assignment | None = None
-        """The last assignment of this membership; `_last_known` stays after the membership ends."""
+        """The last assignment of this membership; None after the membership ends (`_last_known` remains)."""
         self._exclusion_reason: str | None = None
         self._owned: dict[int, int] = {}
         self._revoking: dict[int, asyncio.Task[None]] = {}
         self._lost: set[int] = set()
-        """Shard groups that were lost after the last JoinGroup, which still reported them as owned."""
+        """Shard groups that were lost after the last JoinGroup. This JoinGroup still reported them as owned."""
         self._losses = 0
         self._last_loss = float("-inf")
         self._attempts = 0
@@ -169,12 +170,12 @@ class OwnershipManager:
 
     @property
     def exclusion_reason(self) -> str | None:
-        """Why the group leader assigns no shard groups to this manager; None if it is not excluded."""
+        """Why the group leader assigns no shard groups to this manager; None if the manager is not excluded."""
         return self._exclusion_reason
 
     @property
     def lease_remaining(self) -> float:
-        """The seconds until the lease expires; 0 if it is not valid."""
+        """The seconds until the lease expires; 0 if the lease is not valid."""
         return self._lease.remaining()
 
     async def start(self, listener: OwnershipListener) -> None:
@@ -209,7 +210,7 @@ class OwnershipManager:
     def on_confirmed(self, sent: float, *, stable: bool) -> None:
         """Extends the lease, because the coordinator has confirmed the membership (see `OwnershipLease.extend`)."""
         if not self._lease.extend(sent, stable=stable) and self._current is not None:
-            self._rejoin_needed.set()  # the lease had expired, and only a new generation can begin it again
+            self._rejoin_needed.set()  # after the lease has expired, only a new generation can begin it again
 
     def on_rebalance(self) -> None:
         """Rejoins the group, because the coordinator has started a rebalance."""
@@ -296,7 +297,7 @@ class OwnershipManager:
             assigned = assignment.shard_groups_of(joined.member_id)
             to_revoke_now = assignment.to_revoke(joined.member_id)
             self._drop(self._owned.keys() - assigned - to_revoke_now)
-            await asyncio.sleep(0)  # the runtime has now started to revoke them
+            await asyncio.sleep(0)  # the runtime has now started to revoke the dropped shard groups
             if self._current is assignment:  # otherwise the membership has ended at this moment
                 self._start_generation(assignment.generation, assigned, to_revoke_now, joined.sent)
         if self._first_assignment is not None and not self._first_assignment.done():
@@ -311,11 +312,11 @@ class OwnershipManager:
         else:
             self._rejoin_needed.set()  # the process was frozen, so the group has to confirm the membership first
         if self._lost & assigned or to_revoke_now - self._owned.keys():
-            self._rejoin_needed.set()  # this process owns fewer than the assignment says, so the group must rebalance
+            self._rejoin_needed.set()  # this process owns fewer shard groups than the assignment says
         self._revoke_and_release(to_revoke_now & self._owned.keys())
 
     def _set_exclusion(self, why: str | None) -> None:
-        """Records and logs an exclusion. At the start it is not logged, because the caller reports it."""
+        """Records and logs an exclusion. An exclusion at the start is not logged, because the caller reports it."""
         started = self._first_assignment is not None and self._first_assignment.done()
         if why is not None and why != self._exclusion_reason and started:
             _log.error("the group leader assigns no shard groups to this manager: %s", why)
@@ -326,8 +327,8 @@ class OwnershipManager:
         await self._rejoin_needed.wait()
         revoking = [task for shard_group, task in self._revoking.items() if shard_group in self._owned]
         if revoking:
-            # If this member rejoins after it has revoked its shard groups, one rebalance is enough instead of two. But
-            # the wait is limited, because the rebalance of the other members waits for this member.
+            # If this member rejoins after it has revoked its shard groups, one rebalance is enough instead of two. The
+            # wait is limited, because the other members cannot complete their rebalance without this member.
             await asyncio.wait(revoking, timeout=self._max_revocation_wait_s)
         if self._lost and (pause := self._loss_backoff()):
             self._rejoin_needed.clear()
@@ -337,7 +338,8 @@ class OwnershipManager:
                     await self._rejoin_needed.wait()
 
     def _loss_backoff(self) -> float:
-        """Returns the pause in seconds before the member rejoins: 0 after the first loss, then growing."""
+        """Returns the pause in seconds before the member rejoins: 0 after the first loss of a shard group, and a longer
+        pause after each further loss."""
         now = asyncio.get_running_loop().time()
         if now - self._last_loss > _LOSS_RESET_S:
             self._losses = 1
@@ -368,8 +370,8 @@ class OwnershipManager:
             del self._owned[shard_group]
 
     def _revoke_and_release(self, shard_groups: Iterable[int]) -> None:
-        """Revokes shard groups that other members wait for. JoinGroups report each of them as owned until it is
-        revoked."""
+        """Revokes shard groups for which other members wait. JoinGroups report each of these shard groups as owned
+        until it is revoked."""
         revoking = [shard_group for shard_group in shard_groups if shard_group not in self._revoking]
         self._start_revocation(revoking)
         for shard_group in revoking:

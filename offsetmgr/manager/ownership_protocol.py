@@ -9,16 +9,16 @@ This order ensures one writer for each shard group (data rule "one writer per sh
 2. ``on_revoked(shard group)`` is called, and *awaited*, before ownership reports to the group that the shard group is
    free.
 3. An expired lease begins again only with a new generation, after ``on_revoked`` has been called for every shard group
-   that this generation does not include, and for every shard group if the membership was lost too. So if a caller first
-   sees a valid lease, and then sees that a shard group is not revoked, it knows that this process owned the shard group
-   when the caller checked the lease.
-4. After ``on_fenced(shard group)`` the runtime does not touch the shard group until the next ``on_assigned``; ownership
-   rejoins the group before that.
+   that this generation does not include, and for every shard group if the membership was lost too. Therefore, if a
+   caller first sees a valid lease and afterwards sees that a shard group is not revoked, this process owned the shard
+   group when the caller checked the lease.
+4. After ``on_fenced(shard group)`` the runtime does not claim, load or serve the shard group until ownership calls
+   ``on_assigned`` for it again. Before that call, ownership rejoins the managers' group.
 
 The runtime checks the lease again *after* it has claimed a shard group. The process may have been frozen between the
-assignment and its claim; when it wakes, the claim fences the rightful owner. Such a claim must have no other
-consequence than that the rightful owner claims again. Therefore the process appends only if it owned the shard group at
-some moment after its claim. Every later owner then claims after that moment, and so fences this process.
+assignment and its claim. In this case its claim fences the rightful owner when the process wakes. The only consequence
+of such a claim must be that the rightful owner claims again. Therefore the process appends only if it owned the shard
+group at some moment after its claim. Every later owner claims after that moment, and thereby fences this process.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Ownership(Protocol):
 
     def on_fenced(self, shard_group: int, why: str) -> None:
         """Reports that the runtime has stopped serving a shard group because another writer claimed it. Called on the
-        event loop; must not block. Ownership drops the shard group and rejoins the group before it assigns the shard
-        group to the runtime again."""
+        event loop; must not block. Ownership drops the shard group, and rejoins the managers' group before it assigns
+        the shard group to the runtime again."""
         ...
 
 
@@ -46,15 +46,16 @@ class OwnershipListener(Protocol):
 
     def on_assigned(self, shard_group: int) -> None:
         """Reports that this process now owns the shard group. The runtime claims it, loads the missing part of the log
-        and serves it. Returns at once; the runtime retries failures until the shard group is revoked or fenced. A
-        second call for an owned shard group changes nothing."""
+        and serves it. The method returns at once, and the runtime retries failures until the shard group is revoked or
+        fenced. A second call for an owned shard group changes nothing."""
         ...
 
     async def on_revoked(self, shard_group: int) -> None:
         """Revokes the shard group: the runtime rejects new commits at once, completes those in flight and closes the
         writer.
 
-        After it returns, this process neither appends to the shard group nor serves it. The call takes at most the
-        commit timeout and the timeout of one claim. A call for a shard group that is not owned changes nothing.
+        After the call has returned, this process neither appends to the shard group nor serves it. The call takes at
+        most the commit timeout and the timeout of one claim. A call for a shard group that is not owned changes
+        nothing.
         """
         ...

@@ -26,8 +26,8 @@ def shard_for(group: str, partitions: int) -> int:
     """Returns the partition of a group, as ``GroupMetadataManager.partitionFor`` does.
 
     Kafka's ``Utils.abs`` is the absolute value, with one exception: the smallest hash has no absolute value in 32 bits
-    and counts as 0. (Brokers before 0.8.2 cleared the sign bit instead, which gives another partition for every
-    negative hash.)
+    and counts as 0. (Brokers before Kafka 0.8.2 cleared the sign bit instead, which results in another partition for
+    every negative hash.)
     """
     hash_code = java_hash(group) if len(group) <= MAX_CACHED_NAME_LENGTH else uncached_java_hash(group)
     return 0 if hash_code == _MIN_INT32 else abs(hash_code) % partitions

@@ -26,12 +26,12 @@ class CommitRequest(NamedTuple):
     manager's retention applies."""
     expected: Mapping[tuple[str, int], int] = {}
     """The conditions of the commit by topic and partition (see `offsetmgr.kafka.protocol.conditional_commit`): the
-    offset that must be the committed one before this commit; -1 if there must be none. With a condition, a new offset
+    offset that must be committed before this commit; -1 if no offset may be committed. With a condition, a new offset
     of -1 deletes the committed offset. Kafka's clients send no conditions."""
 
 
 class CommitResponse(NamedTuple):
-    """The response to a commit: one error for all partitions, or one for each failed partition."""
+    """The response to a commit: one error for all partitions, or one error for each failed partition."""
 
     error: int = ErrorCode.NONE
     errors: Mapping[tuple[str, int], int] = {}
@@ -45,7 +45,8 @@ FetchedTopics: TypeAlias = Sequence[tuple[str, Sequence[PartitionOffset]]]
 
 
 class FetchRequest(NamedTuple):
-    """An OffsetFetch request for one group. If ``topics`` is None, it requests all committed offsets."""
+    """An OffsetFetch request for one group. If ``topics`` is None, the request is for all committed offsets of the
+    group."""
 
     group: str
     topics: Sequence[tuple[str, Sequence[int]]] | None = None
@@ -55,15 +56,15 @@ class FetchRequest(NamedTuple):
 
 
 class FetchResponse(NamedTuple):
-    """The response to an OffsetFetch. If it has an error, it has no topics."""
+    """The response to an OffsetFetch. A response with an error has no topics."""
 
     error: int = ErrorCode.NONE
     topics: FetchedTopics = ()
 
 
 class DeleteResponse(NamedTuple):
-    """The response to an OffsetDelete: one error for the whole request, or one for each partition that was not
-    deleted."""
+    """The response to an OffsetDelete: one error for the whole request, or one error for each partition whose offset
+    was not deleted."""
 
     error: int = ErrorCode.NONE
     errors: Mapping[tuple[str, int], int] = {}

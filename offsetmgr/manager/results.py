@@ -1,5 +1,5 @@
-"""`CoordinatorResult` is a response together with the records that must be appended before it is sent. `InFlight` holds
-the results whose append has not ended, by group."""
+"""`CoordinatorResult` is a response together with the records that must be appended before the response is sent.
+`InFlight` holds the results whose append has not ended, by group."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ class InFlight:
         return {(run.topic, p) for result in results for run in result.runs for p in run.partitions}
 
     def keys(self, group: str) -> set[bytes]:
-        """Returns the keys of all records in flight whose result concerns the group."""
+        """Returns the keys of the records of all results in flight that concern the group."""
         return {key for result in self._by_group.get(group, ()) for key, _ in result.records}

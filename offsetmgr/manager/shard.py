@@ -1,19 +1,19 @@
 """`Shard`: the offsets of the groups of one partition of the log. Pure: no I/O, no threads, no clock.
 
 The handlers (`commit`, `delete_offsets`, `delete_group`, `expire`) validate a request and return the records to append.
-Only `replay` and its bulk forms change the served state, for loads, live traffic and standbys alike (data rule "state
-changes only in replay").
+Only `replay` and its bulk forms change the served state. This applies to loads, live traffic and standbys (data rule
+"state changes only in replay").
 
 Ordering contract: the caller appends each result of a handler at most once, in the order of the calls. After the append
-the caller calls `acknowledged`, in log order. If the records are certainly not in the log, it calls `on_discarded`
-instead. It also calls `on_discarded` if the outcome was unknown and it has since read the log to its end, so that
-`replay` has seen the records that are in the log. To retry after a failure, the caller calls the handler again and
-never appends the same result twice. From the handler's return until `acknowledged` or `on_discarded`, the result is in
-flight: no fetch returns its offsets, no condition holds for its partitions, and expiration skips its groups, so that no
-tombstone can follow a commit that expiration did not know of.
+the caller calls `acknowledged`, in log order. If the records are certainly not in the log, the caller calls
+`on_discarded` instead. After an append with an unknown outcome, the caller reads the log to its end, so that `replay`
+has seen the records that are in the log, and then also calls `on_discarded`. To retry after a failure, the caller calls
+the handler again and never appends the same result twice. From the handler's return until `acknowledged` or
+`on_discarded`, the result is in flight: no fetch returns its offsets, no condition holds for its partitions, and
+expiration skips its groups, so that expiration cannot write a tombstone after a commit that it has not seen.
 
-The semantics are those of broker 3.9.1 (GroupCoordinator, GroupMetadataManager; KIP-211 for expiration); docstrings
-name the differences.
+The semantics are those of a broker of Kafka 3.9.1 (GroupCoordinator, GroupMetadataManager; KIP-211 for expiration);
+docstrings name the differences.
 """
 
 from __future__ import annotations
@@ -128,12 +128,12 @@ class Shard:
         return self._table.last_active(group)
 
     def entries(self) -> Iterator[tuple[OffsetKey, OffsetValue]]:
-        """Yields every readable offset, sorted. The unreadable ones are in `problems` afterwards."""
+        """Yields every readable offset, sorted. Afterwards `problems` contains the unreadable offsets."""
         return self._reader.entries()
 
     def fetch(self, request: FetchRequest) -> FetchResponse:
-        """Returns the last acknowledged offsets. An offset that was never committed is -1 without an error; an
-        unreadable one has the error UNKNOWN_SERVER_ERROR, so that no client treats it as absent.
+        """Returns the last acknowledged offsets. An offset that was never committed is -1 without an error. An
+        unreadable offset has the error UNKNOWN_SERVER_ERROR, so that no client treats it as absent.
 
         The empty group id is a valid group, as in Kafka.
         """
@@ -264,8 +264,8 @@ class Shard:
         return self._expirer.groups()
 
     def expirable(self, group: str, now_ms: int) -> bool:
-        """Returns whether `expire` could change something now. Whether it does depends on whether the group has
-        members."""
+        """Returns whether `expire` could change something for the group now. Whether `expire` does so depends on
+        whether the group has members."""
         return self._expirer.expirable(group, now_ms)
 
     def expire(
@@ -274,8 +274,8 @@ class Shard:
         """Returns tombstones for the offsets that have expired at ``now_ms``, and new activity records. ``groups``
         limits the pass; None means all groups.
 
-        ``active`` returns whether a group has members, or None if this is unknown; then no offset of the group expires.
-        It is called only for groups that are `expirable`.
+        ``active`` returns whether a group has members, or None if this is unknown. If it is unknown, no offset of the
+        group expires. ``active`` is called only for groups that are `expirable`.
         """
         candidates = self.expiry_groups() if groups is None else groups
         return self._put_in_flight(self._expirer.expire(now_ms, active, candidates))
@@ -292,7 +292,7 @@ class Shard:
         """Replays the records of a result that were appended from ``first_offset`` on. The result is no longer in
         flight.
 
-        It skips records that were already replayed because the caller had read them from the log.
+        The method skips records that were already replayed because the caller had read them from the log.
         """
         self._in_flight.end(result)
         if first_offset < self._position:
@@ -309,13 +309,15 @@ class Shard:
         self._position = first_offset + len(records)
 
     def on_discarded(self, result: CoordinatorResult[Any]) -> None:
-        """Removes a result from those in flight, because it was not appended or `replay` has seen its records."""
+        """Removes a result from the results in flight, because its records were not appended or `replay` has seen
+        them."""
         self._in_flight.end(result)
 
     def replay(self, offset: int, key: bytes, value: bytes | None) -> None:
-        """Applies one record of the log. It ignores a record below `position`, which was applied already.
+        """Applies one record of the log. It ignores a record below `position`, because such a record was applied
+        already.
 
-        Raises `FormatMismatch`; the position is then unchanged.
+        Raises `FormatMismatch` and leaves the position unchanged.
         """
         if offset < self._position:
             return
@@ -325,9 +327,9 @@ class Shard:
     def replay_newest(self, newest: Mapping[bytes, bytes | None], position: int) -> None:
         """Applies the newest value of each key between the current position and ``position``.
 
-        A large load may be applied in parts. For all parts but the last, ``position`` is the current position, and no
-        fetch may happen before the last part is applied. A call with a lower ``position`` is ignored, because its
-        records were already replayed. Raises `FormatMismatch` and leaves the position unchanged.
+        A large load may be applied in parts. For all parts but the last part, ``position`` is the current position, and
+        no fetch may happen before the last part is applied. A call with a ``position`` below the current position is
+        ignored, because its records were already replayed. Raises `FormatMismatch` and leaves the position unchanged.
         """
         if position < self._position:
             return

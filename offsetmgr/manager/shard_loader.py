@@ -1,5 +1,5 @@
-"""`ShardLoader`: reads the part of the log that a shard group's shards have not replayed yet. It blocks and has no
-threads.
+"""`ShardLoader`: reads the part of the log that a shard group's shards have not replayed yet. The loader blocks and has
+no threads.
 
 A shard belongs to one thread at a time. During a load it belongs to the thread that runs `ShardLoader.run`, which may
 take as long as it needs.
@@ -39,8 +39,8 @@ class ShardLoader:
         self.offsets_to_read = sum(max(0, end - starts[partition]) for partition, end in ends.items())
 
     def run(self) -> bool:
-        """Reads the records and replays them. Returns False if it was stopped; the shards are then unchanged. Raises
-        `OffsetMgrError`; records that were replayed before the error stay in the shards."""
+        """Reads the records and replays them. Returns False if the load was stopped. A stopped load leaves the shards
+        unchanged. Raises `OffsetMgrError`; records that were replayed before the error stay in the shards."""
         behind = {partition: end for partition, end in self._ends.items() if end > self._starts[partition]}
         if behind and not self._read({partition: self._starts[partition] for partition in behind}, behind):
             return False

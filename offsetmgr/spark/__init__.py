@@ -1,6 +1,7 @@
 """Consumer groups in Spark jobs: Kafka sessions, offset commits of streaming queries, and tables of offset stores.
 
-Only this package imports pyspark. It imports each public name on first use, so that other code does not load Spark.
+Only this package imports pyspark. The package imports each public name on first use, so that a program that uses none
+of them does not load Spark.
 """
 
 from __future__ import annotations

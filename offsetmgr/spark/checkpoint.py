@@ -1,9 +1,9 @@
 """Parses a streaming query's checkpoint: the batches, and the offsets up to which each batch read its sources.
 
 Pure: it parses file names and texts that the caller has read. The formats are those of Spark 4.0 (``OffsetSeqLog``,
-``CommitLog``). In ``offsets/N``, line 1 is the version, line 2 the batch's settings, and each further line is one
-source's offset, ``-`` if the source has no offset yet. Spark writes ``commits/N`` after the batch's output; only then
-is the batch finished.
+``CommitLog``). In ``offsets/N``, line 1 is the version, line 2 the batch's settings, and each further line is the
+offset of one source, or ``-`` if the source has no offset yet. Spark writes ``commits/N`` after the batch's output. The
+batch is finished when this file exists.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NUMBER: Final = re.compile(r"0|[1-9][0-9]*")
 class CheckpointBatch:
     """One micro-batch. ``ends`` are the end offsets of its sources, in the order of the checkpoint's lines.
 
-    The end of a source is None if the source has no offset yet, or one that is not in Kafka's format.
+    The end of a source is None if the source has no offset yet, or an offset that is not in Kafka's format.
     """
 
     number: int
@@ -35,8 +35,8 @@ class CheckpointBatch:
 
 
 def newest_batch(names: Iterable[str]) -> int | None:
-    """Returns the largest batch number among the file names of ``offsets`` or ``commits``; None if there is none. It
-    ignores other files, such as checksums and temporary files."""
+    """Returns the largest batch number among the file names of ``offsets`` or ``commits``; None if there is none. The
+    function ignores other files, such as checksums and temporary files."""
     return max((int(name) for name in names if _NUMBER.fullmatch(name)), default=None)
 
 

@@ -15,7 +15,7 @@ from offsetmgr.spark.checkpoint import CheckpointBatch, newest_batch, parse_offs
 
 _FILE_SYSTEM: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?")
 _MAX_ATTEMPTS: Final = 3
-"""Maximum number of attempts: Spark may remove a batch between the listing and the read of its file."""
+"""Maximum number of attempts. Spark may remove a batch after its file was listed and before the file is read."""
 
 
 def directory_of(root: str) -> str:
@@ -100,10 +100,10 @@ class HadoopFiles:
 
 
 def newest_finished(files: CheckpointFiles) -> CheckpointBatch | None:
-    """Returns the newest batch with a file ``commits/N``, and its offsets from ``offsets/N``. Returns None if no batch
-    has finished yet.
+    """Returns the newest batch that has a file ``commits/N``, with the offsets from ``offsets/N``. Returns None if no
+    batch has finished yet.
 
-    Raises `UnknownVersion` or `CorruptData`; `CorruptData` also if ``offsets/N`` is missing.
+    Raises `UnknownVersion` or `CorruptData`. A missing ``offsets/N`` also raises `CorruptData`.
     """
     number: int | None = None
     for _ in range(_MAX_ATTEMPTS):

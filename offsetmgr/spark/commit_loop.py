@@ -1,4 +1,5 @@
-"""`QueryTracker`: tracks streaming queries. Its thread reads their checkpoints and commits their offsets to the group.
+"""`QueryTracker`: tracks streaming queries. The thread of the tracker reads the checkpoints of the queries and commits
+the queries' offsets to the group.
 
 This module is independent of Spark. An event of a query only triggers a check; the offsets always come from the newest
 ``commits/N`` in the query's checkpoint. The group is therefore never ahead of the checkpoint. If an event is lost, the
@@ -29,7 +30,7 @@ _MAX_PAUSE_S: Final = 10.0
 
 
 class _RoundResult(Enum):
-    """The result of one round: reading the checkpoints of the due queries, and one commit."""
+    """The result of one round. In a round the thread reads the checkpoints of the due queries and makes one commit."""
 
     COMMITTED = "the offsets of all finished batches are committed"
     PENDING = "something failed or is not planned yet; the thread tries again on its own"
@@ -65,10 +66,10 @@ class QueryTracker:
         stop_on_failure: bool = False,
         expected: frozenset[str] = frozenset(),
     ) -> None:
-        """``expected`` are names of queries. The tracker commits nothing before each of them has started.
+        """``expected`` are names of queries. The tracker commits nothing until all these queries have started.
 
-        ``clusters`` are the spellings of the group's cluster, see `merge_min`. With ``stop_on_failure`` the tracker
-        stops all running queries when it reports a failure.
+        ``clusters`` are the spellings of the bootstrap servers of the group's cluster, see `merge_min`. With
+        ``stop_on_failure`` the tracker stops all running queries when it reports a failure.
         """
         self._committer = committer
         self._clusters = clusters
@@ -92,8 +93,8 @@ class QueryTracker:
         return self._committer.state
 
     def track(self, query: StreamingQueryProtocol) -> None:
-        """Starts to track a query that has started. It replaces an ended query with the same checkpoint or name. Raises
-        `UsageError` after `close`."""
+        """Starts to track a query that has started. The query replaces an ended query that has the same checkpoint or
+        name. Raises `UsageError` after `close`."""
         with self._condition:
             if self._closing:
                 raise UsageError(f"query {query.id} is not tracked", "the committer is closed")
@@ -114,8 +115,8 @@ class QueryTracker:
             return query_id in self._tracked
 
     def schedule_check(self, query_id: str, *, ended: str | None = None) -> bool:
-        """Schedules a check of a query after an event. ``ended`` is the id of the run that has ended, if one has.
-        Returns False if the query is not tracked."""
+        """Schedules a check of a query after an event. ``ended`` is the id of the run that has ended; None if the event
+        is not the end of a run. Returns False if the query is not tracked."""
         with self._condition:
             found = self._tracked.get(query_id)
             if found is None:
@@ -127,8 +128,8 @@ class QueryTracker:
             return True
 
     def forget(self, query: str) -> None:
-        """Stops tracking an ended query that will not restart, and waiting for an expected query that will not start.
-        Their topics are then no longer blocked. ``query`` is an id or a name."""
+        """Removes an ended query that will not restart, or an expected query that will not start. After this the query
+        no longer blocks commits. ``query`` is an id or a name."""
         with self._condition:
             self._expected.discard(query)
             for key, value in list(self._tracked.items()):
@@ -141,7 +142,7 @@ class QueryTracker:
         """Reads all checkpoints, compares them with the store, and commits.
 
         Returns True if the offsets of all finished batches are committed within ``timeout_s`` seconds. Failed attempts
-        are repeated until then, or until the failure is reported.
+        are repeated until the timeout, or until the failure is reported.
         """
         with self._condition:
             if self._thread is None:
@@ -246,11 +247,11 @@ class QueryTracker:
     def _handle_result(
         self, persistent: OffsetMgrError | None, new: OffsetMgrError | None, checked: list[TrackedQuery]
     ) -> None:
-        """Schedules a retry, and reports a failure that is final or has occurred too often.
+        """Schedules a retry after a failure. Reports a failure that is not retriable or has occurred too often.
 
         ``persistent`` is any problem that exists now, ``new`` a problem that occurred in this round. If an event of one
-        query caused the round, the other queries are not checked; an earlier problem of another query then persists,
-        but is not counted again.
+        query caused the round, the other queries are not checked. An earlier problem of another query persists in this
+        case, but is not counted again.
         """
         if persistent is None:
             self._consecutive_failures = 0

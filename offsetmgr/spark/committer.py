@@ -21,19 +21,19 @@ from offsetmgr.spark.versions import require_supported
 class OffsetCommitter(StreamingQueryListener):
     """Commits the offsets of a session's streaming queries: ``spark.streams.addListener(OffsetCommitter(store, "g"))``.
 
-    The group is never ahead of a query's checkpoint. The group's offsets equal the checkpoint after each
-    reconciliation: when a query starts or stops, and every `CommitPolicy.reconcile_s` seconds. The committer ignores
-    sources other than Kafka.
+    The group is never ahead of a query's checkpoint. When a query starts or stops, and every `CommitPolicy.reconcile_s`
+    seconds, the committer reconciles the group with the checkpoints: afterwards the group's offsets equal the offsets
+    in the checkpoint. The committer ignores sources other than Kafka.
 
-    ``store`` is any `OffsetStore`. No other code may use it at the same time; the committer does not close it.
-    ``spark`` is the session to which the listener is added, by default the active session. ``queries`` are the names of
-    the queries to track; the committer commits nothing before all of them have started. By default the committer tracks
-    every query of the session, each from its start on.
+    ``store`` is any `OffsetStore`. No other code may use the store at the same time. The committer does not close the
+    store. ``spark`` is the session to which the listener is added, by default the active session. ``queries`` are the
+    names of the queries to track; the committer commits nothing before all of them have started. By default the
+    committer tracks every query of the session, and tracks each query from its start on.
 
-    If two sources, of one query or of two, read the same partition, the committer commits the smaller offset. A query
-    that has not finished a batch blocks commits for its topics. The last offsets of a query that has ended still count,
-    until it restarts, another query takes over its name or checkpoint, or you call `forget`. Spark Connect is not
-    supported.
+    If two sources of the same query or of different queries read the same partition, the committer commits the smaller
+    offset. A query that has not finished a batch blocks commits for its topics. The last offsets of a query that has
+    ended still count until the query restarts, another query takes over its name or checkpoint, or you call `forget`.
+    Spark Connect is not supported.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class OffsetCommitter(StreamingQueryListener):
         return self._tracker.reconcile(timeout_s)
 
     def committed_first(self, process: Process, timeout_s: float = 30.0) -> Process:
-        """Wraps a function for foreachBatch so that each batch begins after the offsets of the previous ones are
+        """Wraps a function for foreachBatch so that each batch begins after the offsets of the previous batches are
         committed.
 
-        A job that starts from the group's offsets without a checkpoint then repeats at most one batch, even if the
-        store is slow. If the commit fails or takes longer than ``timeout_s`` seconds, the committer logs a warning and
-        the batch begins anyway.
+        If a job starts without a checkpoint and reads from the group's offsets, it repeats at most one batch in this
+        case, even if the store is slow. If the commit fails or takes longer than ``timeout_s`` seconds, the committer
+        logs a warning and the batch begins anyway.
         """
 
         def process_after_commit(frame: Any, batch_id: int) -> None:
@@ -84,8 +84,8 @@ class OffsetCommitter(StreamingQueryListener):
         return process_after_commit
 
     def forget(self, query: str) -> None:
-        """Stops waiting for a query, by its id or name, so that it no longer blocks commits. Call it for an ended query
-        that will not restart, or for one of ``queries`` that will not start."""
+        """Stops waiting for a query, so that the query no longer blocks commits. ``query`` is the query's id or name.
+        Call it for an ended query that will not restart, or for one of ``queries`` that will not start."""
         self._tracker.forget(query)
 
     def close(self, timeout_s: float = 30.0) -> bool:
@@ -110,8 +110,8 @@ class OffsetCommitter(StreamingQueryListener):
         self._check(str(event.progress.id))
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Tracks the query if it started before the listener was added. An idle query has read nothing since the last
-        batch, so no check is needed."""
+        """Tracks the query if it started before the listener was added. An idle query has read nothing since its last
+        batch, so it needs no check."""
         if not self._tracker.tracks(str(event.id)):
             self._track(str(event.id))
 

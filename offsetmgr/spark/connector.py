@@ -1,11 +1,11 @@
 """Downloads Spark's Kafka connector into offsetmgr's cache.
 
-It prefers the connector with the same version as the installed PySpark. If the repositories have no connector of that
-version, it tries older patch versions of the same minor version, and for PySpark 4.3 finally 4.2.0. It uses no other
-connectors: with PySpark 4.3, queries with the connectors 4.0.0 and 4.1.1 end with a NoSuchMethodError, and a connector
-newer than Spark itself is not supported.
+The module prefers the connector with the same version as the installed PySpark. If the repositories have no connector
+of this version, it tries older patch versions of the same minor version. For PySpark 4.3 it finally tries the connector
+4.2.0. It uses no other connectors: with PySpark 4.3, queries with the connectors 4.0.0 and 4.1.1 end with a
+NoSuchMethodError, and a connector newer than Spark itself is not supported.
 
-Ivy, which is part of PySpark's wheel, does the download. Ivy gets a home directory of its own, because an incomplete
+Ivy, which is part of PySpark's wheel, does the download. Ivy gets a separate home directory, because an incomplete
 artifact in the user's Ivy cache would make the download fail. The repositories are those of Ivy's default settings.
 """
 
@@ -28,7 +28,7 @@ from offsetmgr.spark.versions import installed
 
 SCALA: Final = "2.13"
 FALLBACK_VERSION: Final = "4.2.0"
-"""The connector for PySpark 4.3 if the repositories have none of that minor version."""
+"""The version of the connector for PySpark 4.3 if the repositories have no connector 4.3."""
 TIMEOUT_S: Final = 600.0
 _COMPLETE: Final = ".complete"
 _FALLBACK_SUFFIX: Final = ".unavailable"
@@ -55,10 +55,10 @@ def candidates(pyspark: str) -> list[str]:
 
 
 def connector_jars(version: str | None = None, *, cache: Path | None = None) -> list[Path]:
-    """Returns the paths of the connector's jars, and downloads them at the first call.
+    """Returns the paths of the connector's jars, and downloads the jars at the first call.
 
-    ``version`` requests exactly one version. Many processes may call this at once: one downloads, the others wait.
-    Raises `SparkError` if no connector can be downloaded.
+    ``version`` requests exactly one version. Many processes may call this function at the same time: one process
+    downloads the connector, and the others wait. Raises `SparkError` if no connector can be downloaded.
     """
     versions = [version] if version else candidates(installed())
     directory = (cache or _cache()) / "spark"

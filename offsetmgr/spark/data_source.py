@@ -58,8 +58,8 @@ class StoreSource(DataSource):
 
     Its options are ``store``, a URI (or the argument of ``load`` and ``save``); ``group`` and ``topic``, names or globs
     separated by commas, which select the rows to read; ``errors``; ``tasks``, the maximum number of tasks;
-    ``commandConfig``; and ``timeout`` (ms). A write has two more: ``origin``, the URI of the store that the rows come
-    from (without it no leader epochs are written), and ``translate`` (see `OffsetTranslation`).
+    ``commandConfig``; and ``timeout`` (ms). A write has two more options: ``origin``, the URI of the store that the
+    rows come from, and ``translate`` (see `OffsetTranslation`). Without ``origin``, a write writes no leader epochs.
     """
 
     @classmethod
@@ -131,7 +131,8 @@ class StoreWriter(DataSourceWriter):
     """Commits rows on the executors and adds up the outcomes on the driver."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Raises `OtherCluster` if the origin belongs to another Kafka cluster and ``translate`` is not given."""
+        """Raises `OtherCluster` if the origin belongs to another Kafka cluster and the option ``translate`` is
+        missing."""
         self._options = source_options.checked(NAME, options, _WRITE_OPTIONS)
         self._uri = _store(self._options)
         with cross_cluster_check(self._origin(), self._uri, source_options.connection(NAME, self._options)):
@@ -157,7 +158,8 @@ class StoreWriter(DataSourceWriter):
         return WriteSummary(**counts, shown=shown)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Raises `OffsetMgrError` if any offset was rejected or failed; the others are committed."""
+        """Raises `OffsetMgrError` if the commit of any offset was rejected or failed. The other offsets are
+        committed."""
         outcome = [message for message in messages if isinstance(message, WriteSummary)]
         if failed := sum(message.failed for message in outcome):
             shown = [line for message in outcome for line in message.shown][:_MAX_ERRORS_SHOWN]

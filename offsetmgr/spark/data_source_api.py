@@ -1,6 +1,7 @@
 """Spark's interface for data sources in Python.
 
-Other modules import it from here, so that an unsupported version of PySpark causes one clear error."""
+Other modules import the interface from this module, so that an unsupported version of PySpark causes one clear
+error."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """`BatchCommitter`: commits offsets from inside foreachBatch, for jobs without a listener.
 
-When batch N begins, batch N-1 is finished and ``commits/N-1`` is in the checkpoint, so the committer commits its
-offsets. It can also commit batch N after its output, but that is *ahead of the checkpoint*: if the driver dies before
-Spark writes ``commits/N``, the query repeats batch N although the group already includes it.
+When batch N begins, batch N-1 is finished and ``commits/N-1`` is in the checkpoint, so the committer commits the
+offsets of batch N-1. The committer can also commit batch N after the output of batch N, but such a commit is *ahead of
+the checkpoint*: if the driver dies before Spark writes ``commits/N``, the query repeats batch N although the group
+already includes it.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ class BatchCommitter:
     """A function for foreachBatch that commits offsets to a group and calls ``process``:
     ``writeStream.foreachBatch(BatchCommitter(store, "g", process, checkpoint=DIRECTORY))``.
 
-    It commits batch N-1 before it calls ``process`` for batch N. Call `commit_last_batch` after the query has ended.
-    ``checkpoint`` is the query's ``checkpointLocation``. With ``ahead_of_checkpoint`` it also commits batch N after
-    ``process``, before Spark records that the batch is finished (see the module).
+    The committer commits batch N-1 before it calls ``process`` for batch N. Call `commit_last_batch` after the query
+    has ended. ``checkpoint`` is the query's ``checkpointLocation``. With ``ahead_of_checkpoint`` the committer also
+    commits batch N after ``process``, before Spark records that the batch is finished (see the module's docstring).
 
     If a commit fails, the batch waits while the committer retries, by default three times. If all attempts fail, the
     committer reports the failure and the query continues; with ``stop_on_failure`` in the policy, the query fails with
@@ -75,8 +76,8 @@ class BatchCommitter:
             self._commit(lambda: self._planned(batch_id))
 
     def commit_last_batch(self) -> bool:
-        """Commits the last finished batch. Call it after the query has ended. Returns True if its offsets are
-        committed."""
+        """Commits the last finished batch. Call it after the query has ended. Returns True if the offsets of this batch
+        are committed."""
         self._commit(lambda: newest_finished(self._files))
         return self.state.failing is None
 
@@ -89,8 +90,8 @@ class BatchCommitter:
         return found
 
     def _find_query(self, frame: Any) -> None:
-        """Finds the calling query among the session's running queries, by its checkpoint. Does so once for each run of
-        the query."""
+        """Finds the calling query among the session's running queries, by its checkpoint. The search runs once for each
+        run of the query."""
         if self._query is not None and self._query.active:
             return
         directory = directory_of(self._files.root)

@@ -1,10 +1,10 @@
-"""Commits the offsets of one group to a store, and keeps the state that the committers report.
+"""Commits the offsets of one group to a store, and keeps the state that `OffsetCommitter` and `BatchCommitter` report.
 
 A Spark job is not a member of its group, so it commits without the group lock (`Guard.COMPARE`): the store reads the
-group's offsets, rejects a commit that would lower one, and writes. In Kafka these steps are not atomic. If a driver
-freezes between them and wakes after a new driver has taken over the query, the old driver's offset may overwrite a
-newer one. No message is lost: the group's offset is then too low, and the new driver's next commit of that partition
-raises it again.
+group's offsets, rejects a commit that would lower an offset, and writes. In Kafka these steps are not atomic. A driver
+may freeze between two of these steps, and wake after a new driver has taken over the query. In this case the old
+driver's offset may overwrite a newer offset. No message is lost: the group's offset of this partition is too low until
+the new driver's next commit raises it again.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Process = Callable[[Any, int], None]
 class CommitterState:
     """The state of a group's commits.
 
-    ``commits`` and ``failures`` count attempts. ``failing`` is the reported error, None after a later attempt has
-    succeeded. ``rejected_rewinds`` are the partitions for which the last commit was rejected, because the group is
-    ahead of the checkpoint.
+    ``commits`` and ``failures`` count attempts. ``failing`` is the reported error; None if no error was reported or a
+    later attempt has succeeded. ``rejected_rewinds`` are the partitions for which the last commit was rejected, because
+    the group is ahead of the checkpoint.
     """
 
     commits: int = 0
@@ -85,8 +85,8 @@ class GroupCommitter:
         metrics.FAILURES.labels(self.group).inc()
 
     def report(self, error: OffsetMgrError) -> None:
-        """Reports that the offsets cannot be committed: in the log once for each error, and in the state and the metric
-        until `clear_failure`."""
+        """Reports that the offsets cannot be committed. The log contains each error once. The state and the metric show
+        the failure until `clear_failure` is called."""
         if self.state.failing is None or str(self.state.failing) != str(error):
             LOG.error(
                 "cannot commit offsets of group %s: %s%s", self.group, error, f" ({error.hint})" if error.hint else ""
@@ -106,7 +106,7 @@ class GroupCommitter:
 
 def is_retriable(error: OffsetMgrError) -> bool:
     """Returns whether the same commit may succeed later without intervention. A partial failure is retriable if each of
-    its failures is."""
+    its failures is retriable."""
     if isinstance(error, PartialFailure):
         return all(failure.retriable for failure in error.failures.values())
     return error.retriable

@@ -2,7 +2,7 @@
 
 Pure: it converts bytes to record batches. The key of each record shows whether the record is in Kafka's format or in
 offsetmgr's. An unreadable record becomes a row with an ``error`` and is never omitted (data rules "absent is not zero"
-and "versioned formats"). The part that many keys have in common is decoded once.
+and "versioned formats"). The part that many keys have in common is decoded only once.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ SCHEMA: Final = (
 ``log_partition``, ``log_offset`` and ``log_timestamp`` are the record's position and append time. ``kind`` is
 ``offset`` (a committed offset), ``group`` (group metadata), ``state`` (a record of a group of the KIP-848 protocol) or
 ``other``. ``members`` and ``group_timestamp`` are set for groups only. ``members`` is the number of members in Kafka's
-records; offsetmgr's records do not contain it. ``group_timestamp`` is the time since which a group of Kafka has been in
-its state, or the time at which a group of offsetmgr last had members.
+records; offsetmgr's records do not contain it. In Kafka's records, ``group_timestamp`` is the time since which the
+group has been in its present state. In offsetmgr's records, it is the time at which the group last had members.
 """
 
 OFFSET, GROUP, STATE, OTHER = "offset", "group", "state", "other"
@@ -109,7 +109,7 @@ class RowDecoder:
         return pa.RecordBatch.from_arrays(columns, names=_NAMES)
 
     def _split(self, key: bytes | None) -> tuple[_Key, int | None]:
-        """Splits a key into its partition and the rest, which many keys share and which is cached."""
+        """Splits a key into the partition and the rest of the key. Many keys share the same rest, so it is cached."""
         name = None if key is None else format_of(key)
         if key is None or name is None:
             return self._other(key), None
@@ -168,7 +168,7 @@ class RowDecoder:
 
 
 def of_groups(batch: pa.RecordBatch, groups: Sequence[str]) -> pa.RecordBatch:
-    """Returns the rows of these groups; all rows if ``groups`` is empty."""
+    """Returns the rows of these groups, or all rows if ``groups`` is empty."""
     return batch.filter(pc.is_in(batch.column("group"), pa.array(groups, pa.string()))) if groups else batch
 
 

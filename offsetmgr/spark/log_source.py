@@ -1,8 +1,8 @@
 """The Spark data source ``format("offsetmgr-log")``: reads an offsets topic, one row (`log_rows.SCHEMA`) per record.
 
-Spark's own Kafka source returns neither rows nor an error for ``__consumer_offsets``. This source fixes the ranges of
-offsets, up to the last stable offset, when Spark plans the query. Tasks split large partitions and combine small ones,
-and together they read every record of the ranges exactly once.
+Spark's own Kafka source returns neither rows nor an error for ``__consumer_offsets``. This source determines the ranges
+of offsets when Spark plans the query. Each range ends at the last stable offset of its partition. Tasks split large
+partitions and combine small partitions. Together the tasks read every record of the ranges exactly once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAME: Final = "offsetmgr-log"
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
 _OPTIONS: Final = (source_options.BOOTSTRAP, "topic", "group")
 _OFFSETS_PER_TASK: Final = 250_000
-"""Maximum number of offsets in one task, which is a few seconds of work."""
+"""Maximum number of offsets in one task. A task of this size takes a few seconds."""
 _MAX_POLL_RECORDS: Final = 500
 """See `offsetmgr.manager.log.kafka.reader`."""
 _ROWS_PER_BATCH: Final = 20_000
@@ -151,8 +151,8 @@ class _RecordColumns:
 def split_ranges(ranges: Sequence[Range], tasks: int) -> list[tuple[Range, ...]]:
     """Divides the ranges among tasks of about equal size.
 
-    Returns at least ``tasks`` lists of ranges, if there are that many offsets, and none larger than the maximum of a
-    task. A list contains a partition at most once.
+    Returns one list of ranges for each task: at least ``tasks`` lists, if there are enough offsets. No list contains
+    more offsets than the maximum of a task. A list contains a partition at most once.
     """
     total = sum(end - start for _, start, end in ranges)
     count = max(tasks, -(-total // _OFFSETS_PER_TASK))

@@ -1,8 +1,9 @@
-"""Computes the offsets that a group may commit for several sources, of one query or of several. Pure.
+"""Computes the offsets that a group may commit if one or more queries read from several sources. Pure.
 
-If two sources read the same partition, the group may commit the smaller offset, because both have processed everything
-below it. A source with unknown progress blocks its topics: the group commits nothing for them. A topic's name alone
-does not identify the topic, because queries may read topics of the same name from two clusters.
+If two sources read the same partition, the group may commit the smaller offset, because both sources have processed
+everything below this offset. A source with unknown progress blocks its topics: the group commits nothing for these
+topics. A topic's name alone does not identify the topic, because queries may read topics of the same name from two
+clusters.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class SourceProgress:
 class CommitBlock:
     """Forbids commits for the topics of a source that has no finished batch or whose progress is unknown.
 
-    If ``topics`` is None, the block applies to all topics; if ``cluster`` is empty, to every cluster.
+    If ``topics`` is None, the block applies to all topics. If ``cluster`` is empty, the block applies to every cluster.
     """
 
     cluster: str = ""
@@ -44,9 +45,9 @@ class ForeignClusterOffsets(SparkError):
 class MergedOffsets:
     """The result of `merge_min`. ``offsets`` may be committed.
 
-    ``ambiguous`` maps the topics that the sources read from several clusters to those clusters. Such topics are not
-    committed, because the group's cluster is not configured. ``elsewhere`` are the clusters of all sources if none of
-    them reads from the group's cluster; then nothing can be committed.
+    ``ambiguous`` maps the topics that the sources read from several clusters to those clusters. The offsets of such
+    topics are not committed, because the group's cluster is not configured. If no source reads from the group's
+    cluster, nothing can be committed, and ``elsewhere`` contains the clusters of all sources.
     """
 
     offsets: Mapping[TopicPartition, int]
@@ -55,7 +56,8 @@ class MergedOffsets:
 
     @property
     def problem(self) -> SparkError | None:
-        """Returns the configuration error that prevents commits, which the user must correct; None without one."""
+        """Returns the configuration error that prevents commits and that the user must correct; None if there is no
+        such error."""
         if self.elsewhere:
             return ForeignClusterOffsets(
                 "nothing is committed",
@@ -73,7 +75,7 @@ class MergedOffsets:
 
 
 def normalized(bootstrap: str) -> str:
-    """Returns the list of servers in sorted order: the same servers in another order are the same cluster."""
+    """Returns the list of servers in sorted order, because the same servers in another order are the same cluster."""
     return ",".join(sorted(part.strip() for part in bootstrap.split(",") if part.strip()))
 
 

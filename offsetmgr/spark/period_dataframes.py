@@ -28,7 +28,8 @@ _HEADERS: Final = ", headers array<struct<key: string, value: binary>>"
 
 
 class LateRecords(Enum):
-    """How a job treats late records: those of an earlier period that arrived after its ranges were fixed."""
+    """How a job treats late records. A late record belongs to an earlier period, and arrived after the ranges of that
+    period were fixed."""
 
     COUNT = "count"
     """The job only counts late records."""
@@ -84,7 +85,7 @@ class PeriodTask:
 
     @cached_property
     def rows(self) -> DataFrame:
-        """The records of the period; with `LateRecords.NEXT` also the late records."""
+        """The records of the period. With `LateRecords.NEXT`, the late records are included."""
         start, end = self.period.start_ms, self.period.end_ms
         condition = f"timestamp >= timestamp_millis({start}) and timestamp < timestamp_millis({end})"
         rows = self.source.read(self.work.ranges, condition)

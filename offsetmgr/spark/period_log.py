@@ -30,7 +30,7 @@ def partitions_of(cluster: Cluster, topics: Sequence[str]) -> list[TopicPartitio
 
 
 class PeriodLog:
-    """Answers a period job's questions about its topics. Read-only.
+    """Requests the data about topics that a period job needs. Read-only.
 
     All methods raise the errors of requests to a cluster: `Unreachable`, `TimedOut` and others.
     """
@@ -56,7 +56,7 @@ class PeriodLog:
         return {topic: known.topic_id for topic, known in found.items() if known is not None}
 
     def compacted(self, topics: Iterable[str]) -> list[str]:
-        """Returns those of the topics that are compacted. Compaction can remove records between other records."""
+        """Returns the compacted topics among ``topics``. Compaction can remove records between other records."""
         client = Topics(self.bootstrap, self.config.kafka, self._timeout_s)
         try:
             found = {topic: client.find(topic) for topic in sorted(set(topics))}
@@ -73,11 +73,12 @@ class PeriodLog:
     ) -> dict[TopicPartition, Bounds]:
         """Returns the bounds of the scan for the first period of a job.
 
-        A scan begins at the first record with a time in the period or later, or at the group's offset if that is
-        larger. Raises `OffsetOutOfRange` if the group's offset is not in the log.
+        A scan begins at the first record with a time in the period or later, or at the group's offset if the group's
+        offset is larger. Raises `OffsetOutOfRange` if the group's offset is not in the log.
         """
         logs = self._logs(partitions, {})
-        # The log ends are read first, so a record that arrives between the two requests is after the scan's end.
+        # The log ends are read before the request by time. A record that arrives between the two requests is therefore
+        # after the end of the scan.
         begins = self._cluster.offsets_for_time(partitions, period.start_ms)
         found = {}
         for tp in partitions:
@@ -99,10 +100,10 @@ class PeriodLog:
     ) -> dict[TopicPartition, Bounds]:
         """Returns the bounds of the scan for ``period``. ``before`` is the job's latest earlier work.
 
-        A scan resumes where the scan of ``before`` ended. In a partition that was added since then, the scan begins at
-        the start of the log. Raises `OffsetOutOfRange` if the log has lost records that the scan needs or if the topic
-        was recreated. Raises `Conflict` if periods between ``before`` and ``period`` were closed without this job,
-        although it had records for them.
+        A scan resumes where the scan of ``before`` ended. In a partition that was added after that scan, the new scan
+        begins at the start of the log. Raises `OffsetOutOfRange` if the log has lost records that the scan needs, or if
+        the topic was recreated. Raises `Conflict` if periods between ``before`` and ``period`` were closed without this
+        job, although it had records for them.
         """
         self._check_ids(before, partitions)
         scans = before.scans
@@ -129,10 +130,11 @@ class PeriodLog:
     # --- readability of fixed ranges -----------------------------------------------------------------
 
     def check(self, work: Work, *, late: bool) -> None:
-        """Checks that the records of ``work`` can still be read; with ``late`` also its late records.
+        """Checks that the records of ``work`` can still be read. With ``late``, also checks its late records.
 
         Raises `OffsetOutOfRange` if records are gone or the topic was recreated. For a rerun, raises
-        `UnsupportedOperation` if a topic is compacted, because its rows could differ from those of the first run.
+        `UnsupportedOperation` if a topic is compacted, because the rows of the rerun could differ from the rows of the
+        first run.
         """
         ranges = [*work.ranges.items(), *(work.late_ranges().items() if late else ())]
         read = {tp for tp, offsets in ranges if offsets.first < offsets.end}
@@ -174,7 +176,8 @@ class PeriodLog:
             try:
                 starts = client.starts(numbers, self._timeout_s)
                 try:
-                    # After a change of the leader, a broker may briefly return an end below an earlier one.
+                    # After a change of the leader, a broker may briefly return an end that is below an end from an
+                    # earlier request.
                     ends = client.ends(numbers, self._timeout_s, known)
                 except TimedOut:
                     ends = client.ends(numbers, self._timeout_s, lambda _: 0)

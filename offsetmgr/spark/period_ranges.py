@@ -1,11 +1,12 @@
 """Decides record by record which offsets of a partition belong to a period. Pure: no I/O, no clock, no Spark.
 
 Records are in the order of their offsets, not of their times. A period's range ends after the last record of the
-period. The next period's scan begins at the first record of a later period. That record may be before the end of the
-range; the offsets from that record to the end of the range may then contain records of both periods.
+period. The next period's scan begins at the first record of a later period. This record may be before the end of the
+earlier period's range. In this case the offsets from this record to the end of the range may contain records of both
+periods.
 
-Every record is counted once: in its period, as late in the period whose scan reads it first, or as set aside
-in the period whose scan passes it.
+Every record is counted once: as a record of its own period, as a late record of the period whose scan reads it first,
+or as a record that the scan of a period sets aside.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ class ScanRule:
 
     period: Period
     lateness_ms: int
-    """A scan ends after ``min_later_records`` consecutive records with times at least this long after the period's end.
-    A single such record is not enough, because its time may be wrong."""
+    """A scan ends after ``min_later_records`` consecutive records whose times are at least ``lateness_ms`` after the
+    period's end. A single such record is not enough, because its time may be wrong."""
     horizon_ms: int
-    """The scan sets aside records with later times, because they are too far in the future to be correct."""
+    """The scan sets aside records whose times are after ``horizon_ms``, because these times are too far in the future
+    to be correct."""
     min_later_records: int = MIN_LATER_RECORDS
 
 
@@ -40,7 +42,7 @@ class Bounds:
     start: int
     end: int
     late_from: int | None
-    """The offset from which on records of earlier periods count as late. If it is None, no record is late, because
+    """The first offset at which records of earlier periods count as late. If it is None, no record is late, because
     there was no earlier period."""
 
 
@@ -49,7 +51,8 @@ class ScanResult:
     """The result of one partition's scan. The numbers count records."""
 
     range: OffsetRange
-    """The offsets from the first record of the period to the last one; empty if there is none."""
+    """The offsets from the first record of the period to the last record of the period; empty if the period has no
+    record."""
     scan: RangeScan
     in_period: int
     late: int
@@ -87,7 +90,7 @@ class Scanner:
         if timestamp_ms >= period.end_ms:
             if self._resume is None:
                 self._resume = offset
-            # The scan must not end before the end of an earlier scan, or a later scan would count records twice.
+            # The scan must not end before the end of an earlier scan. Otherwise a later scan would count records twice.
             if self._consecutive_later >= self._rule.min_later_records and offset + 1 >= (bounds.late_from or 0):
                 self._end = offset + 1
         elif timestamp_ms >= period.start_ms:

@@ -13,10 +13,10 @@ the history is trimmed        the next process commits the same offsets again, w
 the progress is reported      the job has finished the period; the next process waits for the other members
 ============================  ============================================================================
 
-A process may also freeze at any step and wake after its successor has started. The frozen process then changes nothing:
-stored ranges are never replaced; an attempt carries the epoch of the member; an output is published only if no later
-attempt has started; the group is committed under the group lock and never rewound; and progress is written only with
-the current epoch.
+A process may also freeze at any step and wake after its successor has started. In this case the frozen process changes
+nothing: stored ranges are never replaced; an attempt carries the epoch of the member; an output is published only if no
+later attempt has started; the group is committed under the group lock and never rewound; and progress is written only
+with the current epoch.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _BACKOFF: Final = Backoff(0.2, 5.0)
 
 
 class PeriodStep(Enum):
-    """A step that has just been completed; see the module."""
+    """A step that has just been completed; see the module's docstring."""
 
     CLOSED = "the period has closed"
     RANGES_FOUND = "the ranges were found"
@@ -82,15 +82,16 @@ class PeriodRules:
     grace_ms: int = 60_000
     """The job closes a period this long after its end, by the wall clock."""
     lateness_ms: int = 600_000
-    """How much older a record may be than records before it in the log; see `ScanRule`."""
+    """How much earlier the time of a record may be than the times of the records before it in the log; see
+    `ScanRule`."""
     future_ms: int = 3_600_000
-    """A scan sets aside records whose times are later than the wall clock by more than this."""
+    """A scan sets aside a record if the time of the record is more than this interval after the wall clock."""
     min_later_records: int = MIN_LATER_RECORDS
     late: LateRecords = LateRecords.COUNT
     history_kept: int = 5_000
     """Number of periods that the history keeps, which limits how far back a rerun can begin."""
     wait_s: float = 300.0
-    """How long the job retries while a server is unavailable, in seconds."""
+    """How long, in seconds, the job retries while a server is unavailable."""
 
     def __post_init__(self) -> None:
         """Raises `UsageError`."""
@@ -137,10 +138,12 @@ class PeriodRunner:
         self._clock = clock
 
     def run(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
-        """Completes a closed period. Continues at the step that an earlier process has reached.
+        """Does the remaining work on a closed period. If an earlier process has begun this work, the runner continues
+        at the step that the earlier process has reached.
 
         Raises `Superseded` if a later process of this job has taken over the period, `OffsetOutOfRange` or
-        `UnsupportedOperation` if the records of the period cannot be read any more, and what the job's function raises.
+        `UnsupportedOperation` if the records of the period cannot be read any more, and every error that the job's
+        function raises.
         """
         work = self._store_ranges(period, partitions)
         if work.published is None:
@@ -175,7 +178,7 @@ class PeriodRunner:
         return work
 
     def _find_ranges(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
-        """In a rerun, returns the ranges of earlier work on the same times; otherwise scans the topics."""
+        """In a rerun, returns the ranges of earlier work on the same times. Otherwise the method scans the topics."""
         name = self._job.name
         if self._rerun_of is not None:
             earlier = self._rerun_of.covering(name, period)
@@ -188,7 +191,8 @@ class PeriodRunner:
             return earlier.restricted_to(period, f"period {earlier.period.number}")
         before = self._history.latest(name, period.number)
         if before is not None and (before.same_as or before.period.end_ms > period.start_ms):
-            # This run was rewound. Until it catches up, it repeats times that it has already processed.
+            # This run was rewound. Until it reaches its previous progress, it repeats times that it has already
+            # processed.
             earlier = self._history.covering(name, period, period.number)
             if earlier is not None:
                 return earlier.restricted_to(period, f"period {earlier.period.number}")
@@ -243,7 +247,8 @@ class PeriodRunner:
         return done
 
     def _start_attempt(self, work: Work) -> WorkClaim | None:
-        """Starts an attempt of this process. Returns None if another process has published its output meanwhile."""
+        """Starts an attempt of this process. Returns None if another process has published an output for the period in
+        the meantime."""
         name, number = self._job.name, work.period.number
         member = self._coordinator.member
         epoch = self._coordinator.wait_registered()
@@ -290,7 +295,8 @@ class PeriodRunner:
             LOG.warning("period %d was already closed when this job reported %d of its partitions", number, late)
 
     def _retry(self, call: Callable[[], T]) -> T:
-        """Calls a function and retries temporary failures for up to ``wait_s``. Every such call is idempotent."""
+        """Calls a function and retries temporary failures for up to ``wait_s``. Every function that is passed to this
+        method is idempotent."""
         deadline = self._clock.monotonic() + self._job.rules.wait_s
         retries = BlockingRetries(deadline, _BACKOFF, self._clock)
         while True:
@@ -306,5 +312,5 @@ class PeriodRunner:
 def _is_temporary(error: OffsetMgrError) -> bool:
     if isinstance(error, PartialFailure):
         return all(map(_is_temporary, error.failures.values()))
-    # Another application of the same group locks the group while it commits.
+    # Another application with the same group holds the group lock while it commits.
     return error.retriable or isinstance(error, GroupActive)

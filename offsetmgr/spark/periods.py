@@ -47,9 +47,9 @@ _LONGEST_SLEEP_S: Final = 30.0
 class Coordination:
     """The run in which an application takes part, and the application's member name.
 
-    ``root`` is the run's znode. ``member`` is this application's name in the run; of two processes with the same name,
-    the one that started later is the member. ``topics`` are the topics of *all* applications of the run, by default
-    those of this application. Every application must give the same ``topics``.
+    ``root`` is the run's znode. ``member`` is this application's name in the run; if two processes have the same name,
+    the process that started later is the member. ``topics`` are the topics of *all* applications of the run, by default
+    the topics of this application. Every application must give the same ``topics``.
     """
 
     zookeeper: str
@@ -99,19 +99,19 @@ def run_periods(
     job: JobSettings,
 ) -> int:
     """Processes the periods of a run until the run ends, ``until_ms`` is reached or ``stop`` is set. Returns the number
-    of periods that it has processed.
+    of periods that the call has processed.
 
-    ``process(rows, task)`` gets the period's records with the columns of Spark's Kafka source. It must write its output
-    only under ``task.output``, because only the published attempt counts (`published_outputs`). If it is called again
-    for a period, it gets the same rows and another directory.
+    ``process(rows, task)`` gets the period's records with the columns of Spark's Kafka source. The function must write
+    its output only under ``task.output``, because only the published attempt counts (`published_outputs`). If
+    ``process`` is called again for a period, it gets the same rows and another directory.
 
     ``period`` is the schedule of a new run; a run that has opened a period keeps its schedule. After each period the
-    job commits to ``group`` the offsets at which the next period's scan begins. If ``group`` is None, it commits
+    job commits to ``group`` the offsets at which the next period's scan begins. If ``group`` is None, the job commits
     nothing. A job without a history begins at the group's offsets.
 
     Raises `Superseded` if a later process has replaced this one, `RunEnded` if the run was ended, `OffsetOutOfRange` if
-    records that must be read are gone, `UnsupportedOperation` for a rerun over a compacted topic, and what ``process``
-    raises. After an error, the next call continues where this one stopped.
+    records that must be read are gone, `UnsupportedOperation` for a rerun over a compacted topic, and every error that
+    ``process`` raises. After an error, the next call continues where the failed call stopped.
     """
     require_supported("run_periods")
     if not topics:

@@ -1,7 +1,7 @@
 """Reads the sources of a running query, with their clusters, from Spark's query plan.
 
-A checkpoint has one line for each source, in the order of the plan, and the line names topics but no cluster. Only the
-plan maps lines to sources, so this module reads the plan of the run that writes the checkpoint.
+A checkpoint has one line for each source, in the order of the plan, and each line contains topics but no cluster. Only
+the plan maps lines to sources, so this module reads the plan of the run that writes the checkpoint.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ does not contain the topics' names."""
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One source of a query: Spark's description of it, and its ``kafka.bootstrap.servers`` ("" if unknown)."""
+    """One source of a query: Spark's description of the source, and its ``kafka.bootstrap.servers`` ("" if unknown)."""
 
     description: str
     cluster: str = ""
@@ -44,8 +44,8 @@ class Source:
 
 
 class StreamingQueryProtocol(Protocol):
-    """The part of a query that the committers use. ``id`` stays the same after a restart from the checkpoint, ``run``
-    does not."""
+    """The part of a query that the committers use. ``id`` stays the same after a restart from the checkpoint, but
+    ``run`` changes."""
 
     id: str
     run: str
@@ -60,7 +60,8 @@ class StreamingQueryProtocol(Protocol):
 
 
 class QueryExecution:
-    """A query of this driver. It keeps Spark's query object, so its methods still work after the query has ended."""
+    """A query of this driver. This class keeps Spark's query object, so its methods still work after the query has
+    ended."""
 
     def __init__(self, query: Any) -> None:
         """Wraps a ``pyspark.sql.streaming.StreamingQuery``. Raises `SparkError` for a query of Spark Connect."""
@@ -81,7 +82,7 @@ class QueryExecution:
         self._sources: tuple[Source, ...] | None = None
 
     def sources(self) -> tuple[Source, ...] | None:
-        # Spark sets the sources when it plans the query; before that the plan must not be read.
+        # Spark sets the sources when it plans the query. The plan must not be read before this.
         if self._sources is None and not self._execution.sources().isEmpty():
             leaves = self._execution.logicalPlan().collectLeaves()
             found = (_source(leaves.apply(n)) for n in range(leaves.size()))
@@ -99,8 +100,8 @@ class QueryExecution:
 def progress_of(batch: CheckpointBatch, sources: tuple[Source, ...] | None, what: str) -> list[SourceProgress]:
     """Returns the progress of each Kafka source after ``batch``.
 
-    If ``sources`` is None because the query is unknown, the result contains every line in Kafka's format. Raises
-    `SparkError` if the plan and the checkpoint have different numbers of sources.
+    If ``sources`` is None because the query is unknown, the result contains the offsets of every line that is in
+    Kafka's format. Raises `SparkError` if the plan and the checkpoint have different numbers of sources.
     """
     if sources is None:
         return [SourceProgress("", end) for end in batch.ends if end is not None]
@@ -124,7 +125,7 @@ def _source(leaf: Any) -> Source | None:
     if kind == "StreamingDataSourceV2ScanRelation":
         servers = leaf.relation().options().get(_BOOTSTRAP)
         return Source(str(leaf.stream()), normalized(servers or ""))
-    # Kafka's older source (spark.sql.streaming.disabledV2MicroBatchReaders) does not expose its cluster.
+    # Spark's older Kafka source (spark.sql.streaming.disabledV2MicroBatchReaders) does not expose its cluster.
     return Source(str(leaf.source())) if kind == "StreamingExecutionRelation" else None
 
 

@@ -1,9 +1,9 @@
 """Scans partitions for a period's ranges: each executor reads some partitions record by record (`period_ranges`).
 
 Kafka's lookup of an offset by time cannot replace the scan. The lookup returns the first record with the given time or
-a later one, so a single record with a wrong, later time would hide the period's records that follow it. The lookup
-helps only at the start of a run: it finds the first record with a time in the first period or later, and no record
-before that one belongs to any period.
+a later one, so a single record whose time is wrong and too late would hide the records of the period that follow it.
+The lookup helps only at the start of a run: it finds the first record with a time in the first period or later, and no
+record before this record belongs to any period.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _scan_share(
 ) -> Iterator[tuple[TopicPartition, ScanResult | OffsetMgrError]]:
     """Scans the partitions of one task on an executor.
 
-    It yields errors as results, because Spark passes only the text of an exception to the driver.
+    Errors are results too, because Spark passes only the text of an exception to the driver.
     """
     from offsetmgr.manager.log.kafka.settings import loader_settings
     from offsetmgr.spark.log_source import Range, read_ranges

@@ -1,10 +1,11 @@
 """The Spark data source ``format("offsetmgr-segments")``: reads the offsets topic of a stopped cluster from its log
 directories.
 
-The rows are those of ``offsetmgr-log`` (`log_rows.SCHEMA`), one for each record; each segment is one task. The source
-omits the records of aborted transactions and of transactions without an end. To find these, it reads the headers of all
-entries when Spark plans the query. If a segment is damaged, a row's ``error`` names the unreadable part. If partitions
-or segments are missing, a row's ``error`` has the text that ``log offsets`` prints.
+The rows have the same columns as the rows of ``offsetmgr-log`` (`log_rows.SCHEMA`). There is one row for each record,
+and one task for each segment. The source omits the records of aborted transactions and of transactions without an end.
+To find these transactions, the source reads the headers of all entries when Spark plans the query. If a segment is
+damaged, a row's ``error`` names the unreadable part. If partitions or segments are missing, a row's ``error`` has the
+text that ``log offsets`` prints.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _ROWS_PER_BATCH: Final = 20_000
 
 class SkippedTransactions(NamedTuple):
     """The transactions whose records are omitted, by producer id: the first and last offsets of aborted transactions,
-    and the first offset of an open one."""
+    and the first offset of an open transaction."""
 
     aborted: Mapping[int, Sequence[tuple[int, int]]]
     open: Mapping[int, int]
@@ -87,9 +88,9 @@ class GapTask(InputPartition):
 class SegmentSource(DataSource):
     """The data source ``offsetmgr-segments``.
 
-    The path is a list of brokers' log directories or partitions' directories, separated by commas, which every executor
-    must be able to read. The options are ``topic``, by default ``__consumer_offsets``, and ``group``, names separated
-    by commas.
+    The path is a list, separated by commas, of brokers' log directories or partitions' directories. Every executor must
+    be able to read these directories. The options are ``topic``, by default ``__consumer_offsets``, and ``group``,
+    names separated by commas.
     """
 
     @classmethod
@@ -150,8 +151,8 @@ class SegmentSourceReader(DataSourceReader):
 
     @staticmethod
     def _batches(task: SegmentTask, rows: _Rows) -> Iterator[Entries]:
-        """Yields a segment's batches without the skipped transactions. Damage ends the batches, and its error is stored
-        in ``rows``."""
+        """Yields a segment's batches without the skipped transactions. If the segment is damaged, the batches end at
+        the damage, and the error is stored in ``rows``."""
         segment = Segment(Path(task.log), task.base_offset)
         with segment.open_reader(end=task.size) as reader:
             try:
@@ -196,8 +197,8 @@ class _Rows:
 
 
 def _skipped_transactions(segments: Sequence[tuple[Segment, int]]) -> SkippedTransactions:
-    """Finds the skipped transactions from the headers of a partition's entries. Stops reading a segment where it is
-    damaged, as the table does."""
+    """Finds the skipped transactions from the headers of a partition's entries. The search stops reading a segment at
+    damage, as the read of the table does."""
     found = Transactions()
     for segment, size in segments:
         if size:

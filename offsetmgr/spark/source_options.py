@@ -1,8 +1,8 @@
 """Parses the options that offsetmgr's data sources share: addresses, timeouts, credentials, lists of groups.
 
 Spark sends options to the executors and shows them in query plans. Therefore credentials are never options: they are in
-the ``.properties`` file that ``commandConfig`` names, which must exist on every machine (data rule "secrets stay
-secret"). Spark passes the names of options in lower case.
+a ``.properties`` file. The option ``commandConfig`` is the path of this file, which must exist on every machine (data
+rule "secrets stay secret"). Spark passes the names of options in lower case.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SHARED: Final = ("commandConfig", "timeout", "tasks")
 
 def checked(source: str, options: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
     """Returns the options by their names in lower case. Raises `UsageError` for an unknown option, which is probably
-    misspelt. ``path`` is always known: it is the argument of ``load(...)`` and ``save(...)``."""
+    misspelt. ``path`` is always a known option, because it is the argument of ``load(...)`` and ``save(...)``."""
     all_options = [*known, *_SHARED]
     lowercase = {name.lower(): value for name, value in options.items()}
     if unknown := sorted(lowercase.keys() - {name.lower() for name in all_options} - {"path"}):
@@ -33,7 +33,7 @@ def checked(source: str, options: Mapping[str, str], known: Iterable[str]) -> di
 
 
 def required(source: str, options: Mapping[str, str], name: str, example: str) -> str:
-    """Returns the value of an option. Raises `UsageError` if it is missing or empty."""
+    """Returns the value of an option. Raises `UsageError` if the option is missing or empty."""
     value = options.get(name.lower())
     if not value:
         raise UsageError(
@@ -53,7 +53,7 @@ def number(source: str, options: Mapping[str, str], name: str, default: int) -> 
 
 
 def connection(source: str, options: Mapping[str, str]) -> ConnectionConfig:
-    """Returns the connection settings, from the ``.properties`` file of the machine on which it runs. Raises
+    """Returns the connection settings, from the ``.properties`` file on the machine on which the function runs. Raises
     `ConfigError`, `UsageError`."""
     config = ConnectionConfig()
     if path := options.get("commandconfig"):

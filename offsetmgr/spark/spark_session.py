@@ -20,14 +20,15 @@ _JVM_END_S: Final = 30.0
 def session(name: str, *, master: str | None = None, connector: str | None = None, **conf: object) -> SparkSession:
     """Returns a Spark session with the Kafka connector.
 
-    ``master`` is Spark's master, by default the one in Spark's configuration, or ``local[*]``. ``connector`` requests a
-    version of the connector; by default the version follows from PySpark's version. ``conf`` are Spark's settings, with
-    two underscores for each dot (``spark__sql__shuffle__partitions=4``) or as ``**{"spark.sql.shuffle.partitions":
-    4}``.
+    ``master`` is Spark's master. By default it is the master in Spark's configuration, or ``local[*]``. ``connector``
+    requests a version of the connector; by default the version follows from PySpark's version. ``conf`` are Spark's
+    settings, with two underscores for each dot (``spark__sql__shuffle__partitions=4``) or as
+    ``**{"spark.sql.shuffle.partitions": 4}``.
 
     Workers run the same Python as this process, unless ``PYSPARK_PYTHON`` or the configuration names another one. The
-    connector is downloaded once, into offsetmgr's cache. Raises `SparkError` if it cannot be downloaded, and
-    `UsageError` if a session without the connector is running, because jars cannot be added to it.
+    connector is downloaded once, into offsetmgr's cache. Raises `SparkError` if the connector cannot be downloaded.
+    Raises `UsageError` if a session without the connector is running, because jars cannot be added to a running
+    session.
     """
     require_supported("a Spark session with the Kafka connector")
     settings = {key.replace("__", "."): value for key, value in conf.items()}
@@ -56,7 +57,7 @@ def session(name: str, *, master: str | None = None, connector: str | None = Non
 
 
 def _end_jvm_without(jars: list[str]) -> None:
-    """Ends the JVM of a stopped session if it does not have these jars.
+    """Ends the JVM of a stopped session if this JVM was started without these jars.
 
     PySpark would use that JVM, with its class path, for the next session.
     """

@@ -1,5 +1,5 @@
-"""Spark SQL's types for annotations in the command line. They are imported here because only this package may import
-pyspark."""
+"""Spark SQL's types for annotations in the command line. This module imports the types because only this package may
+import pyspark."""
 
 from pyspark.sql import DataFrame, SparkSession
 

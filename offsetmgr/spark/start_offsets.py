@@ -32,8 +32,8 @@ class StartingOffsets:
     """The start offset of each partition of the topics. ``str`` returns the JSON for ``startingOffsets``.
 
     In ``offsets``, -2 stands for the earliest and -1 for the latest offset of the log. ``new`` are the partitions
-    without a committed offset. ``outside_log`` are the partitions whose committed offset is outside the log, with that
-    offset and the log's range.
+    without a committed offset. ``outside_log`` are the partitions whose committed offset is outside the log, with the
+    committed offset and the log's range.
     """
 
     group: str
@@ -52,7 +52,7 @@ class StartingOffsets:
 
     @property
     def unknown(self) -> bool:
-        """Whether the group has no committed offset in any of the topics. The group's name may be wrong then."""
+        """Whether the group has no committed offset in any of the topics. If so, the name of the group may be wrong."""
         return len(self.new) == len(self.offsets)
 
     def __str__(self) -> str:
@@ -86,8 +86,8 @@ def starting_offsets(
 
     ``cluster`` is the topics' cluster: a `Cluster` or bootstrap servers. By default it is the cluster of a ``kafka://``
     store. ``default`` applies to partitions without a committed offset, ``out_of_range`` to committed offsets outside
-    the log. Both are ``earliest``, ``latest``, or ``refuse``, which raises an error. The result contains every
-    partition of the topics, as Spark requires.
+    the log. The value of both is ``earliest``, ``latest``, or ``refuse``, which raises an error. The result contains
+    every partition of the topics, as Spark requires.
 
     Raises `PartialFailure` if ``refuse`` applies to a partition or if an offset cannot be read (an unreadable offset
     never counts as absent), `UnknownTopicOrPartition` for topics that do not exist, and `UsageError`.

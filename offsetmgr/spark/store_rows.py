@@ -65,8 +65,8 @@ class RowOutcome(NamedTuple):
     """The outcome of one row. Fields that were null in the row are None.
 
     ``status`` is a value of `offsetmgr.core.offset_store.EditStatus`, or `RECREATED`. ``before`` is the previous
-    offset, None if there was none or it is unknown. ``atomic`` is False if another client could have written between
-    the comparison and the write.
+    offset; None if no offset was committed or the previous offset is unknown. ``atomic`` is False if another client
+    could have committed between the comparison and the write.
     """
 
     group: str | None
@@ -85,7 +85,8 @@ def read_rows(
     """Yields the offsets of these groups in these topics, as rows in the order of `COLUMNS`.
 
     With ``errors`` an unreadable offset becomes a row with its ``error``; if the whole group is unreadable, the row has
-    no topic. Without ``errors`` it raises `PartialFailure`, or the group's own error.
+    no topic. Without ``errors``, an unreadable offset raises `PartialFailure`, and an unreadable group raises the
+    group's error.
     """
     with open_store(uri, config) as store:
         for found in store.scan(groups):
@@ -107,7 +108,7 @@ def select_groups(uri: str, config: ConnectionConfig, patterns: Iterable[str]) -
     """Returns the selected groups, sorted. ``patterns`` are names and globs; an empty list selects all groups.
 
     Raises `UnsupportedOperation` for stores of Kafka 0.7, whose partitions are not numbers. Raises `GroupNotFound` for
-    a name or glob without a match, because a misspelt one would give an empty table.
+    a name or glob without a match, because the table of a misspelt name would be empty.
     """
     names = list(patterns)
     with _open_with_numbered_partitions(uri, config) as store:
@@ -118,7 +119,7 @@ def select_groups(uri: str, config: ConnectionConfig, patterns: Iterable[str]) -
 
 
 def select_groups_of_stores(uris: Iterable[tuple[str, ConnectionConfig]], patterns: Iterable[str]) -> list[str]:
-    """Does the same as `select_groups` for several stores. A group needs to exist in only one of them."""
+    """Does the same as `select_groups` for several stores. A group needs to exist in only one of the stores."""
     names, known = list(patterns), set[str]()
     for uri, config in uris:
         with _open_with_numbered_partitions(uri, config) as store:
@@ -148,10 +149,11 @@ def _empty(found: GroupOffsets) -> bool:
 def cross_cluster_check(
     origin: RowOrigin | None, uri: str, config: ConnectionConfig
 ) -> Iterator[CrossClusterCheck | None]:
-    """Opens the check that the offsets of the rows' origin are valid in the store at ``uri``; None without an origin.
+    """Opens the check that the offsets of the rows' origin are valid in the store at ``uri``. Yields None if there is
+    no origin.
 
-    Raises `OtherCluster` if the stores belong to different clusters and ``origin`` contains no translation; raises the
-    errors of `OffsetStore.log_origin`.
+    Raises `OtherCluster` if the stores belong to different clusters and ``origin`` contains no translation. Also raises
+    the errors of `OffsetStore.log_origin`.
     """
     if origin is None:
         yield None
@@ -181,14 +183,15 @@ def rejected_rows(
 def write_rows(
     rows: Iterable[Mapping[str, Any] | Any], uri: str, config: ConnectionConfig, origin: RowOrigin | None = None
 ) -> Iterator[RowOutcome]:
-    """Commits rows and yields the outcome of each. It never lowers an offset. Rows of one group should be adjacent.
+    """Commits rows and yields the outcome of each row. It never lowers an offset. Rows of one group should be adjacent.
 
     ``origin`` is the store that the rows come from. If the origin belongs to the target's cluster, the rows' leader
     epochs are written too. Rows of a recreated topic are rejected if the origin shows that the topic was recreated.
 
     If Spark repeats a task because its worker died, the rows that are already committed are unchanged. If a row is
     invalid, for example without an offset, only that row fails. If rows have different commits for one partition, all
-    of them fail, because the right one is unknown. Raises `Unreachable` or `TimedOut` if the store cannot be reached.
+    these rows fail, because the right commit is unknown. Raises `Unreachable` or `TimedOut` if the store cannot be
+    reached.
     """
     pending: dict[str, list[dict[TopicPartition, Change]]] = {}
     rejected: deque[RowOutcome] = deque()
@@ -200,7 +203,7 @@ def write_rows(
                 pending.setdefault(group, []).append(changes)
                 yield GroupEdit(group, changes)
 
-    # The check opens stores of its own, because it runs while `store` is in the middle of an edit.
+    # The check opens separate stores, because it runs while `store` executes an edit.
     with cross_cluster_check(origin, uri, config) as crossing, open_store(uri, config) as store:
         for result in store.edit(edits()):
             changes = _pop_changes(pending, result)
@@ -258,7 +261,7 @@ def _pop_changes(pending: dict[str, list[dict[TopicPartition, Change]]], result:
 
 
 def _invalid_reason(row: Any) -> str | None:
-    """Returns why a row cannot be committed; None if it can."""
+    """Returns why a row cannot be committed; None if the row can be committed."""
     columns = row.__fields__ if hasattr(row, "__fields__") else row
     if "error" in columns and row["error"] is not None:
         return f"it could not be read: {row['error']}"
@@ -269,7 +272,8 @@ def _invalid_reason(row: Any) -> str | None:
 
 
 def _recreated(row: Any, crossing: CrossClusterCheck) -> str | None:
-    """Returns why a row's offset belongs to the log of a deleted topic; None if it does not, or if that is unknown."""
+    """Returns why a row's offset belongs to the log of a deleted topic; None if the offset does not belong to such a
+    log, or if this is unknown."""
     commit = _commit(row)
     found = Committed(commit.offset, commit_timestamp=commit.commit_timestamp)
     rejected = crossing.recreation_error(TopicPartition(row["topic"], row["partition"]), found)

@@ -1,7 +1,7 @@
 """`store_table` reads a store as a DataFrame; `copy` commits a DataFrame to a store and returns each row's outcome.
 
-They do the same as ``format("offsetmgr")``, for programs with a `ConnectionConfig`: these functions send it to the
-executors directly, so that it does not appear in a query plan.
+These functions do the same as ``format("offsetmgr")``, for programs with a `ConnectionConfig`. They send the
+`ConnectionConfig` to the executors directly, so that it does not appear in a query plan.
 """
 
 from __future__ import annotations
@@ -85,16 +85,17 @@ def copy(
     """Commits the rows of a table to the store at ``uri``; returns the outcome of each row (`store_rows.OUTCOMES`).
 
     ``rows`` has the columns of `store_rows.SCHEMA`; metadata, leader epoch and time may be missing. A commit never
-    lowers an offset, and each is conditional on the present value. All rows of a group are in one task.
+    lowers an offset, and each commit is conditional on the present offset. All rows of a group are in one task.
 
-    ``origin`` is the store that the rows come from. If it belongs to another Kafka cluster than the target, `copy`
-    raises `OtherCluster` before it reads anything, unless ``origin`` contains a translation. Rows of topics that were
-    recreated after their commit get the status ``refuse-recreated``. Without ``origin``, the caller must ensure that
-    the offsets belong to the target's logs. Leader epochs are written only if the origin belongs to the same cluster.
+    ``origin`` is the store that the rows come from. If this store belongs to another Kafka cluster than the target,
+    `copy` raises `OtherCluster` before it reads anything, unless ``origin`` contains a translation. Rows of topics that
+    were recreated after their commit get the status ``refuse-recreated``. Without ``origin``, the caller must ensure
+    that the offsets belong to the target's logs. Leader epochs are written only if the origin belongs to the same
+    cluster as the target.
 
-    The copy runs when the outcomes are read, and again each time they are read; rows that are already committed are
-    then ``unchanged``. Keep the outcomes with ``persist()`` or write them to a file. Spark repeats a task whose worker
-    died.
+    The copy runs each time the outcomes are read. From the second time on, the status of rows that are already
+    committed is ``unchanged``. Keep the outcomes with ``persist()`` or write them to a file. Spark repeats a task whose
+    worker died.
     """
     require_supported("copy")
     return rows.sparkSession.createDataFrame(written(rows, uri, config=config, tasks=tasks, origin=origin), OUTCOMES)
@@ -103,11 +104,13 @@ def copy(
 def dry_run(rows: DataFrame, target: DataFrame, *, metadata: bool, recreated: DataFrame) -> DataFrame:
     """Predicts the outcome of `copy` for each of ``rows``.
 
-    ``target`` is a table of the target's offsets of the same groups, ``recreated`` the result of `recreated`. In the
-    returned table ``outcome`` is ``write``, ``unchanged``, ``refuse-rewind`` (the offset is below the present one) or
-    ``refuse-recreated`` (the topic was recreated; ``error`` is the reason). ``before`` is the present offset.
+    ``target`` is a table of the target's offsets of the same groups. ``recreated`` is the result of the function
+    `recreated`. In the returned table ``outcome`` is ``write``, ``unchanged``, ``refuse-rewind`` (the offset is below
+    the present offset) or ``refuse-recreated`` (the topic was recreated; ``error`` is the reason). ``before`` is the
+    present offset.
 
-    ``metadata`` is True if the target stores metadata; `copy` then also writes a row that differs only in its metadata.
+    ``metadata`` is True if the target stores metadata. In this case `copy` also writes a row that differs only in its
+    metadata.
     """
     require_supported("dry_run")
     present = target.select(

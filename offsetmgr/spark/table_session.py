@@ -19,7 +19,7 @@ from offsetmgr.spark.segment_source import SegmentSource
 from offsetmgr.spark.versions import require_supported
 
 LOCAL: Final = "local[*,4]"
-"""Runs Spark on this machine. Unlike ``local[*]`` it retries a task whose Python worker died."""
+"""Runs Spark on this machine. Unlike ``local[*]``, this master retries a task whose Python worker died."""
 _LOOPBACK: Final = "127.0.0.1"
 _A_CORE: Final = 4
 """Number of shuffle partitions for each core of this machine."""
@@ -32,7 +32,7 @@ _SETTINGS: Final = {
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Registers the formats ``offsetmgr``, ``offsetmgr-log`` and ``offsetmgr-segments`` in a session; returns the
+    """Registers the formats ``offsetmgr``, ``offsetmgr-log`` and ``offsetmgr-segments`` in a session, and returns this
     session."""
     require_supported("offsetmgr's tables in Spark")
     spark.dataSource.register(StoreSource)
@@ -46,7 +46,7 @@ def table_session(name: str, *, master: str | None = None, **conf: object) -> Sp
 
     ``master`` is Spark's master, by default `LOCAL`. ``conf`` are Spark's settings, with two underscores for each dot.
     Workers run the same Python as this process, unless ``PYSPARK_PYTHON`` names another one. On a cluster, offsetmgr
-    must be installed for that Python.
+    must be installed for the Python of the workers.
     """
     require_supported("a Spark session with offsetmgr's tables")
     running = SparkSession.getActiveSession()
@@ -56,8 +56,8 @@ def table_session(name: str, *, master: str | None = None, **conf: object) -> Sp
     builder = SparkSession.builder.appName(name).master(master or LOCAL)
     here: dict[str, object] = {}
     if master is None:
-        # Spark's default of 200 suits a cluster. On one machine, an audit would then spend most of its time starting
-        # tasks.
+        # Spark's default of 200 suits a cluster. On one machine, an audit with 200 shuffle partitions would spend most
+        # of its time starting tasks.
         here["spark.sql.shuffle.partitions"] = _A_CORE * (os.cpu_count() or 1)
         # Only this machine needs to reach the driver.
         here |= {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": _LOOPBACK}
@@ -90,8 +90,8 @@ def table_job(name: str, master: str | None, conf: Mapping[str, str]) -> Iterato
 
 
 def _reason(text: str) -> str:
-    """Returns the line of a Spark error that names the cause: offsetmgr's error in a worker, if there is one, and
-    otherwise the first line."""
+    """Returns the line of a Spark error that names the cause. If a worker raised an error of offsetmgr, this is the
+    line of that error, and otherwise it is the first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("offsetmgr.")]
     return ours[-1].partition(": ")[2] if ours else next(iter(lines), "Spark reports no reason")

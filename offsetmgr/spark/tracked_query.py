@@ -1,4 +1,4 @@
-"""`TrackedQuery`: what the committer knows about one query, from the query's plan and checkpoint."""
+"""`TrackedQuery`: the state of one query, which the committer reads from the query's plan and checkpoint."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class TrackedQuery:
     """The state of one query.
 
     ``progress`` are the offsets of its sources, and ``blocks`` stand for its sources with unknown progress. ``error``
-    is the error of the last read, None after a successful one. After an error the earlier progress stays valid, because
-    a checkpoint only moves forward.
+    is the error of the last read; None if the last read succeeded. After an error the earlier progress stays valid,
+    because a checkpoint only moves forward.
     """
 
     query: StreamingQueryProtocol
@@ -26,7 +26,8 @@ class TrackedQuery:
     blocks: list[CommitBlock] = field(default_factory=lambda: [CommitBlock()])
     error: OffsetMgrError | None = None
     planned: bool = False
-    """True if the sources are known, or if they never will be known because the query ended before Spark planned it."""
+    """True if the sources are known. Also True if the sources will never be known, because the query ended before Spark
+    planned it."""
 
     def after_restart(self, query: StreamingQueryProtocol) -> TrackedQuery:
         """Returns the state of the same query after a restart. The progress is kept, since the query continues from the
@@ -57,7 +58,7 @@ class TrackedQuery:
         found = newest_finished(self.query.files) if self.planned else None
         if sources is None:
             if self.ended and not self.progress:
-                # The query failed before it was planned, and may restart, so it blocks the topics in its checkpoint.
+                # The query ended before it was planned, and may restart, so it blocks the topics in its checkpoint.
                 ends = () if found is None else found.ends
                 self.blocks = [CommitBlock(topics=frozenset(tp.topic for end in ends if end for tp in end))]
             return None

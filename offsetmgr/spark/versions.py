@@ -14,7 +14,8 @@ SUPPORTED: Final = "4.0 to 4.3"
 
 
 def installed() -> str:
-    """Returns the version of the installed PySpark package, or of the module ``pyspark`` if that is only on the path.
+    """Returns the version of the installed PySpark package, or the version of the module ``pyspark`` if PySpark is on
+    the path but not installed as a package.
 
     Raises `UnsupportedOperation` if PySpark is not installed.
     """
@@ -33,7 +34,8 @@ def installed() -> str:
 def require_supported(what: str) -> None:
     """Raises `SparkError` for an unsupported version of PySpark. ``what`` names the feature in the error.
 
-    Without this check, a committer on PySpark 3.5 would commit nothing, and tables and period jobs would fail late.
+    Without this check, a committer on PySpark 3.5 would commit nothing, and tables and period jobs would fail only
+    after they have started.
     """
     version = installed()
     found = re.match(r"(\d+)\.(\d+)", version)

@@ -1,5 +1,5 @@
-"""`EmbeddedNode`: a manager node without a listener, together with the `RequestAdapter` that serves the calls of its
-program. Both run on the event loop."""
+"""`EmbeddedNode`: a manager node without a listener, and the `RequestAdapter` that serves the calls of the program. The
+node and the adapter run on the event loop."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from offsetmgr.manager.node.node_config import NodeConfig
 
 
 class EmbeddedNode:
-    """A manager inside a program. The program opens and closes it once. ``timeout_s`` limits the join and each call of
-    `RequestAdapter`."""
+    """A manager inside a program. The program opens and closes it once. ``timeout_s`` limits the wait to join the
+    managers' group, and the retries of each call of `RequestAdapter`."""
 
     def __init__(self, settings: NodeConfig, timeout_s: float) -> None:
         self.requests: RequestAdapter | None = None
         """Set once the node is open."""
         self._timeout_s = timeout_s
-        # The node has no listener, so it has a readable unique name in place of an address.
+        # The node has no listener, so a readable unique name takes the place of the host name.
         self._name = f"embedded-{uuid.uuid4().hex[:6]}-in-process-{os.getpid()}-of-{socket.gethostname()}"
         self._node = ManagerNode(settings, self._name, 0)
 

@@ -1,10 +1,10 @@
 """`OffsetManager`: a blocking API for programs that contain an offset manager. The manager runs on an event loop in its
 own thread.
 
-It is the same manager as ``offsetmgr manager serve`` without the listener: it joins the managers' group, owns the shard
-groups that are assigned to it, and appends to the same topic. If it is the only manager of the topic, it owns all
-groups; several managers divide the groups among them. Clients cannot connect to an embedded manager. If clients need
-the offsets of the program's groups, use ``manager serve`` instead.
+The manager does the same as ``offsetmgr manager serve``, but has no listener. It joins the managers' group, owns the
+shard groups that are assigned to it, and appends to the same topic. If it is the only manager of the topic, it owns all
+groups. If the topic has several managers, they divide the groups among them. Clients cannot connect to an embedded
+manager. If clients need the offsets of the program's groups, use ``manager serve`` instead.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ class OffsetManager:
 
     ``config`` contains the settings of the connection to the brokers, ``manager`` those of the manager.
     ``retention_ms`` is the retention of offsets of groups without members; if it is None, the retention in ``manager``
-    applies, which is one week by default as in ``manager serve``. ``timeout_s`` limits how long `start` waits
-    to join the managers' group, and how long each other call waits until the group's shard has an owner and is loaded.
-    Several threads may use one object.
+    applies, which is one week by default as in ``manager serve``. ``timeout_s`` limits how long `start` waits to join
+    the managers' group, and how long each other call waits until the group's shard has an owner and is loaded. Several
+    threads may use the same `OffsetManager`.
 
-    Calls raise `NotCoordinator` if another manager owns the group (the message names it), `CoordinatorNotAvailable` if
-    a commit was not replicated in time (it may have succeeded, or may still succeed), and `CoordinatorLoadInProgress`
-    or `TimedOut` if ``timeout_s`` was too short. All of these errors are retriable.
+    Calls raise `NotCoordinator` if another manager owns the group (the message names this manager),
+    `CoordinatorNotAvailable` if a commit was not replicated in time (the commit may have succeeded, or may still
+    succeed), and `CoordinatorLoadInProgress` or `TimedOut` if ``timeout_s`` was too short. All of these errors are
+    retriable.
     """
 
     def __init__(
@@ -108,8 +109,8 @@ class OffsetManager:
         self._run(self._requests.commit(group, offsets, allow_rewind=allow_rewind))
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, Offset]:
-        """Returns the committed offsets of these partitions, `Absent` for those without one. If ``partitions`` is None,
-        returns all committed offsets of the group.
+        """Returns the committed offset of each of these partitions, or `Absent` for a partition without a committed
+        offset. If ``partitions`` is None, returns all committed offsets of the group.
 
         Raises `PartialFailure` if some offsets are unreadable.
         """

@@ -172,5 +172,5 @@ class RequestAdapter:
 
 
 def _expected_offset(found: Offset) -> int:
-    """Returns the committed offset as the condition of a commit: -1 if there is none."""
+    """Returns the committed offset as the condition of a commit; -1 if no offset is committed."""
     return found.offset if isinstance(found, Committed) else -1

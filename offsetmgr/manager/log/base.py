@@ -3,10 +3,10 @@
 The partitions are divided into a fixed number of shard groups: partition p belongs to shard group ``p % shard_groups``
 (`shard_group_of`). A manager owns whole shard groups. A writer claims one shard group and appends to its partitions.
 
-Ordering contract: a new owner first claims the shard group. From then on no earlier writer can append, not even one
-whose process was frozen. The owner then requests the end offsets; every append of an earlier writer has ended, so none
-can change them. Finally the owner reads the partitions up to these offsets. It has then seen every record that was ever
-acknowledged.
+Ordering contract: a new owner first claims the shard group. After the claim no earlier writer can append, even if its
+process was frozen and wakes. The owner then requests the end offsets. Every append of an earlier writer has ended, so
+no such append can change the end offsets. Finally the owner reads the partitions up to the end offsets, and has seen
+every record that was ever acknowledged.
 
 All calls block. Implementations call callbacks only in the caller's thread.
 """
@@ -41,7 +41,7 @@ def partitions_of(shard_group: int, partitions: int) -> range:
 
 
 class AppendRejected(OffsetMgrError):
-    """The append certainly did not happen: there were too few in-sync replicas, or it timed out and was aborted
+    """The append certainly did not happen: there were too few in-sync replicas, or the append timed out and was aborted
     (COORDINATOR_NOT_AVAILABLE). The writer can be used again."""
 
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -56,19 +56,20 @@ class TooLarge(OffsetMgrError):
 
 
 class OutcomeUnknown(OffsetMgrError):
-    """The outcome of the append is unknown. The writer cannot be used any more: a new one must claim the shard group
-    and read the log to its end."""
+    """The outcome of the append is unknown. The writer cannot be used any more: a new writer must claim the shard
+    group, and the owner must read the log to its end."""
 
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     retriable = True
 
 
 class Fenced(OffsetMgrError):
-    """Another writer has claimed the shard group (NOT_COORDINATOR). The writer cannot be used any more, and its manager
-    may claim again only after the shard group has been assigned to it again.
+    """Another writer has claimed the shard group (NOT_COORDINATOR). The writer cannot be used any more. Its manager may
+    claim the shard group again only after the shard group has been assigned to this manager again.
 
-    If the append began after that claim, its records are not in the log and never will be. If the append was in flight
-    during the claim, it ended before the claim returned, and only the new owner can determine its outcome.
+    If the append began after the other writer's claim, the records of the append are not in the log and never will be.
+    If the append was in flight during the claim, it ended before the claim returned, and only the new owner can
+    determine the outcome of the append.
     """
 
     code = ErrorCode.NOT_COORDINATOR
@@ -109,8 +110,9 @@ class ShardGroupWriter(Protocol):
     """The writer of one shard group's partitions. One thread at a time uses it."""
 
     def claim(self, timeout_s: float) -> None:
-        """Claims the shard group within ``timeout_s`` seconds. When it returns, every earlier writer is fenced and its
-        unfinished append has ended. The claim may leave offsets without readable records in the log.
+        """Claims the shard group within ``timeout_s`` seconds. When the call returns, every earlier writer is fenced,
+        and the unfinished append of every earlier writer has ended. The claim may leave offsets without readable
+        records in the log.
 
         Called once for each writer. Raises `OffsetMgrError` (retriable or not); after an error the earlier writers may
         or may not be fenced.
@@ -118,7 +120,7 @@ class ShardGroupWriter(Protocol):
         ...
 
     def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float) -> Mapping[int, int]:
-        """Appends all batches or none of them within ``timeout_s``. Returns once every in-sync replica has them.
+        """Appends all batches or none of them within ``timeout_s``. Returns once every in-sync replica has the batches.
 
         Returns the offset of the *last* record of each partition; the records of a partition have consecutive offsets.
         Empty batches are not allowed. Raises `AppendRejected`, `TooLarge`, `OutcomeUnknown`, `Fenced`.
@@ -127,8 +129,8 @@ class ShardGroupWriter(Protocol):
 
     @property
     def ready_at(self) -> float:
-        """The time (of `time.monotonic`) from which the broker is likely to accept the next append at once. An earlier
-        append is allowed but may take longer."""
+        """The time (of `time.monotonic`) from which the broker is likely to accept the next append at once. An append
+        before this time is allowed but may take longer."""
         ...
 
     def close(self) -> None:
@@ -152,10 +154,11 @@ class LogReader(Protocol):
         (exclusive), and stores the newest value of each key in ``newest[partition]`` (None for a tombstone).
 
         It decodes nothing and keeps no overwritten value. It periodically calls ``progress`` with the number of offsets
-        read since the last call, and ``stopped``; it stops early if ``stopped`` returns True. Returns the next offset
-        to read of each partition: at least its end, unless stopped. The first record of a partition may be after its
-        offset in ``starts`` (because of compaction or deletion). Raises `OffsetMgrError`; `CorruptRecords` if a batch
-        of any partition has a wrong checksum.
+        that it has read since the last call. It also calls ``stopped`` periodically, and stops early if ``stopped``
+        returns True. Returns the next offset to read in each partition. Unless the load was stopped, this offset is at
+        least the partition's offset in ``ends``. The first record of a partition may be after the partition's offset in
+        ``starts``, because of compaction or deletion. Raises `OffsetMgrError`; `CorruptRecords` if a batch of any
+        partition has a wrong checksum.
         """
         ...
 
@@ -168,7 +171,7 @@ class LogReader(Protocol):
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[LogRecord]:
         """Returns up to ``max_records`` records, in order within each partition. Waits up to ``timeout_s`` seconds for
-        the first one.
+        the first record.
 
         It may return early without records if only a `position` has advanced. Raises `OffsetMgrError`; after
         `CorruptRecords` this reader cannot be used any more.
@@ -190,8 +193,8 @@ class PartitionLog(Protocol):
     def partitions(self) -> int: ...
 
     def writer(self, shard_group: int) -> ShardGroupWriter:
-        """Returns a new writer that has not claimed the shard group yet. If the writer is created some time before it
-        claims, the claim is faster."""
+        """Returns a new writer that has not claimed the shard group yet. A claim is faster if its writer was created
+        some time before."""
         ...
 
     def reader(self) -> LogReader: ...
@@ -209,7 +212,7 @@ class PartitionLog(Protocol):
         ...
 
     def end_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:
-        """Returns for each partition the offset below which every append has ended (the last stable offset).
+        """Returns the last stable offset of each partition: every append below this offset has ended.
 
         After a claim by a writer of this object, a reader that reaches this offset has seen every record that was ever
         acknowledged to an earlier writer. For a shard group of another process, the returned offset may briefly be too

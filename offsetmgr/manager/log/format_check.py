@@ -1,9 +1,9 @@
 """Checks that the records of a log have the format that this process will write.
 
-A topic must have one format: an offset has a different key in each format, so a mixed topic would have two values for
-it. Without this check, shards without records would accept commits in the wrong format before a shard with records
-detects the mismatch. The check also detects a topic with records of another program, before the manager writes an
-offset.
+A topic must have one format. The key of an offset differs between the formats, so a topic with two formats could have
+two values for the same offset. Without this check, shards without records would accept commits in the wrong format
+until a shard with records detects the mismatch. The check also detects that the topic has records of another program,
+before the manager writes an offset to the topic.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _MAX_KEY_BYTES_SHOWN: Final = 20
 def check_format(log: PartitionLog, name: str, what: str, timeout_s: float) -> None:
     """Reads the last records of every partition. ``name`` is the format to be written, ``what`` the topic's name.
 
-    If the topic also has records of the format, unknown records are accepted, because the shards report them. A topic
-    with only unknown records is rejected. Raises `FormatMismatch`, `UnsuitableTopic`, and any error from reading.
+    Unknown records are accepted if the topic also has records of the format ``name``, because the shards report the
+    unknown records. A topic with only unknown records is rejected. Raises `FormatMismatch`, `UnsuitableTopic`, and any
+    error from reading.
     """
     partitions = range(log.partitions)
     ends = log.end_offsets(partitions, timeout_s)

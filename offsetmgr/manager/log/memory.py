@@ -1,9 +1,9 @@
-"""`MemoryLog`: a `PartitionLog` in memory, for tests and simulations, whose events the caller controls.
+"""`MemoryLog`: a `PartitionLog` in memory, for tests and simulations. The caller controls its events.
 
-It behaves like Kafka as far as a reader can observe: a transaction marker takes an offset, an aborted append leaves a
-gap, records after an unfinished append are not readable, and the cleaner leaves gaps. Events that happen by chance in a
-real log happen on request: `hold` (appends wait for `advance_high_watermark`), `fail_next_append`, `compact`,
-`delete_before`, `recreate`.
+The log behaves like Kafka as far as a reader can observe: a transaction marker takes an offset, an aborted append
+leaves a gap, records after an unfinished append are not readable, and the cleaner leaves gaps. The caller triggers the
+events that happen by chance in a real log: with `hold` (appends wait for `advance_high_watermark`), `fail_next_append`,
+`compact`, `delete_before` and `recreate`.
 
 It starts no threads. Only `MemoryWriter.append` and `MemoryReader.poll` wait. Any thread may call any method.
 """
@@ -52,9 +52,9 @@ class Failure(Enum):
 class MemoryLog:
     """A log in memory.
 
-    If ``hold`` is True, appends become readable and are acknowledged only when `advance_high_watermark` is called;
-    otherwise at once. A test may change ``hold`` at any time. ``max_batch_bytes`` limits the size of an append to one
-    partition.
+    If ``hold`` is True, appends become readable and are acknowledged only when `advance_high_watermark` is called.
+    Otherwise they become readable and are acknowledged at once. A test may change ``hold`` at any time.
+    ``max_batch_bytes`` limits the size of an append to one partition.
     """
 
     def __init__(
@@ -106,8 +106,8 @@ class MemoryLog:
     # --- controls ------------------------------------------------------------------------------------
 
     def advance_high_watermark(self, shard_group: int | None = None) -> int:
-        """Completes the waiting append of a shard group, or of all shard groups if it is None. Returns the number of
-        completed appends."""
+        """Completes the waiting append of ``shard_group``, or the waiting appends of all shard groups if
+        ``shard_group`` is None. Returns the number of completed appends."""
         with self._changed:
             shard_groups = self._shard_groups if shard_group is None else [self._shard_groups[shard_group]]
             unfinished = [
@@ -118,8 +118,8 @@ class MemoryLog:
             return len(unfinished)
 
     def fail_next_append(self, shard_group: int, failure: Failure) -> None:
-        """Makes the next append of the shard group fail this way. With several calls, the failures apply to the next
-        appends in order."""
+        """Makes the next append of the shard group fail with ``failure``. After several calls, the failures apply to
+        the next appends in the order of the calls."""
         with self._changed:
             self._shard_groups[shard_group].failures.append(failure)
 
@@ -242,7 +242,8 @@ class MemoryLog:
 
 
 class Append:
-    """An append in flight, on which `MemoryWriter.append` waits. Simulations in one thread use it directly."""
+    """An append in flight, on which `MemoryWriter.append` waits. Simulations that run in one thread use this class
+    directly."""
 
     def __init__(self, log: MemoryLog, shard_group: int, offsets: Mapping[int, int]) -> None:
         self.shard_group = shard_group
@@ -254,11 +255,11 @@ class Append:
 
     @property
     def waiting(self) -> bool:
-        """Whether it waits for `MemoryLog.advance_high_watermark`."""
+        """Whether the append waits for `MemoryLog.advance_high_watermark`."""
         return self.error is None and not self.ended
 
     def result(self) -> Mapping[int, int]:
-        """Returns or raises the result of `ShardGroupWriter.append`. Raises `ValueError` while it waits."""
+        """Returns or raises the result of `ShardGroupWriter.append`. Raises `ValueError` while the append waits."""
         if self.error is not None:
             raise self.error
         if not self.ended:
@@ -266,8 +267,8 @@ class Append:
         return self.offsets
 
     def wait(self, timeout_s: float) -> None:
-        """Waits up to ``timeout_s`` seconds until it has ended. After the timeout it is aborted, and its error is
-        `AppendRejected`."""
+        """Waits up to ``timeout_s`` seconds until the append has ended. After the timeout the append is aborted, and
+        its error is `AppendRejected`."""
         log = self._log
         with log._changed:
             if not log._changed.wait_for(lambda: not self.waiting, timeout_s):
@@ -291,8 +292,8 @@ class MemoryWriter:
         self._epoch = self._log._claim(self._shard_group)
 
     def begin(self, batches: Mapping[int, Sequence[EncodedRecord]]) -> Append:
-        """Begins an append and does not wait for its end. Raises `TooLarge`, `Fenced`, or the error after which the
-        writer cannot be used any more."""
+        """Begins an append and does not wait for its end. Raises `TooLarge` or `Fenced`. If an earlier error has made
+        the writer unusable, raises that error."""
         if self._terminal_error is not None:
             raise self._terminal_error
         if self._epoch == -1:

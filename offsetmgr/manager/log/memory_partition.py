@@ -12,7 +12,7 @@ from offsetmgr.records.base import EncodedRecord
 
 @dataclass
 class StoredPartition:
-    """The readable records of a partition, and those of the append in flight (``open``). At most one append is in
+    """The readable records of a partition, and the records of the append in flight (``open``). At most one append is in
     flight, since a partition belongs to one shard group with one writer."""
 
     start: int = 0
@@ -34,7 +34,7 @@ class StoredPartition:
         return self.next - 1
 
     def end(self, *, written: bool) -> None:
-        """Ends the append: its records become readable if ``written``, else they are dropped."""
+        """Ends the append: its records become readable if ``written`` is True, and are dropped otherwise."""
         if written:
             self.records += self.open
         self.open = []

@@ -18,12 +18,13 @@ SEGMENT_BYTES: Final = 100 * 1024 * 1024
 faster."""
 
 MAX_BATCH_BYTES: Final = 1_000_000
-"""The maximum size of a writer's batch in bytes, if the topic allows it."""
+"""The maximum size of a writer's batch in bytes, if the topic allows batches of this size."""
 MAX_RECORD_BYTES: Final = 64 * 1024
 """The maximum size of the record of a commit in bytes, with the longest group id and topic name, and metadata of 4,096
 bytes."""
 _BATCH_OVERHEAD: Final = 128
-"""The maximum number of bytes by which a batch, as the client estimates it, is larger than its records."""
+"""The maximum difference, in bytes, between the size that the client estimates for a batch and the size of its
+records."""
 _DEFAULT_REPLICAS: Final = 3
 DELETE_RETENTION_MS: Final = 24 * 60 * 60 * 1000
 _MIN_DELETE_RETENTION_MS: Final = 2 * 60 * 60 * 1000
@@ -31,7 +32,7 @@ _MIN_DELETE_RETENTION_MS: Final = 2 * 60 * 60 * 1000
 (``ManagerConfig.max_standby_age_s``)."""
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 BROKER_TOPICS: Final = frozenset({"__consumer_offsets", TRANSACTIONS_TOPIC, "__share_group_state"})
-"""Internal topics of the brokers. A record of offsetmgr in one of them would harm the cluster."""
+"""Internal topics of the brokers. Records of offsetmgr in one of these topics would harm the cluster."""
 
 
 class UnsuitableTopic(OffsetMgrError):
@@ -44,8 +45,8 @@ class PartitionCountChanged(UnsuitableTopic):
 
 
 class TopicRecreated(UnsuitableTopic):
-    """The topic was deleted and recreated. Its offsets are lost, and the offsets in memory belong to the deleted
-    topic."""
+    """The topic was deleted and recreated. The offsets of the deleted topic are lost, and the offsets in memory belong
+    to the deleted topic."""
 
     def __init__(self, what: str, topic_id: str, was: str) -> None:
         super().__init__(
@@ -58,7 +59,7 @@ class TopicRecreated(UnsuitableTopic):
 
 
 class TooFewBrokers(OffsetMgrError):
-    """There are fewer live brokers than replicas of the new topic."""
+    """The number of live brokers is below the number of replicas of the new topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +93,9 @@ def replicas_for(topic: str, brokers: int, broker_default: int | None, requested
     (``offsets.topic.replication.factor`` of the brokers; None if unknown), else 3. ``brokers`` is the number of live
     brokers.
 
-    Raises `TooFewBrokers` if fewer brokers than that are live. The replication factor is not lowered, because the topic
-    would keep the lower factor after the other brokers have started. Kafka does not create ``__consumer_offsets`` in
-    this case either.
+    Raises `TooFewBrokers` if the number of live brokers is below the replication factor. The replication factor is not
+    lowered, because the topic would keep the lower factor after the other brokers have started. Kafka does not create
+    ``__consumer_offsets`` in this case either.
     """
     replicas = (
         requested
@@ -115,8 +116,8 @@ def replicas_for(topic: str, brokers: int, broker_default: int | None, requested
 def settings_for(replicas: int, min_insync_replicas: int | None = None) -> dict[str, str]:
     """Returns the settings of a new topic with this number of replicas.
 
-    With three or more replicas, two have to confirm an append: one replica may be lost without losing an acknowledged
-    commit, and one may be down without failing commits.
+    With three or more replicas, two replicas have to confirm an append: no acknowledged commit is lost if one replica
+    is lost, and commits succeed while one replica is down.
     """
     in_sync = min_insync_replicas if min_insync_replicas is not None else (2 if replicas >= _DEFAULT_REPLICAS else 1)
     return {
@@ -194,7 +195,7 @@ def _warnings(found: ExistingTopic, in_sync: int, max_message_bytes: int) -> lis
 
 def durability_warnings(transactions: ExistingTopic, state: OffsetsTopicState) -> tuple[str, ...]:
     """Returns warnings if the brokers' transaction topic is less durable than the offsets topic, because the
-    acknowledgement of every commit depends on it too."""
+    acknowledgement of every commit also depends on the transaction topic."""
     in_sync = int(transactions.settings.get("min.insync.replicas", "1"))
     found = []
     if transactions.replication_factor < state.replication_factor:

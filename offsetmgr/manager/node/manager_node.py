@@ -1,10 +1,10 @@
 """`ManagerNode`: the lifecycle of one manager. `open` starts to follow the log, `join` lets the node own its part of
-the shard groups, and `close` revokes them.
+the shard groups, and `close` revokes these shard groups.
 
-At the start the node creates or checks the topic and its record format, then lets standbys follow the log, and only
-then joins the managers' group, so that it has little to read when it is assigned shard groups. At the end it completes
-the commits in flight, leaves the group, so that other managers own the shard groups at once, and closes the
-connections.
+At the start the node creates or checks the topic, checks the record format, and lets standbys follow the log. It joins
+the managers' group only after this, so that little remains to be read when shard groups are assigned to the node. At
+the end the node completes the commits in flight, leaves the group and closes the connections. Because it leaves the
+group, other managers own the shard groups at once.
 """
 
 from __future__ import annotations
@@ -114,11 +114,11 @@ class ManagerNode:
         self._resources.push_async_callback(self._topic_monitor.close)
 
     async def join(self, timeout_s: float | None = None) -> NodeAddress:
-        """Joins the managers' group and returns the address of this node in it. If other managers serve the groups, it
-        first reads the log.
+        """Joins the managers' group and returns the address of this node in it. If other managers serve the groups, the
+        node reads the log before it joins.
 
-        ``timeout_s`` is in seconds; without one the call waits for as long as the coordinator is unavailable. Raises
-        `TimedOut`, `NotCoordinator` if the other managers exclude this one, and errors of the coordinator.
+        ``timeout_s`` is in seconds. Without a timeout, the call waits for as long as the coordinator is unavailable.
+        Raises `TimedOut`, `NotCoordinator` if the other managers exclude this manager, and errors of the coordinator.
         """
         what = f"group {self.group}"
         try:
@@ -136,8 +136,8 @@ class ManagerNode:
         raise NotCoordinator(what, why, "start it with the same options as the other managers")
 
     async def close(self) -> None:
-        """Completes the commits in flight, leaves the group and closes the connections. It may be called in every
-        state."""
+        """Completes the commits in flight, leaves the group and closes the connections. The method may be called in
+        every state."""
         await self._resources.aclose()
 
     @property
@@ -191,10 +191,9 @@ class ManagerNode:
         )
 
     async def _catch_up(self, max_wait_s: float) -> None:
-        """If other managers serve the groups, waits until this node has read the log, but at most
-        ``max_wait_s`` seconds.
-        If the node joined before it has read the log, clients would have to wait until it has loaded its shard
-        groups."""
+        """If other managers serve the groups, waits until this node has read the log, but at most ``max_wait_s``
+        seconds. If the node joined before it has read the log, clients would have to wait until the node has loaded its
+        shard groups."""
         if self.runtime.caught_up:
             return
         loop = asyncio.get_running_loop()

@@ -30,8 +30,8 @@ class NodeConfig:
     timeout_s: float = 30.0
     """The timeout of each request to the brokers about the topic."""
     topic_check_interval_s: float = 5.0
-    """The interval between two checks of the topic. After the topic was recreated, the manager may serve the old
-    offsets for this interval plus the duration of one check."""
+    """The interval between two checks of the topic. If the topic is recreated, the manager may serve the old offsets
+    for this interval and the duration of one check."""
 
     @property
     def rebalance_timeout_s(self) -> float:

@@ -1,10 +1,10 @@
 """`OffsetsTopicMonitor`: checks periodically whether the offsets topic has changed since the start of the manager.
 
 An administrator may add partitions (groups then hash to other partitions after a restart), switch compaction off
-(retention then deletes offsets), or delete the topic. The manager cannot repair these faults. It raises an alarm and
-continues to serve, because its memory still contains the acknowledged offsets. If the topic was recreated, the offsets
-in memory are invalid, so the monitor passes the topic id to the runtime after every check, and the runtime reloads the
-shards that it read from a topic with another id.
+(retention deletes offsets in this case), or delete the topic. The manager cannot repair these faults. It raises an
+alarm and continues to serve, because its memory still contains the acknowledged offsets. If the topic was recreated,
+the offsets in memory are invalid. Therefore the monitor passes the topic id to the runtime after every check, and the
+runtime reloads the shards that it read from a topic with another id.
 
 If a check fails, the state of the topic is unknown. The monitor ignores transient errors, which other operations
 report. Other errors (a revoked authorization, an unknown error of the broker) become an alarm after `MAX_FAILED_CHECKS`
@@ -31,8 +31,8 @@ MAX_FAILED_CHECKS: Final = 12
 
 class OffsetsTopicMonitor:
     """Checks the topic every ``interval_s`` seconds. ``check`` compares the topic with its known state and raises an
-    error for a difference; it blocks, so it runs in a thread. ``on_topic_id`` is called on the loop with the topic id
-    after every check."""
+    error if they differ. ``check`` blocks, so it runs in a thread. ``on_topic_id`` is called on the loop with the topic
+    id after every check."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class OffsetsTopicMonitor:
         self._failed_checks = 0
         """The number of failed checks since the last successful one."""
         self.alarm: str | None = None
-        """The fault that the last completed check found, or the error of the checks after `MAX_FAILED_CHECKS` failures
-        in succession; None without a fault."""
+        """The fault that the last completed check found, or the error of the last check after `MAX_FAILED_CHECKS`
+        failures in succession; None if there is no fault."""
         self.recreated: str | None = None
-        """The message that the topic was recreated since the start; None if it was not. It is never reset, because the
-        commits of the earlier topic are lost."""
+        """The message that the topic was recreated since the start; None if the topic was not recreated. The message is
+        never reset, because the commits of the earlier topic are lost."""
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())

@@ -6,7 +6,7 @@ import asyncio
 
 
 class Backpressure:
-    """Counts the records that are not acknowledged yet. Use it on the event loop."""
+    """Counts the records that the log has not acknowledged yet. Use it on the event loop."""
 
     def __init__(self, max_pending: int) -> None:
         self.pending = 0

@@ -9,7 +9,8 @@ from typing import TypeAlias
 from offsetmgr.manager.shard import ShardLimits
 
 Members: TypeAlias = Callable[[Sequence[str]], Awaitable[Mapping[str, bool]]]
-"""Returns for each group whether it has members. If a group is missing from the result, this is unknown."""
+"""Returns for each group whether it has members. If a group is missing from the result, it is unknown whether the group
+has members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,35 +23,36 @@ class ManagerConfig:
     claim_timeout_s: float = 10.0
     """The timeout of a claim, and of each request for the log's ends."""
     retry_pause_s: float = 0.5
-    """The pause after a failed claim or load. It doubles with each failure, up to `max_retry_pause_s`."""
+    """The pause after a failed claim or load. The pause doubles with each failure, up to `max_retry_pause_s`."""
     max_retry_pause_s: float = 2.0
     max_transaction_records: int = 10_000
     """When a transaction has at least this number of records, no further commit joins it, because replaying the records
     of one transaction must not block the loop for long."""
     max_transaction_bytes: int = 4 << 20
     max_pending_records: int = 200_000
-    """The number of unacknowledged records at which `ManagerRuntime.backpressure` begins. It ends at half of this
-    number."""
+    """The number of unacknowledged records at which `ManagerRuntime.backpressure` begins. Backpressure ends at half of
+    this number."""
     load_threads: int = 2
-    """The number of shard groups that are loaded at the same time. More do not help, because the interpreter runs one
-    thread at a time."""
+    """The number of shard groups that are loaded at the same time. A larger number does not help, because the
+    interpreter runs one thread at a time."""
     standby: bool = True
     """Whether to follow the shard groups of other managers, so that a takeover reads only the end of the log."""
     standby_poll_s: float = 0.2
     """How long a poll of the standby waits for records."""
     standby_records: int = 2_000
-    """The maximum number of records that the standby passes to the loop at a time, which takes a few milliseconds."""
+    """The maximum number of records that the standby passes to the loop at a time. The loop applies this number of
+    records in a few milliseconds."""
     lag_interval_s: float = 5.0
     """The interval at which the standby requests the end offsets of the log."""
     max_standby_age_s: float = 3600.0
     """If a standby has not reached the log's end for this time, for example because it was suspended or disconnected,
-    it reads the log from the start: the cleaner may have removed tombstones that it has not read. The value must be far
-    below the topic's ``delete.retention.ms`` (24 h)."""
+    the standby reads the log from the start, because the log cleaner may have removed tombstones that the standby has
+    not read. The value must be far below the topic's ``delete.retention.ms`` (24 h)."""
     expiry_interval_s: float = 600.0
     """The interval between two expiration passes over a shard (``offsets.retention.check.interval.ms``)."""
     members: Members | None = None
-    """Called before offsets expire, to determine which groups have members. If it is None, no group counts as having
-    members."""
+    """Called before offsets expire, to determine which groups have members. If the function is None, every group counts
+    as a group without members."""
     own_process: bool = False
     """Whether the process runs only the manager, so that its allocator and garbage collector may be tuned (see
     `process_settings`)."""

@@ -16,7 +16,7 @@ from offsetmgr.manager.runtime.status import Counters
 from offsetmgr.manager.shard import Shard
 
 _BATCH_OFFSETS: Final = 2_000
-"""The number of offsets that a pass checks at a time, which takes a few milliseconds of the loop."""
+"""The number of offsets that a pass checks at a time. One such check occupies the loop for a few milliseconds."""
 
 
 class RecordAppender(Protocol):
@@ -28,8 +28,8 @@ class RecordAppender(Protocol):
 
 
 class ExpirationTask:
-    """Runs expiration passes on the loop. ``serving`` returns the shard of a partition while this process serves it,
-    else None. ``members_timeout_s`` limits each request for the members of groups."""
+    """Runs expiration passes on the loop. ``serving`` returns the shard of a partition if this process serves the
+    shard, and None otherwise. ``members_timeout_s`` limits each request for the members of groups."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class ExpirationTask:
                 await self.run(shard)
 
     async def run(self, shard: Shard) -> ExpiryReport:
-        """Runs one pass over a shard. It ends early if the shard is no longer served or an append fails."""
+        """Runs one pass over a shard. The pass ends early if the shard is no longer served or an append fails."""
         total = ExpiryReport()
         for groups in batches(shard.expiry_groups(), shard.size, _BATCH_OFFSETS):
             await asyncio.sleep(0)

@@ -30,8 +30,8 @@ class LoopProxy:
             self._loop.call_soon_threadsafe(lambda: call(*args, **kwargs))
 
     def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Calls a function and waits for its result, so that the thread cannot run ahead of the loop. Raises the error
-        of the function, or `LoopEnded` if the loop has ended."""
+        """Calls a function and waits for its result, so that the thread does not queue calls faster than the loop
+        executes them. Raises the error of the function, or `LoopEnded` if the loop has ended."""
         outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def execute() -> None:
@@ -45,7 +45,8 @@ class LoopProxy:
         except RuntimeError as error:
             raise LoopEnded from error
         while True:
-            # A TimeoutError of `outcome.result` would be ambiguous, because the called function may raise one too.
+            # A TimeoutError of `outcome.result` would be ambiguous, because the called function may raise a
+            # TimeoutError too.
             if concurrent.futures.wait([outcome], _LOOP_CHECK_INTERVAL_S).done:
                 return outcome.result()
             if self._loop.is_closed():

@@ -39,7 +39,7 @@ _MAX_LISTED: Final = 5
 
 class ManagerRuntime:
     """Serves the shard groups that `on_assigned` assigns to it. It implements `OwnershipListener`. Call all methods on
-    the loop of `start`.
+    the event loop that runs `start`.
 
     The methods for requests return Kafka's error codes and do not raise errors.
     """
@@ -90,7 +90,7 @@ class ManagerRuntime:
         return self._standby is None or self._standby.caught_up
 
     async def start(self) -> None:
-        """Starts to follow the log as a standby of all shard groups. The process owns none yet."""
+        """Starts to follow the log as a standby of all shard groups. The process owns no shard group yet."""
         if self.config.own_process:
             tune_process()
         loop = LoopProxy(asyncio.get_running_loop())
@@ -131,8 +131,8 @@ class ManagerRuntime:
 
     async def close(self) -> None:
         """Rejects new commits, waits for those in flight (at most the commit timeout and one claim), and closes the
-        writers. It does not close the log. The caller first lets ownership leave its group, so that other managers need
-        not wait for the session timeout."""
+        writers. The method does not close the log. The caller must first let ownership leave the managers' group, so
+        that other managers need not wait for the session timeout."""
         self._closing = True
         if self._housekeeping is not None:
             self._housekeeping.cancel()
@@ -176,7 +176,7 @@ class ManagerRuntime:
             self._standby.release(shard_group, start)
 
     def _on_released(self, shard_group: ShardGroup) -> None:
-        """Reassigns the shards of a shard group whose thread has ended: to a new owner thread, or to the standby."""
+        """Passes the shards of a shard group whose thread has ended to a new owner thread or to the standby."""
         if shard_group.assigned:
             self._start(shard_group)
         elif self._standby is None:
@@ -230,14 +230,15 @@ class ManagerRuntime:
         return ErrorCode.NONE if self._ownership.valid() else ErrorCode.NOT_COORDINATOR
 
     def ownership_epoch(self, group: str) -> int:
-        """Returns a number that increases whenever this process starts to own the group's shard again."""
+        """Returns a number that increases each time this process becomes the owner of the group's shard."""
         return self._shard_group(self.partition_of(group)).ownership_epoch
 
     def commit(self, request: CommitRequest) -> asyncio.Future[CommitResponse]:
-        """Returns a future of the response. It completes once the commit is acknowledged or has failed, or after the
-        commit timeout. Commits to one group keep the order of the calls.
+        """Returns a future of the response. The future completes once the commit is acknowledged or has failed, or
+        after the commit timeout. Commits to one group keep the order of the calls.
 
-        It does not check the lease, because the log rejects a writer that no longer owns the shard group.
+        A commit does not check the lease, because the log rejects the append of a writer that no longer owns the shard
+        group.
         """
         partition = shard_for(request.group, self._partitions)
         shard = self._serving[partition]
@@ -255,7 +256,7 @@ class ManagerRuntime:
         self.counters.fetches += 1
         known = shard.unreadable
         response = shard.fetch(request)
-        if shard.unreadable > known:  # each one is logged once, because the client receives only an error code
+        if shard.unreadable > known:  # each problem is logged once; the client receives only a code
             offsets = list(shard.problems[known : known + _MAX_LISTED])
             _logger.warning("committed offsets cannot be read", extra={"shard": partition, "which": offsets})
         # The lease is checked after the read, so no other process owned the shard group at the moment of the read (data
@@ -272,7 +273,7 @@ class ManagerRuntime:
         return self._append(shard, shard.delete_offsets(group, topics), DeleteResponse)
 
     def delete_group(self, group: str) -> asyncio.Future[int]:
-        """Deletes all offsets of a group. Works as `commit`; the response is an error code, GROUP_ID_NOT_FOUND if the
+        """Deletes all offsets of a group. Works as `commit`. The response is an error code: GROUP_ID_NOT_FOUND if the
         group has no offsets."""
         partition = self.partition_of(group)
         shard = self._serving[partition]
@@ -294,9 +295,9 @@ class ManagerRuntime:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if states - {ShardState.ACTIVE} else ErrorCode.NONE, groups
 
     def wait_for_writes(self, group: str) -> asyncio.Future[None]:
-        """Returns a future that completes once every earlier write to the group's shard group has ended, so that none
-        can take effect later. The future raises the retriable `TimedOut` if this takes longer than the timeouts of a
-        claim and a commit together."""
+        """Returns a future that completes once every earlier write to the group's shard group has ended. After that no
+        such write can take effect. If the writes do not end within the sum of the claim timeout and the commit timeout,
+        the future raises the retriable `TimedOut`."""
         return self._shard_group(self.partition_of(group)).wait_for_writes()
 
     def _append_expiration(
@@ -308,8 +309,8 @@ class ManagerRuntime:
         self, shard: Shard, result: CoordinatorResult[Any], error_response: Callable[[int], Any]
     ) -> asyncio.Future[Any]:
         if not result.records:
-            # A response without records (group not found, a condition that does not hold) is the result of a read, so
-            # the lease is checked as in a fetch.
+            # A result without records (for example if the group is not found or a condition does not hold) depends only
+            # on a read, so the lease is checked as in a fetch.
             return self._completed(
                 result.response if self._ownership.valid() else error_response(ErrorCode.NOT_COORDINATOR)
             )
@@ -322,7 +323,8 @@ class ManagerRuntime:
     def _error_code(self, partition: int) -> int:
         if self._closing or not self._shard_groups:
             return ErrorCode.NOT_COORDINATOR
-        # This is never 0, because the shards of an active shard group are in `_serving`.
+        # The result is never 0: the error code is 0 only if the shard group is active, and the shards of an active
+        # shard group are in `_serving`.
         return self._shard_group(partition).error_code or ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def _completed(self, response: Any) -> asyncio.Future[Any]:
@@ -333,9 +335,9 @@ class ManagerRuntime:
     # --- status --------------------------------------------------------------------------------------
 
     def dump(self, partition: int) -> Sequence[tuple[OffsetKey, OffsetValue]]:
-        """Returns the readable offsets of a shard, sorted, whether this process serves it or not (see
-        `ShardStatus.role`). They are current only if this process serves the shard. Raises `CoordinatorLoadInProgress`
-        during a load."""
+        """Returns the readable offsets of a shard, sorted, even if this process does not serve the shard (see
+        `ShardStatus.role`). The offsets are current only if this process serves the shard. Raises
+        `CoordinatorLoadInProgress` during a load."""
         shard_group = self._shard_group(partition)
         if shard_group.loading or (self._standby is not None and self._standby.loading is shard_group):
             raise CoordinatorLoadInProgress(f"shard {partition}", "it is being loaded")

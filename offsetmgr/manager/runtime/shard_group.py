@@ -45,9 +45,9 @@ class ShardGroup:
         self.number = number
         self.partitions = partitions
         self.shards: dict[int, Shard] = {partition: services.new_shard(partition) for partition in partitions}
-        """The shards by partition. During a load they belong to the loading thread."""
+        """The shards by partition. During a load the shards belong to the loading thread."""
         self.log_id = ""
-        """The `PartitionLog.generation` of the log from which its shards were read."""
+        """The `PartitionLog.generation` of the log from which the shards were read."""
         self.lifecycle = Lifecycle(ShardState.CLOSED)
         self.since = time.time()
         self.last_error = ""
@@ -56,7 +56,7 @@ class ShardGroup:
         self.assigned = False
         """Whether ownership has assigned the shard group to this process and has not revoked it."""
         self.recovering = False
-        """Whether the thread is determining the outcome of an append. Fetches are served meanwhile (see
+        """Whether the thread is determining the outcome of an append. Fetches are served during this time (see
         `shard_writer`)."""
         self.current_at = -float("inf")
         """The last time at which the shards were known to contain every record of the log (`lease.boottime`)."""
@@ -97,7 +97,7 @@ class ShardGroup:
 
     @property
     def load_progress(self) -> tuple[int, int]:
-        """The number of offsets that the current or last load has read, and the number that it has to read."""
+        """The numbers of offsets that the current or last load has read and has to read."""
         load = None if self._thread is None else self._thread.load
         return (0, 0) if load is None else (load.offsets_read, load.offsets_to_read)
 
@@ -128,7 +128,7 @@ class ShardGroup:
             await self._ended.wait()
 
     def is_outdated(self, now: float) -> bool:
-        """Returns whether the shards have lagged for so long that they may have missed tombstones."""
+        """Returns whether the shards have been behind the log for so long that they may have missed tombstones."""
         return now - self.current_at > self._config.max_standby_age_s
 
     def reset(self) -> None:
@@ -137,8 +137,8 @@ class ShardGroup:
         self.log_id = ""
 
     def _resolve_in_doubt(self) -> None:
-        """Removes the results whose append has an unknown outcome from the results in flight. If their records are in
-        the log, the shards contain these records, or will contain them before the shards are served again."""
+        """Removes the results with an unknown outcome from the results in flight. If the records of such a result are
+        in the log, the shards contain these records, or will contain them before the shards are served again."""
         for entry in self._in_doubt:
             entry.shard.on_discarded(entry.result)
         self._in_doubt.clear()
@@ -168,8 +168,8 @@ class ShardGroup:
         return future
 
     def wait_for_writes(self) -> asyncio.Future[None]:
-        """Returns a future that completes once all writes in flight have ended. A write with a timed-out request or an
-        unknown outcome may still be in flight. The future fails with `TimedOut` after both timeouts (claim, commit)."""
+        """Returns a future that completes once all writes in flight have ended, even writes whose request has timed out
+        or whose outcome is unknown. The future fails with `TimedOut` after the sum of the claim and commit timeouts."""
         done: asyncio.Future[None] = self._loop.create_future()
         newest = self._open_batch or (self._in_flight[-1] if self._in_flight else None)
         if newest is None and not self.recovering:
@@ -182,7 +182,7 @@ class ShardGroup:
         return done
 
     def _submit_batch(self) -> None:
-        """Passes the batch with the requests of this iteration of the loop to the thread."""
+        """Passes the open batch, which contains the requests of this iteration of the loop, to the thread."""
         batch, self._open_batch = self._open_batch, None
         if batch is None or self._thread is None:
             return
@@ -263,8 +263,8 @@ class ShardGroup:
 
     def note_current(self) -> None:
         """Sets `current_at` to now if this process serves with a valid lease, since its shards then contain every
-        record of the log. Called periodically, so that after a suspension of the process `current_at` is a time before
-        the suspension."""
+        record of the log. The method is called periodically, so that `current_at` is a time before the suspension if
+        the process was suspended."""
         now = boottime()
         if self.lifecycle.state is ShardState.ACTIVE and self._services.ownership.valid():
             self.current_at = now
@@ -370,8 +370,8 @@ def _acknowledge(outcome: AppendResult) -> None:
 
 
 def _log_unreadable(shard: Shard) -> None:
-    """Logs the records that a load could not decode, because a client cannot distinguish offsets with an unreadable key
-    from absent ones."""
+    """Logs the records that a load could not decode, because a client cannot distinguish an offset with an unreadable
+    key from an absent offset."""
     versions = shard.unknown_versions
     if not versions and not shard.unreadable:
         return

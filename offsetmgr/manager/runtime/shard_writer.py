@@ -5,9 +5,9 @@ answers requests.
 
 The manager serves fetches from memory while the outcome of an append is unknown. This is correct for two reasons. The
 commits of that append were answered with an error or not at all, so memory contains the last *acknowledged* offsets.
-And no other process can have acknowledged a commit meanwhile: the next owner does so only after this process's lease
-has ended, and every fetch checks the lease (data rule "one writer per shard"). A process that claims without owning the
-shard group appends nothing (see `ownership_protocol`).
+And no other process can have acknowledged a commit since this append: the next owner acknowledges commits only after
+this process's lease has ended, and every fetch checks the lease (data rule "one writer per shard"). A process that
+claims a shard group without owning it appends nothing (see `ownership_protocol`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ from offsetmgr.manager.shard import Shard
 from offsetmgr.manager.shard_loader import ShardLoader, truncated_partitions
 
 NON_RETRIABLE_BACKOFF_S: Final = 60.0
-"""The longest pause after an error that is not retriable, because each attempt may read a whole topic again."""
+"""The longest pause after an error that is not retriable. The pause is long because each attempt may read a whole topic
+again."""
 _LEASE_CHECK_INTERVAL_S: Final = 0.05
 _MIN_TIME_SHARE: Final = 0.1
-"""If less than this fraction of the commit timeout remains, the thread does not try the append."""
+"""If less than this fraction of the commit timeout remains for a batch, the thread does not try to append it."""
 _MAX_TAIL_OFFSETS: Final = 50_000
 """A read of more offsets than this needs a load permit."""
 _REPLAY_PART: Final = 1000
@@ -57,9 +58,9 @@ class WriterCallbacks(Protocol):
         ...
 
     def on_loaded(self, shards: Mapping[int, Shard], generation: str, as_of: float) -> None:
-        """The load is complete, and the shards now belong to the loop, which can serve them. They contain every record
-        of the log with this `PartitionLog.generation` up to the time ``as_of`` (`lease.boottime`), which is after the
-        claim."""
+        """The load is complete, and the shards now belong to the loop, which can serve them. ``generation`` is the
+        `PartitionLog.generation` of the log from which the shards were read. The shards contain every record that this
+        log had at the time ``as_of`` (`lease.boottime`), which is after the claim."""
         ...
 
     def on_topic_recreated(self) -> None:
@@ -67,8 +68,8 @@ class WriterCallbacks(Protocol):
         ...
 
     def on_replay(self, partition: int, part: Mapping[bytes, bytes | None], position: int) -> None:
-        """After an append with an unknown outcome, passes the records of one partition that were not replayed yet, for
-        `Shard.replay_newest`."""
+        """Called after an append with an unknown outcome. Passes those records of one partition that were not replayed
+        yet, in the form that `Shard.replay_newest` expects."""
         ...
 
     def on_recovered(self) -> None:
@@ -77,13 +78,13 @@ class WriterCallbacks(Protocol):
         ...
 
     def on_transaction_ended(self, outcomes: Sequence[AppendResult], batches: int, seconds: float) -> None:
-        """The append of the oldest ``batches`` batches ended after ``seconds`` seconds, with these outcomes in
-        order."""
+        """The append of the oldest batches ended after ``seconds`` seconds. ``batches`` is the number of these batches,
+        and ``outcomes`` are their outcomes in order."""
         ...
 
     def on_finished(self, fenced: str) -> None:
-        """The thread ends and appends nothing any more. ``fenced`` is the error if another writer claimed the shard
-        group, else empty."""
+        """The thread ends and appends nothing any more. ``fenced`` is the text of the error if another writer claimed
+        the shard group, and empty otherwise."""
         ...
 
 
@@ -123,7 +124,7 @@ class ShardWriterThread:
         self._thread.start()
 
     def put(self, batch: WriteBatch) -> None:
-        """Queues a batch behind all earlier ones."""
+        """Queues a batch behind all earlier batches."""
         self._queue.put(batch)
 
     def stop(self) -> None:
@@ -156,7 +157,8 @@ class ShardWriterThread:
             self._loop.post(self._listener.on_finished, fenced)
 
     def _claim_and_serve(self) -> None:
-        """Claims and serves until the thread is stopped; claims again after an append with an unknown outcome."""
+        """Claims and serves the shard group until the thread is stopped. After an append with an unknown outcome, the
+        thread claims the shard group again."""
         pause = self._config.retry_pause_s
         while not self._stopping.is_set():
             try:
@@ -165,7 +167,7 @@ class ShardWriterThread:
                     self._serve()
             except (Fenced, LoopEnded):
                 raise
-            except Exception as error:  # any error is retried, since the shard group must not stay without an owner
+            except Exception as error:  # retried, since the shard group needs an owner
                 self._close_writer()
                 self._loop.post(self._listener.on_retry, error)
                 self._stopping.wait(pause)
@@ -196,8 +198,8 @@ class ShardWriterThread:
         return done
 
     def _discard_other_log(self, generation: str) -> bool:
-        """Discards shards that were read from another log. Returns False if the shards belong to the loop, which then
-        has to reload them."""
+        """Discards shards that were read from another log. Returns False if the outdated shards belong to the loop. In
+        this case the loop has to reload them."""
         if generation in ("", self._generation):
             return True
         if self._shards is None:
@@ -223,8 +225,8 @@ class ShardWriterThread:
         return True
 
     def _read_tail(self, ends: Mapping[int, int]) -> bool:
-        """Reads the end of the log after an append with an unknown outcome. There are few new records, at most those of
-        the append, so the loop replays them."""
+        """Reads the end of the log after an append with an unknown outcome. The only new records are those of the
+        append. Because there are few of them, the loop replays them."""
         behind = {partition: end for partition, end in ends.items() if end > self._positions[partition]}
         newest: dict[int, dict[bytes, bytes | None]] = {partition: {} for partition in behind}
         reader = self._log.reader()
@@ -243,8 +245,8 @@ class ShardWriterThread:
         return True
 
     def _replay_on_loop(self, partition: int, newest: Mapping[bytes, bytes | None], position: int) -> None:
-        """Lets the loop replay the records in parts, so that it can do other work in between. The last part advances
-        the shard's position."""
+        """Lets the loop replay the records in parts, so that the loop can do other work between two parts. The last
+        part advances the shard's position."""
         items = list(newest.items())
         while len(items) > _REPLAY_PART:
             part, items = dict(items[:_REPLAY_PART]), items[_REPLAY_PART:]
@@ -267,8 +269,8 @@ class ShardWriterThread:
                 raise fenced
 
     def _next_batches(self) -> Sequence[WriteBatch]:
-        """Waits for a batch and until the broker is likely to accept an append. Takes further batches up to the limits
-        of a transaction. Returns an empty sequence if the thread is stopped."""
+        """Waits until there is a batch to write and the broker is likely to accept an append. Takes further batches up
+        to the limits of a transaction. Returns an empty sequence if the thread is stopped."""
         first = self._queue.get()
         if first is None:
             return ()
@@ -333,7 +335,7 @@ class ShardWriterThread:
 
 
 def with_load_permit(load: ShardLoader, permits: threading.Semaphore, stopping: threading.Event) -> bool:
-    """Runs a load. A long load waits for a permit, a short one does not. Returns False if it was stopped."""
+    """Runs a load. A long load waits for a permit, a short load does not. Returns False if the load was stopped."""
     if load.offsets_to_read <= _MAX_TAIL_OFFSETS:
         return load.run()
     while not permits.acquire(timeout=_LEASE_CHECK_INTERVAL_S):
@@ -346,7 +348,7 @@ def with_load_permit(load: ShardLoader, permits: threading.Semaphore, stopping: 
 
 
 def check_same_log(log: PartitionLog, generation: str, timeout_s: float) -> None:
-    """Checks after a read that the log still has this generation. Raises `OffsetMgrError` if the topic was
+    """Checks, after a read of the log, that the log still has this generation. Raises `OffsetMgrError` if the topic was
     recreated."""
     if log.generation(timeout_s) not in ("", generation):
         raise CoordinatorNotAvailable("offsets topic", "it was recreated while this manager read it")

@@ -39,17 +39,17 @@ class StandbyTask(NamedTuple):
     """The next task of the thread: a load, or partitions to follow."""
 
     to_load: ShardGroup | None
-    """The shard group to load to the log's end, or None. Its shards belong to the thread until the thread reports the
-    end of the load."""
+    """The shard group to load to the log's end, or None. The shards of this shard group belong to the thread until the
+    thread reports the end of the load."""
     follow: Mapping[int, tuple[int, int]]
-    """If there is no load, the partitions to read, each with its follow id and its offset. A partition that was removed
-    and added again has a new follow id."""
+    """The partitions to read if there is no load. The value is the follow id and the offset to read from. A partition
+    that was removed and added again has a new follow id."""
 
 
 class StandbyReplica:
-    """Keeps the shards of shard groups that this process does not own up to date. Its methods run on the loop, except
-    those in the section "the thread". No load starts while ``owned_loading`` returns True, because owned shard groups
-    have priority."""
+    """Follows the log for the shard groups that this process does not own, and keeps their shards up to date. The
+    methods run on the loop, except the methods in the section "the thread". No load starts while ``owned_loading``
+    returns True, because owned shard groups have priority."""
 
     def __init__(
         self,
@@ -62,7 +62,8 @@ class StandbyReplica:
         owned_loading: Callable[[], bool],
     ) -> None:
         self.ends: dict[int, tuple[int, float]] = {}
-        """The last known end offset of each partition, and the time at which it was requested (`lease.boottime`)."""
+        """The last known end offset of each partition, and the time at which this end offset was requested
+        (`lease.boottime`)."""
         self.loader: ShardLoader | None = None
         self.loading: ShardGroup | None = None
         self.last_error = ""
@@ -102,8 +103,9 @@ class StandbyReplica:
             self._waiting[shard_group.number] = shard_group
 
     def release(self, shard_group: ShardGroup, when_free: Callable[[], None]) -> None:
-        """Stops using the shards of a shard group and then calls ``when_free``: at once, or after the load if the
-        thread is loading them. (The load continues, because the new owner would have to start the same load.)"""
+        """Stops using the shards of a shard group. Then calls ``when_free``, either at once or, if the thread is
+        loading these shards, after the load. (The load continues, because the new owner would have to start the same
+        load.)"""
         self._waiting.pop(shard_group.number, None)
         for partition in shard_group.partitions:
             self._following.pop(partition, None)
@@ -118,7 +120,7 @@ class StandbyReplica:
 
     @property
     def load_progress(self) -> tuple[int, int]:
-        """The number of offsets that the current load has read, and the number that it has to read."""
+        """The numbers of offsets that the current load has read and has to read."""
         return (0, 0) if self.loader is None else (self.loader.offsets_read, self.loader.offsets_to_read)
 
     @property
@@ -150,8 +152,8 @@ class StandbyReplica:
     def _on_loaded(
         self, shard_group: ShardGroup, shards: Mapping[int, Shard], generation: str, as_of: float | None
     ) -> StandbyTask:
-        """Takes back the shards after a load. ``as_of`` is the time up to which they are current; None if the load
-        failed."""
+        """Takes back the shards after a load. ``as_of`` is the time up to which the shards are current; None if the
+        load failed."""
         shard_group.shards, shard_group.log_id = dict(shards), generation
         self.loading = None
         if as_of is not None:
@@ -199,7 +201,7 @@ class StandbyReplica:
         )
 
     def _note_generation(self, generation: str) -> None:
-        """Adds the shard groups again whose shards were read from another log."""
+        """Releases the shard groups whose shards were read from another log, and adds them again."""
         for shard_group in {shard_group.number: shard_group for _, shard_group in self._following.values()}.values():
             if generation not in ("", shard_group.log_id):
                 self.release(shard_group, lambda: None)
@@ -208,7 +210,8 @@ class StandbyReplica:
     def _note_ends(self, ends: Mapping[int, int], reached: Mapping[int, int], asked_at: float) -> None:
         """Records the end offsets and the positions. If a shard group has been read up to the previous end offsets, its
         shards were current when those end offsets were requested. All records up to ``reached`` have been replayed, so
-        the shards' positions advance to ``reached``: only markers and gaps are between."""
+        only markers and gaps can be between a shard's position and ``reached``. Therefore the positions advance to
+        ``reached``."""
         for partition, (_, shard_group) in self._following.items():
             if partition in reached:
                 shard_group.shards[partition].replay_newest({}, reached[partition])
@@ -274,7 +277,7 @@ class StandbyReplica:
         return ()
 
     def _pause_after(self, error: Exception) -> None:
-        """Pauses for one second, and longer after repeated errors that are not retriable."""
+        """Pauses for one second. The pause is longer after repeated errors that are not retriable."""
         self._loop.post(self._record_failure, error)
         self._pause = _RETRY_PAUSE_S if is_retriable(error) else min(self._pause * 2, NON_RETRIABLE_BACKOFF_S)
         self._stopping.wait(self._pause)

@@ -22,9 +22,9 @@ class ShardStatus(NamedTuple):
     shard_group: int
     role: Role
     state: str
-    """For an owner the value of its `lifecycle.ShardState`; for a standby ``loading``, ``following`` or ``waiting``."""
+    """At an owner, the value of the `lifecycle.ShardState`; at a standby, ``loading``, ``following`` or ``waiting``."""
     since: float
-    """When it entered this state, in seconds since 1970."""
+    """The time at which the shard entered this state, in seconds since 1970."""
     position: int
     """The next offset of the log to replay."""
     end_offset: int | None
@@ -37,7 +37,7 @@ class ShardStatus(NamedTuple):
     load_read: int
     load_total: int
     """``load_read`` is the number of offsets that the current or last load of the shard group has read; ``load_total``
-    is the number that it has to read."""
+    is the number of offsets that this load has to read."""
     recovering: bool
     """Whether the owner is determining the outcome of an append."""
     unreadable: int

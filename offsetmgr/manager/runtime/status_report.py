@@ -22,8 +22,8 @@ class _StatusSnapshot(NamedTuple):
 
 
 def shard_status(shard_group: ShardGroup, partition: int, standby: StandbyReplica | None) -> ShardStatus:
-    """Returns the status of a shard. This is safe while a loading thread owns the shard, because it reads only single
-    numbers."""
+    """Returns the status of a shard. The call is safe while a loading thread owns the shard, because the function reads
+    only single numbers."""
     shard = shard_group.shards[partition]
     group_status = _group_status(shard_group, standby)
     serves = shard_group.lifecycle.state is ShardState.ACTIVE

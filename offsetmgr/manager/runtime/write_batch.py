@@ -1,8 +1,10 @@
-"""`WriteBatch`: the requests that one transaction appends. `AppendResult`: the outcome for some of these requests.
+"""`WriteBatch`: the requests that one transaction appends. `AppendResult`: the outcome of the append for some of these
+requests.
 
-This is a group commit: all requests of one iteration of the event loop for a shard group form one batch, and the thread
-of the shard group appends all batches that arrived during its last transaction in the next one. So a single commit does
-not wait, and under load a transaction with thousands of records costs no more than one with a single record.
+The batches implement a group commit. All requests for a shard group in one iteration of the event loop form one batch.
+While the thread of the shard group writes one transaction, further batches arrive, and the thread appends all of them
+in its next transaction. Therefore a single commit does not wait, and under load a transaction with thousands of records
+costs no more than a transaction with a single record.
 """
 
 from __future__ import annotations
@@ -30,18 +32,18 @@ class PendingRequest(NamedTuple):
     error_response: Callable[[int], Any]
     """Creates the response for an error code."""
     record_index: int
-    """The index of its first record among the records of its shard in the batch."""
+    """The index of the request's first record among the records of the same shard in the batch."""
 
 
 class WriteBatch:
-    """A batch of requests. The loop fills it and then passes it to the thread of the shard group; from then on it does
-    not change."""
+    """A batch of requests. The loop fills the batch and then passes it to the thread of the shard group. After this the
+    batch does not change."""
 
     __slots__ = ("bytes", "count", "deadline", "entries", "records")
 
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
-        """The time (seconds of `time.monotonic`) until which its oldest request must be answered."""
+        """The time (seconds of `time.monotonic`) until which the oldest request of the batch must be answered."""
         self.entries: list[PendingRequest] = []
         self.records: Records = {}
         self.count = 0
@@ -81,7 +83,7 @@ class AppendResult(NamedTuple):
     """The offset of the first record of the batch in each partition; empty after an error."""
     error: OffsetMgrError | None = None
     certain: bool = True
-    """After an error, True if certainly nothing was written, False if the outcome is unknown."""
+    """Only used after an error: True if certainly nothing was written, False if the outcome is unknown."""
 
 
 def merge_records(batches: Sequence[WriteBatch]) -> Records:

@@ -1,8 +1,8 @@
 """Computes tables from the records of an offsets topic (`offsetmgr.spark.log_rows.SCHEMA`): the newest offsets, and
 each group's history of commits.
 
-Compaction removes older records, so for each group and partition only the newest record is certain to exist. All
-records of a group are in one partition of the log, so ``log_offset`` is the order of the group's commits.
+Compaction removes older records, so only the newest record of each group and partition is certain to exist. All records
+of a group are in one partition of the log, so ``log_offset`` is the order of the group's commits.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _COMMIT: Final = ("offset", "leader_epoch", "metadata", "commit_timestamp", "exp
 
 
 def latest(log: DataFrame) -> DataFrame:
-    """Returns the newest record of each group, topic and partition: a commit or a ``tombstone``. If that record is
-    unreadable, the row has an ``error``; an older record does not replace it."""
+    """Returns the newest record of each group, topic and partition: a commit or a ``tombstone``. If the newest record
+    is unreadable, the row has an ``error``, and no older record takes its place."""
     newest = sql.max_by(sql.struct("tombstone", *_COMMIT, "error"), sql.col("log_offset")).alias("newest")
     return log.where(sql.col("kind") == OFFSET).groupBy(*KEY).agg(newest).select(*KEY, "newest.*")
 
@@ -37,10 +37,10 @@ def history(log: DataFrame, *, gap_ms: int = GAP_MS) -> DataFrame:
     """Returns statistics of the commits of each group, topic and partition, from the records that the log still has.
 
     ``commits`` and ``tombstones`` count records. ``commits_per_hour`` is the rate from the first to the last commit,
-    null if both have the same time. ``consumed_per_s`` is the rate at which the offset grew in that time. ``rewinds``
-    counts the commits whose offset is below that of the previous one; ``largest_rewind`` is the largest difference in
-    offsets. ``gaps`` counts the pauses of more than ``gap_ms`` between two commits; ``longest_silence_ms`` is the
-    longest pause.
+    null if both have the same time. ``consumed_per_s`` is the rate at which the offset grew between these two commits.
+    ``rewinds`` counts the commits whose offset is below the offset of the previous commit; ``largest_rewind`` is the
+    largest difference between these two offsets. ``gaps`` counts the pauses of more than ``gap_ms`` between two
+    commits; ``longest_silence_ms`` is the longest pause.
     """
     rows = log.where((sql.col("kind") == OFFSET) & sql.col("error").isNull())
     commits = rows.where(~sql.col("tombstone"))
@@ -72,8 +72,8 @@ def history(log: DataFrame, *, gap_ms: int = GAP_MS) -> DataFrame:
 
 
 def tombstones(log: DataFrame) -> DataFrame:
-    """Returns, for each group, the number of tombstones that the log still has, the number of their partitions, and the
-    append time of the last one."""
+    """Returns, for each group, the number of tombstones that the log still has, the number of partitions with such a
+    tombstone, and the append time of the last tombstone."""
     return (
         log.where((sql.col("kind") == OFFSET) & sql.col("tombstone"))
         .groupBy("group")
@@ -99,7 +99,7 @@ def silent_groups(newest: DataFrame, *, days: float, now_ms: int) -> DataFrame:
 
 def groups(log: DataFrame) -> DataFrame:
     """Returns each group's newest metadata: ``members`` and ``group_timestamp`` as in the log's table. ``new_protocol``
-    marks groups of the KIP-848 protocol, whose members are unknown here. Deleted groups are omitted."""
+    marks groups of the KIP-848 protocol, whose members this table does not contain. Deleted groups are omitted."""
     rows = log.where(sql.col("kind").isin(GROUP, STATE) & sql.col("error").isNull())
     newest = sql.max_by(sql.struct("kind", "tombstone", "members", "group_timestamp"), sql.col("log_offset"))
     # A KIP-848 group has keys of several versions. The key of the group itself, version 3, shows whether it exists.

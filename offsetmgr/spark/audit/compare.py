@@ -20,7 +20,7 @@ def log_side(newest: DataFrame) -> DataFrame:
 
 
 def differences(left: DataFrame, right: DataFrame, capabilities: tuple[Capabilities, Capabilities]) -> DataFrame:
-    """Returns the partitions that differ, with the values of both sides.
+    """Returns the partitions that differ between the tables ``left`` and ``right``, with the values of both tables.
 
     ``kind`` is ``only-left``, ``only-right``, ``offset``, ``metadata``, ``leader-epoch`` or ``unreadable``; an
     unreadable row has an ``error``. If a whole group is unreadable, its row has no topic. Metadata and leader epochs

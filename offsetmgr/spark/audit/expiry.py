@@ -1,4 +1,5 @@
-"""Forecasts when committed offsets expire if no group commits or changes its members until then (KIP-211)."""
+"""Forecasts when committed offsets expire (KIP-211). The forecast assumes that no group commits or changes its members
+before that time."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ def expiry(newest: DataFrame, groups: DataFrame, *, retention_ms: int | None, no
 
     - ``members``: no expiry, because a group with members keeps the offsets of the topics that it subscribes to.
     - ``own``: the client set the expiry time.
-    - ``left``: one retention time after the last member left, or after the commit if that is later.
+    - ``left``: one retention time after the last member left, or after the commit if the commit is later.
     - ``commit``: the group never had members; one retention time after the commit.
     - ``new-protocol``: unknown, because this table does not contain the members of a KIP-848 group.
     - ``retention-unknown``: the broker's retention time is unknown.
 
-    ``overdue`` means that the time has passed, so the broker deletes the offset at its next check. ``retention_ms`` is
-    the broker's ``offsets.retention.minutes`` in milliseconds, None if unknown.
+    ``overdue`` means that ``expires_at`` has passed, so the broker deletes the offset at its next check.
+    ``retention_ms`` is the broker's ``offsets.retention.minutes`` in milliseconds, None if unknown.
     """
     retention = sql.lit(retention_ms).cast("bigint")
     members, own = sql.col("members"), sql.col("expire_timestamp")

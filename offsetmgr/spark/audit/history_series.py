@@ -16,7 +16,7 @@ from offsetmgr.spark.audit.commits import DAY_MS
 from offsetmgr.spark.audit.plots import Point
 
 LONGEST_MS: Final = 7 * DAY_MS
-"""Maximum time span of a plot: a single old commit would otherwise compress all others."""
+"""Maximum time span of a plot. Without this limit, a single old commit would compress the plot of all other commits."""
 _STEPS: Final = 28
 
 
@@ -32,7 +32,7 @@ def moments(commits: DataFrame, now_ms: int) -> list[int]:
 
 
 def commit_rate(commits: DataFrame, times: Sequence[int]) -> dict[str, list[Point]]:
-    """Returns the number of commits per minute between each two moments, as a point at the later moment."""
+    """Returns the number of commits per minute between each two successive times, as a point at the later time."""
     if len(times) < 2:
         return {}
     intervals = len(times) - 1
@@ -48,8 +48,9 @@ def lag_over_time(
 ) -> dict[str, list[Point]]:
     """Returns the lag of each group at each moment.
 
-    It is the sum over the partitions that had a commit by then and whose log can be read. The timestamps of a log's
-    records show where the log ended at that moment. At the last moment the lag agrees with the lag table.
+    The lag at a moment is the sum over the partitions that had a commit at or before this moment and whose log can be
+    read. The timestamps of a log's records show where the log ended at the moment. At the last moment the lag agrees
+    with the lag table.
     """
     if not groups or not times:
         return {}
@@ -78,11 +79,11 @@ def lag_over_time(
 
 
 def _behind(offset: int, log: LogRange | OffsetMgrError | None, end_then: int | OffsetMgrError | None) -> int | None:
-    """Returns the number of records between an offset and the log's end at an earlier time, without those that the log
-    no longer has. Returns None if the number is unknown.
+    """Returns the number of records between an offset and the log's end at an earlier time, without the records that
+    the log no longer has. Returns None if the number is unknown.
 
-    ``end_then`` is the log's end at that time. If it is None, the log has no later record, so the log's present end
-    counts.
+    ``end_then`` is the log's end at the earlier time. If ``end_then`` is None, the log has no record after that time,
+    so the log's present end counts.
     """
     if not isinstance(log, LogRange) or isinstance(end_then, OffsetMgrError) or offset > log.end:
         return None

@@ -13,12 +13,13 @@ from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.kafka.cluster.base import Cluster
 
 ENDS: Final = "topic string, partition int, log_start_offset bigint, log_end_offset bigint, log_error string"
-"""The columns for the start and end of each log, or its error, as Spark's DDL."""
+"""The columns for the start and end of each log, or for the error of the request, as Spark's DDL."""
 
 
 def log_ends(spark: SparkSession, cluster: Cluster, offsets: DataFrame) -> DataFrame:
-    """Returns a table (`ENDS`) of the log ranges of all partitions in ``offsets``, which the driver fetches at once.
-    Call it after the offsets were read; an earlier log end could make a lag negative."""
+    """Returns a table (`ENDS`) of the log ranges of all partitions in ``offsets``. The driver fetches all log ranges at
+    once. Call this function after the offsets were read, because a log end from before that time could make a lag
+    negative."""
     asked = [TopicPartition(*row) for row in offsets.select("topic", "partition").distinct().collect()]
     return ends_table(spark, cluster.log_ranges(asked) if asked else {})
 

@@ -27,8 +27,9 @@ class UnsteadyGroup(NamedTuple):
 
 
 class DifferingRow(NamedTuple):
-    """A group that differs between the log and the other store: the number of differing partitions, and the number of
-    offsets by which each side is ahead, in partitions that both sides have."""
+    """A group that differs between the log and the other store. ``partitions`` is the number of partitions that differ.
+    ``log_ahead`` and ``store_ahead`` are the numbers of offsets by which the log and the store are ahead, in the
+    partitions that both have."""
 
     group: str
     partitions: int
@@ -52,9 +53,10 @@ class PageData:
 
     ``title`` is the topic, ``source`` its brokers. ``facts`` are numbers with their names. ``lag_over_time`` and
     ``commit_rate`` (commits per minute) are the lines of the plots, by name. ``top`` are the groups with the largest
-    lag. A row of ``lag`` is the group, its partitions, its lag, and its partitions with unknown lag. A row of
-    ``silent`` is the group, its last commit, and the days since then. A row of ``expiring`` is the group, its
-    partitions, the earliest expiry, and the basis of the forecast. ``comparison`` is None if no store was compared.
+    lag. A row of ``lag`` is the group, the number of its partitions, its lag, and the number of its partitions with
+    unknown lag. A row of ``silent`` is the group, its last commit, and the days since then. A row of ``expiring`` is
+    the group, the number of its partitions, the earliest expiry, and the basis of the forecast. ``comparison`` is None
+    if no store was compared.
     """
 
     title: str
@@ -175,16 +177,16 @@ def _comparison_parts(found: Comparison) -> list[str]:
 
 
 def _part(title: str, table: str, columns: Sequence[_Column], rows: Sequence[Sequence[Any]], meaning: str = "") -> str:
-    """Renders a section. ``table`` is the name of the table of `run.COMPARED` with all rows; ``meaning`` explains the
-    columns."""
+    """Renders a section. ``table`` is the name, in `run.COMPARED`, of the table that contains all rows. ``meaning``
+    explains the columns."""
     more = f"The first {SHOWN}; the table {table} has more." if len(rows) >= SHOWN else ""
     text = " ".join(filter(None, (meaning if rows else "", more)))
     return f"<h2>{escape(title)}</h2>{f'<p>{escape(text)}</p>' if text else ''}{_table(columns, rows)}"
 
 
 def _table(columns: Sequence[_Column], rows: Sequence[Sequence[Any]]) -> str:
-    """Renders a table. In a narrow window the first cell is above the other cells of its row; with many or long titles
-    each cell is on a line of its own."""
+    """Renders a table. In a narrow window the first cell is above the other cells of its row. If the titles are many or
+    long, each cell is on a separate line."""
     if not rows:
         return '<p class="none">None.</p>'
     head = "".join(f'<th class="{kind}">{escape(title)}</th>' for title, kind in columns)

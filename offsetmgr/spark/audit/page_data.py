@@ -1,4 +1,5 @@
-"""Collects the content of the report page from an audit's tables: a few hundred numbers, on the driver."""
+"""Collects the content of the report page from an audit's tables. The content is a few hundred numbers, which the
+driver holds."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ def page_data(
     source: str,
     compared_with: str | None = None,
 ) -> PageData:
-    """Returns the page's content from an audit's tables (`run.TABLES`). It reads from ``cluster`` where the logs ended
-    at earlier times.
+    """Returns the page's content from an audit's tables (`run.TABLES`). To compute the lag at earlier times, the
+    function asks ``cluster`` for the log ends at these times.
 
     ``compared_with`` is the name of the store in the table `run.DIFFERENCES`; None if there is no such table.
     """

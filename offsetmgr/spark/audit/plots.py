@@ -1,4 +1,5 @@
-"""Renders plots as inline SVG: lines over time, and bars. Pure. It escapes names; the page's style has the colours."""
+"""Renders plots as inline SVG: lines over time, and bars. Pure. The module escapes names. The page's style sheet
+defines the colours."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ Point = tuple[int, float]
 """A time in milliseconds since 1970, and a value."""
 
 COLOURS: Final = 6
-"""Maximum number of distinguishable lines in a plot; the page's style has a colour for each."""
+"""Maximum number of distinguishable lines in a plot. The page's style sheet has a colour for each line."""
 _WIDTH, _HEIGHT = 640, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 30
 _STEPS: Final = 4
@@ -37,8 +38,8 @@ def short(value: float) -> str:
 
 
 def lines(series: Mapping[str, Sequence[Point]], title: str) -> str:
-    """Renders one line for each name, at most `COLOURS` lines. The axis goes from 0 to a round number. If there are no
-    points, a sentence replaces the plot."""
+    """Renders one line for each name, at most `COLOURS` lines. The vertical axis goes from 0 to a round number. If
+    there are no points, a sentence replaces the plot."""
     points = [point for line in series.values() for point in line]
     if not points:
         return f'<p class="none">{escape(title)}: nothing to show.</p>'

@@ -62,8 +62,8 @@ def run_audit(
     """Reads ``log`` (``format("offsetmgr-log")``) once, writes the tables of `TABLES` to ``directory`` as Parquet
     files, and returns the stored tables.
 
-    It reads the end offsets of the groups' topics after it has read ``log``, because a lag could otherwise be negative.
-    Raises `UsageError` if ``directory`` is not empty.
+    The function reads the end offsets of the groups' topics after it has read ``log``, because a lag could otherwise be
+    negative. Raises `UsageError` if ``directory`` is not empty.
     """
     require_supported("run_audit")
     if directory.exists() and any(directory.iterdir()):
@@ -90,10 +90,11 @@ def add_comparison(
 ) -> dict[str, DataFrame]:
     """Compares the log (left) with another store's table (right); returns the audit's tables and `DIFFERENCES`.
 
-    Create ``store`` (`store_tables.store_table`) after the audit, so that it contains every group of the log.
+    Create ``store`` with `store_tables.store_table` after the audit, so that this table contains every group of the
+    log.
     """
     found = differences(log_side(tables[LATEST]), store, (LOG, capabilities))
-    # `repartition` gives one file; unlike `coalesce` it lets all executors take part in the comparison.
+    # `repartition` writes one file, as `coalesce` does, but lets all executors take part in the comparison.
     return {**tables, DIFFERENCES: _stored(store.sparkSession, found.repartition(1), directory / DIFFERENCES)}
 
 

@@ -25,10 +25,10 @@ class KafkaLog:
     """Implements `offsetmgr.manager.log.base.PartitionLog`.
 
     ``partitions`` is the number of partitions that `offsetmgr.manager.log.kafka.topic_admin.ensure_topic` returned.
-    ``properties`` are settings of librdkafka (``security.protocol``, ...). ``transaction_timeout_ms`` limits how long a
-    dead writer delays readers if no other writer claims its shard group. ``max_message_bytes`` is the limit in
-    `offsetmgr.manager.log.topic.OffsetsTopicState`. ``group`` is the group id of the readers; they commit nothing, but
-    librdkafka requires an id.
+    ``properties`` are settings of librdkafka (``security.protocol``, ...). ``transaction_timeout_ms`` limits how long
+    the open transaction of a dead writer delays readers if no other writer claims the shard group.
+    ``max_message_bytes`` is the limit in `offsetmgr.manager.log.topic.OffsetsTopicState`. ``group`` is the group id of
+    the readers, because librdkafka requires a group id. The readers commit nothing.
 
     Any thread may call its methods.
     """

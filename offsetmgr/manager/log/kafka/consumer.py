@@ -1,8 +1,8 @@
 """`AssignedConsumer`: a consumer of assigned partitions of one topic that reports exact positions.
 
-It assigns partitions and never subscribes or commits; it has a group id only because the client library requires one. A
-position advances past transaction markers and aborted records too: the client's end-of-partition event reports the
-offset after the last record.
+The consumer assigns partitions and never subscribes or commits. It has a group id only because the client library
+requires a group id. A position advances past transaction markers and aborted records too: the client's end-of-partition
+event reports the offset after the last record.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from offsetmgr.manager.log.base import CorruptRecords
 from offsetmgr.manager.log.kafka.settings import SILENT
 
 ConfluentMessage: TypeAlias = Any
-"""A `ck.Message`. Its declared types make partition, offset and key optional, although only events lack them."""
+"""A `ck.Message`. The declared types make partition, offset and key optional, although only events have no partition,
+offset or key."""
 
 Run: TypeAlias = tuple[int, list[ConfluentMessage]]
 """A partition and consecutive records from it."""
@@ -35,7 +36,7 @@ _TRANSIENT_CODES: Final = frozenset(
         ck.KafkaError._MAX_POLL_EXCEEDED,
     }
 )
-"""After these errors the client continues by itself; callers have their own timeouts."""
+"""After these errors the client continues by itself. The timeouts of the callers limit the wait."""
 
 _CORRUPT_CODES: Final = frozenset({ck.KafkaError._BAD_MSG, ck.KafkaError._BAD_COMPRESSION})
 """After these errors the client repeats the same fetch without end."""
@@ -71,12 +72,12 @@ class AssignedConsumer:
                 del self.positions[partition]
 
     def take(self, max_records: int, timeout_s: float) -> list[Run]:
-        """Returns up to ``max_records`` records that have arrived. Waits up to ``timeout_s`` seconds if there are none.
-        Returns nothing if only a position advanced.
+        """Returns up to ``max_records`` records that have arrived. If no record has arrived, waits up to ``timeout_s``
+        seconds. Returns nothing if only a position advanced.
 
-        If a partition is unreadable, it first returns the records before the error and then raises `OffsetMgrError`.
-        For a damaged batch it raises `CorruptRecords` at once and in every later call, so that the batch never counts
-        as read.
+        If a partition is unreadable, `OffsetMgrError` is raised only after the records before the error have been
+        returned. If a batch is damaged, this call and every later call raise `CorruptRecords`, so that the batch never
+        counts as read.
         """
         self._raise_failures()
         messages: list[ConfluentMessage] = self._client.consume(max_records, 0)
@@ -136,8 +137,8 @@ class AssignedConsumer:
             self._failures.append(error_of(error, where))
 
     def _handle_out_of_range(self, partition: int) -> None:
-        """Handles a position outside the log. If the log's start has advanced past it, reading continues at the start.
-        If the log is shorter than before, the error is reported."""
+        """Handles a position outside the log. If the log's start has advanced past the position, the consumer continues
+        at the start. If the log is shorter than before, the error is reported."""
         position = self.positions[partition]
         try:
             start, end = self._client.get_watermark_offsets(

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 
 class KnownLogEnds:
-    """A lower bound of each partition's end offset. Writers raise the bound. If a broker returns an end offset below
-    the bound, that end offset is outdated.
+    """A lower bound of each partition's end offset. Writers raise the bound. A broker may return an end offset below
+    the bound. Such an end offset is outdated.
 
     Any number of threads may use it.
     """

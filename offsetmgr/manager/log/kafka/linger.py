@@ -1,10 +1,10 @@
 """`AdaptiveLinger`: the time that the writer of a shard group waits between two transactions. Pure.
 
-The broker answers EndTxn before it has written the markers to every partition. Until then it rejects the next
-transaction of the same id (CONCURRENT_TRANSACTIONS), and librdkafka retries only after 20 ms. A wait of a few
-milliseconds costs less, and records that arrive during the wait join the next transaction. The necessary wait depends
-on replicas, disks and load. Therefore each rejection increases the wait by a large step, and each other transaction
-decreases it by a small step.
+The broker answers EndTxn before it has written the markers to every partition. While the broker writes the markers, it
+rejects the next transaction of the same transactional id (CONCURRENT_TRANSACTIONS), and librdkafka retries only after
+20 ms. A wait of a few milliseconds before the next transaction costs less than such a retry, and records that arrive
+during the wait join the next transaction. The necessary wait depends on replicas, disks and load. Therefore each
+rejected transaction increases the wait by a large step, and each other transaction decreases the wait by a small step.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final
 MAX_WAIT_S: Final = 0.005
 REJECTION_S: Final = 0.018
 """If the confirmation of records takes at least this time, the broker has most likely rejected the transaction once,
-and librdkafka has paused."""
+and librdkafka has paused before its retry."""
 _INITIAL_WAIT_S: Final = 0.002
 _INCREASE_S: Final = 0.001
 _DECREASE_S: Final = 4e-6
-"""With this value, the broker rejects about one transaction in 250 while the necessary wait does not change."""
+"""With this step, the broker rejects about one transaction in 250, as long as the necessary wait does not change."""
 
 
 class AdaptiveLinger:

@@ -1,11 +1,11 @@
 """`PartitionOffsets`: requests the topic id and the start and end offsets of partitions, and retries until the response
 is plausible.
 
-librdkafka's Admin client has two faults, both observed. If a response does not arrive in time, it returns a negative
-offset and no error. If it has missed a change of leaders, it sends all further requests to the old leader or with the
-old epoch. Therefore a failed request is retried with a new client. There are two exceptions: an error that a retry
-cannot fix (`_NOT_RETRIED`) is raised at once, and the first retries after an outdated end offset keep the client,
-because the broker may still be writing the transaction markers.
+librdkafka's Admin client has two faults, which were both observed. If a response does not arrive in time, the client
+returns a negative offset and no error. If the client has missed a change of the leader, it sends all further requests
+to the old leader or with the old epoch. Therefore a failed request is retried with a new client. There are two
+exceptions. An error that a retry cannot fix (`_NOT_RETRIED`) is raised at once. The first retries after an outdated end
+offset use the same client, because the broker may still be writing the transaction markers.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class PartitionOffsets:
         return self._request_until_complete(partitions, _OffsetSpec.earliest(), timeout_s, lambda _: 0)
 
     def ends(self, partitions: Sequence[int], timeout_s: float, lower_bound: Callable[[int], int]) -> dict[int, int]:
-        """Returns the last stable offsets. An offset below ``lower_bound`` of its partition is outdated, so it is
-        requested again."""
+        """Returns the last stable offsets. An offset below the ``lower_bound`` of its partition is outdated, so the
+        offset is requested again."""
         return self._request_until_complete(partitions, _OffsetSpec.latest(), timeout_s, lower_bound)
 
     def topic_id(self, timeout_s: float) -> str:

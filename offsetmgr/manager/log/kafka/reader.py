@@ -20,12 +20,12 @@ from offsetmgr.manager.log.kafka.consumer import AssignedConsumer, ConfluentMess
 
 _RECORDS_PER_TAKE: Final = 500
 """The number of records that a load takes at a time. Larger batches do not fit into the processor's caches (with 10,000
-records at a time, a load takes 50 % longer), and they make other threads wait longer."""
+records at a time, a load takes 50 % longer), and larger batches make other threads wait longer."""
 _POLL_SLICE_S: Final = 0.1
 _NO_KEY: Final = b""
 """Replaces a missing key. No format has this key, so the record counts as unreadable."""
 _STALL_TIMEOUT_S: Final = 30.0
-"""A load without progress fails after this time, so that the operator sees the reason."""
+"""A load fails if it makes no progress for this time, so that the operator sees the reason."""
 
 _key: Final[Callable[[ConfluentMessage], Any]] = ck.Message.key
 _value: Final[Callable[[ConfluentMessage], Any]] = ck.Message.value

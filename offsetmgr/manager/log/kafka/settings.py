@@ -1,7 +1,7 @@
 """The settings of librdkafka on which the log depends, with the reasons.
 
-``properties`` are the user's settings (addresses, TLS, SASL, sockets) under librdkafka's names. They cannot override
-the settings on which the guarantees of the log depend.
+``properties`` are the user's settings (addresses, TLS, SASL, sockets) under librdkafka's names. The user's settings
+cannot override the settings on which the guarantees of the log depend.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 SILENT: Final = logging.getLogger("offsetmgr.librdkafka")
-"""Receives the log messages of librdkafka. They are not needed, because the client raises every relevant error."""
+"""Receives the log messages of librdkafka. The log messages are not needed, because the client raises every relevant
+error."""
 
 _QUICK_RECONNECT: Final = {"reconnect.backoff.ms": "50", "reconnect.backoff.max.ms": "500"}
 _NO_LOG: Final = {"log_level": 0}
@@ -67,7 +68,7 @@ def follower_settings(bootstrap: str, properties: Mapping[str, str], group: str)
         "enable.auto.commit": "false",
         "enable.auto.offset.store": "false",
         "isolation.level": "read_committed",
-        # Only this event reports the offsets after the last record (markers, aborted records).
+        # Only the end-of-partition event reports the offsets of the markers and aborted records after the last record.
         "enable.partition.eof": "true",
         # If the log no longer contains the start offset, the consumer checks the reason; librdkafka must not choose an
         # offset.

@@ -1,6 +1,6 @@
 """Creates and checks the offsets topic on the brokers.
 
-`offsetmgr.manager.log.topic` determines and checks its settings.
+`offsetmgr.manager.log.topic` determines and checks the topic's settings.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def ensure_topic(
     """Creates the topic, or checks the existing one. Waits up to ``timeout_s`` seconds until every partition has a
     leader.
 
-    ``properties`` are settings of librdkafka. Any number of managers may call it at the same time. Raises
+    ``properties`` are settings of librdkafka. Any number of managers may call this function at the same time. Raises
     `UnsuitableTopic`, `PartitionCountChanged`, `TooFewBrokers`, `TimedOut`, and errors of the brokers.
     """
     if topic in BROKER_TOPICS:
@@ -80,8 +80,8 @@ def check_topic(
 def check_successor(
     bootstrap: str, properties: Mapping[str, str], topic: str, partitions: int, *, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> OffsetsTopicState:
-    """Checks a topic that was recreated while the manager ran, in the same way as an existing topic at startup. Raises
-    the errors of `check_topic` except `TopicRecreated`."""
+    """Checks a topic that was recreated while the manager ran. The check is the same as that of an existing topic at
+    startup. Raises the errors of `check_topic` except `TopicRecreated`."""
     return examine(topic, _found(bootstrap, properties, topic, timeout_s), partitions)
 
 

@@ -1,4 +1,4 @@
-"""`Topics`: describes and creates topics. `offsetmgr.manager.log.topic` determines their settings.
+"""`Topics`: describes and creates topics. `offsetmgr.manager.log.topic` determines the topics' settings.
 
 A lookup never creates a topic, even if ``auto.create.topics.enable`` is true.
 """
@@ -38,7 +38,8 @@ def id_of(description: Any) -> str:
 
 
 class Topics:
-    """An admin connection for topics. All requests of one object together end within about ``timeout_s`` seconds."""
+    """An admin connection for topics. All requests of one connection together end within about ``timeout_s``
+    seconds."""
 
     def __init__(self, bootstrap: str, properties: Mapping[str, str], timeout_s: float) -> None:
         self._admin = Admin(bootstrap, ConnectionConfig(kafka=dict(properties), timeout_ms=round(timeout_s * 1000)))
@@ -88,8 +89,8 @@ class Topics:
         )
 
     def create(self, name: str, partitions: int, replication_factor: int, settings: Mapping[str, str]) -> None:
-        """Creates the topic, with retries while the controller fails over. It succeeds too if another process has
-        created the topic. Raises `OffsetMgrError`."""
+        """Creates the topic, with retries while the controller fails over. The call also succeeds if another process
+        has created the topic. Raises `OffsetMgrError`."""
         new = _NewTopic(name, partitions, replication_factor, config=dict(settings))
         retries = BlockingRetries(self._deadline, RETRY_BACKOFF)
         while True:
@@ -142,8 +143,8 @@ class Topics:
         return self._request(resource.name, describe, timeout_s)
 
     def _request(self, name: str, call: Callable[[ck_admin.AdminClient, float], Any], timeout_s: float) -> Any:
-        """Sends one request. Returns its result, or the `OffsetMgrError` if it fails. ``call`` sends the request and
-        returns its future."""
+        """Sends one request. Returns the result of the request, or the `OffsetMgrError` if the request fails. ``call``
+        sends the request and returns its future."""
         answers = self._admin.ask_each(
             [name], lambda client, _, remaining: {name: call(client, remaining)}, "topic ", timeout_s
         )

@@ -1,20 +1,20 @@
 """`KafkaShardGroupWriter`: appends to the partitions of a shard group, in one transaction for each append.
 
-The transactional id identifies the shard group and not the process. So a claim, which calls ``init_transactions`` with
-this id, makes Kafka fence all earlier writers.
+The transactional id identifies the shard group and not the process. A claim calls ``init_transactions`` with this id,
+which makes Kafka fence all earlier writers.
 
 Failures map to errors as follows:
 
 - The writer had not sent the commit, and the abort succeeded: `AppendRejected` (or `TooLarge`).
 - The writer had not sent the commit, but the abort was not answered in time: `OutcomeUnknown`. The transaction will
   never be committed, but this producer cannot continue, and `OutcomeUnknown` makes the caller claim with a new writer.
-- ``commit_transaction`` was called and did not succeed: `OutcomeUnknown`. But if the error requires an abort and the
-  abort succeeds, `AppendRejected`: if the coordinator had begun to commit the transaction, it would have rejected the
-  abort.
+- ``commit_transaction`` was called and did not succeed: `OutcomeUnknown`. There is one exception: if the error requires
+  an abort and the abort succeeds, the error is `AppendRejected`. In this case the coordinator had not begun to commit
+  the transaction, because otherwise it would have rejected the abort.
 - The producer is fenced at any point: `Fenced`.
 
 ``claim`` and ``append`` block, mostly with the interpreter's lock released, so they run on a thread of the shard group
-and never on an event loop. Any thread may call the methods, but only one at a time.
+and never on an event loop. Any thread may call the methods, but only one thread at a time.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from offsetmgr.records.base import EncodedRecord
 
 _FIRST_CLAIM_ATTEMPT_S: Final = 0.05
 _CLIENT_RETRY_PAUSE_S: Final = 0.5
-"""While the broker ends the transaction of an earlier writer, it rejects the claim. The client then retries after this
-time, which no setting can change; a new client tries at once."""
+"""While the broker ends the transaction of an earlier writer, it rejects the claim. After such a rejection the client
+retries after this time, which no setting can change. A new client tries at once."""
 _ABORT_SHARE: Final = 0.3
 """The fraction of an append's timeout that is reserved for its abort."""
 _MAX_ABORT_S: Final = 2.0
@@ -110,7 +110,7 @@ class KafkaShardGroupWriter:
         return self._last_append_ended_at + self._linger.wait_s
 
     def close(self) -> None:
-        """Works as `ShardGroupWriter.close`. The next claim ends an unfinished transaction."""
+        """Works as `ShardGroupWriter.close`. An unfinished transaction stays open until the next claim ends it."""
         if self._terminal_error is None:
             self._terminal_error = LogClosed(self._what, "the writer was closed")
         self._producer = None
@@ -118,9 +118,9 @@ class KafkaShardGroupWriter:
     @property
     def _open_producer(self) -> ck.Producer:
         """The producer. Only ``self._producer`` may refer to it, so that setting ``self._producer`` to None destroys
-        it. A failed producer keeps sending its requests until it is destroyed, and its late claim could fence a newer
-        writer. A local variable would keep the producer alive for as long as an exception refers to the stack frame.
-        (`Producer.close` is no alternative, because it would wait for all records.)"""
+        it. A failed producer keeps sending its requests until the producer is destroyed, and its late claim could fence
+        a newer writer. A local variable would keep the producer alive for as long as an exception refers to the stack
+        frame. (`Producer.close` is no alternative, because it would wait for all records.)"""
         if self._producer is None:
             raise self._terminal_error or LogClosed(self._what, "the writer was closed")
         return self._producer
@@ -156,7 +156,7 @@ class KafkaShardGroupWriter:
 
     def _confirm_ends(self, deadline: float) -> None:
         """Determines an offset in each partition that is above every acknowledged record: writes a record, waits until
-        the in-sync replicas confirm it, and aborts the transaction.  A request for the end offset is not enough: if a
+        the in-sync replicas confirm it, and aborts the transaction. A request for the end offset is not enough: if a
         broker was frozen and has not noticed that it is no longer the leader, it returns an outdated end offset.
         """
         batches = {partition: [(CLAIM_KEY, None)] for partition in self._partitions}
@@ -169,7 +169,7 @@ class KafkaShardGroupWriter:
 
     def _send(self, batches: Mapping[int, Sequence[EncodedRecord]], deadline: float, reserve: float) -> dict[int, int]:
         """Begins a transaction, sends the records and waits until they are confirmed. Returns the last offset of each
-        partition for which the broker reported one. ``reserve`` is the time (seconds) before the deadline that is
+        partition for which the broker reported an offset. ``reserve`` is the time (seconds) before the deadline that is
         reserved for an abort."""
         reports: dict[int, tuple[ck.KafkaError | None, int]] = {}
         try:
