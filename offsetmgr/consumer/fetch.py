@@ -206,7 +206,7 @@ class Fetcher:
             low, high = consumer.get_watermark_offsets(partition, timeout=_REQUEST_TIMEOUT_S)
         except ck.KafkaException as error:
             _LOG.warning("%s", error_of(error.args[0], f"log of {progress.partition}"))
-            self._requests.put(((progress,), (progress,)))  # assigns the partition again, so librdkafka reports the error again
+            self._requests.put(((progress,), (progress,)))  # librdkafka then repeats the error event
             return
         offset = low if self._from_smallest else high
         _LOG.warning(

@@ -155,8 +155,8 @@ def multi_node_data(buffer: bytes, offset: int, count: int) -> list[NodeData | i
     get: int = Op.GET
     try:
         for _ in range(count):
-            # The header's nine bytes begin with the type. After the header comes the length of the data, or the error
-            # code.
+            # The header has nine bytes and begins with the type. The length of the data, or the error code, follows the
+            # header.
             kind, number = peek(buffer, offset)
             offset += 13
             if kind == get:
