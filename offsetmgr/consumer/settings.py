@@ -15,7 +15,7 @@ _RESETS: Final = {"smallest": "smallest", "earliest": "smallest", "largest": "la
 class ConsumerSettings:
     """The settings of a consumer; times are in milliseconds. Raises `UsageError` for invalid values.
 
-    Source: kafka.consumer.ConsumerConfig of 0.10.2. The defaults are those of the old consumer, except for
+    Source: kafka.consumer.ConsumerConfig of Kafka 0.10.2. The defaults are those of the old consumer, except for
     ``auto_commit_interval_ms`` (60,000 in the old consumer), ``rebalance_backoff_ms`` (2000) and ``offsets_backoff_ms``
     (1000). The last four settings exist only in offsetmgr. The old consumer limits its queue to a number of chunks
     (``queued.max.message.chunks``), not of messages.

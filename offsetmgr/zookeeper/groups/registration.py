@@ -1,7 +1,7 @@
 """Registers a member in an old consumer group, and reads the input of the group's assignment.
 
 Registrations are ephemeral: ZooKeeper deletes them with the member's session. Source:
-kafka.consumer.ZookeeperConsumerConnector of 0.10.2.
+kafka.consumer.ZookeeperConsumerConnector of Kafka 0.10.2.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class RegistryMember:
     ``session_id`` is 0 for a persistent node; consumers never create persistent registrations. If the registration
     cannot be decoded, ``error`` is the reason, and ``subscription`` is empty; if its version is unknown
     (`UnknownVersion`), ``subscription`` contains the part that could be read. ``version`` is the version of the format,
-    or None for the format of 0.7. ``notes`` describe unknown fields and values.
+    or None for the format of Kafka 0.7. ``notes`` describe unknown fields and values.
     """
 
     member_id: str

@@ -2,7 +2,7 @@
 
 In Kafka 0.7 a partition's name is ``<broker>-<number>``. The consumer sorts these names as text (``0-1, 0-10, 0-2``)
 and then assigns runs of consecutive partitions as the range strategy does, so that each thread connects to few brokers.
-Source: kafka.utils.ZkUtils.getPartitionsForTopics and ZookeeperConsumerConnector.rebalance of 0.7.
+Source: kafka.utils.ZkUtils.getPartitionsForTopics and ZookeeperConsumerConnector.rebalance of Kafka 0.7.
 
 Since Kafka 0.8, partition numbers do not contain the broker, and the Java consumer no longer supports this strategy.
 The strategy is useful only in groups whose members are all Python members. The members compute the same assignment only
@@ -42,7 +42,7 @@ class ClusteredAssignor:
         return found
 
     def _name(self, partition: TopicPartition) -> str:
-        """The partition's name in 0.7."""
+        """The partition's name in Kafka 0.7."""
         if isinstance(partition.partition, BrokerPartition):
             return str(partition.partition)
         return f"{self._brokers.get(partition, _AFTER_ALL_BROKERS)}-{partition.partition}"
