@@ -134,8 +134,8 @@ class SimpleConsumer:
         its segments were last written after ``time``.
 
         Brokers of Kafka 4.0 and later report only the earliest and the latest offset, and not the offsets of segments.
-        With these brokers, the method raises `UnsupportedOperation` for any other time. It also raises the errors of
-        `fetch`.
+        With these brokers, the method raises `UnsupportedOperation` for any other time. The method also raises the
+        errors of `fetch`.
         """
         if max_offsets < 1:
             raise UsageError("offsets before a time", "max_offsets must be at least 1")

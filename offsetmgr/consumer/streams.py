@@ -188,8 +188,8 @@ class StreamState:
             return removed
 
     def is_current(self, progress: PartitionProgress) -> bool:
-        """Returns whether ``progress`` is still the progress of its partition. It is not after the partition has been
-        removed, even if the partition was added again."""
+        """Returns whether ``progress`` is still the progress of its partition. Returns False after the partition has
+        been removed, even if the partition was added again."""
         with self.lock:
             return self._owned.get(progress.partition) is progress
 

@@ -1,8 +1,8 @@
 """Topic deletion: plans the requests, predicts what the controller has to wait for, and computes the progress of a
 deletion. Pure.
 
-If ``delete.topic.enable`` is false on the controller, it removes the request and deletes nothing. If a topic has a
-replica on a dead broker, or is being reassigned, the controller postpones the deletion
+If ``delete.topic.enable`` is false on the controller, the controller removes the request and deletes nothing. If a
+topic has a replica on a dead broker, or is being reassigned, the controller postpones the deletion
 (kafka.controller.TopicDeletionManager).
 """
 

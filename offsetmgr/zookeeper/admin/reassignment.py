@@ -27,7 +27,7 @@ def cancel_command(file: str = "FILE", bootstrap: str | None = None) -> str:
 
     ``file`` is a file that lists the partitions: the file of the request, or the file with the partitions' previous
     replicas. A request cannot be cancelled through ZooKeeper: while a controller (of Kafka 3.9.1) processes a request,
-    it ignores if the request's node is changed or deleted.
+    changing or deleting the request's node has no effect.
     """
     return (
         f"kafka-reassign-partitions.sh --bootstrap-server {quote(bootstrap or 'BROKER:9092')} "

@@ -21,8 +21,8 @@ class StoredOffset(NamedTuple):
 
 
 class OtherGroup(NamedTuple):
-    """If the consumer id in an owner node belongs to another group than the node: that other group. ``live`` is True if
-    the id is registered in ``group``."""
+    """The group to which the consumer in an owner node belongs, if the owner node is a node of another group. ``live``
+    is True if the consumer is registered in ``group``."""
 
     group: str
     live: bool

@@ -31,8 +31,9 @@ class FindingCode(StrEnum):
 class Severity(StrEnum):
     """The severity of a finding.
 
-    * ERROR: messages are not consumed, or messages will be lost or reprocessed. * WARNING: a node is no longer needed
-    or has no effect. * UNKNOWN: the check could not read something.
+    * ERROR: messages are not consumed, or messages will be lost or reprocessed.
+    * WARNING: a node is no longer needed or has no effect.
+    * UNKNOWN: the check could not read something.
     """
 
     ERROR = "error"

@@ -1,5 +1,5 @@
-"""Rules about a whole group: subscriptions without a topic or leader, unused groups, unreadable nodes. Also applies all
-rules to a group. Pure."""
+"""Rules about a whole group: subscriptions to missing topics or to partitions without a leader, unused groups,
+unreadable nodes. `check_group` applies all rules to a group. Pure."""
 
 from __future__ import annotations
 

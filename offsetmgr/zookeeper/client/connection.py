@@ -239,8 +239,8 @@ class KazooConnection:
     def send(self, request: Any, completion: Completion) -> None:
         """Queues a request. ``completion`` receives the result or error of the request. In rare races, kazoo reports
         the same result or error more than once."""
-        # Every request method of KazooClient calls _call. Other than these methods, _call accepts every kind of
-        # request. It sends requests in the order of the calls.
+        # Every request method of KazooClient calls _call. Unlike these methods, _call accepts requests of every kind.
+        # It sends requests in the order of the calls.
         self._open()._call(request, completion)
 
     def session_expired_error(self) -> SessionExpired:

@@ -45,12 +45,13 @@ _CLOCK: Final = SystemClock()
 class MemberSettings:
     """The settings of a member. Durations are in milliseconds.
 
-    * ``backoff_ms`` (``rebalance.backoff.ms``) is the wait before a retry. A change in ZooKeeper ends the wait early. *
-    ``max_retries`` (``rebalance.max.retries``) is the number of retries after a permanent error. If all of them fail,
-    the member leaves. Until a member has completed its first rebalance, a registration or topic that cannot be decoded
-    is a permanent error for it. A member that has completed a rebalance does not leave because of this error: it keeps
-    its partitions and retries without a limit. * ``debounce_ms`` is how long the member waits for further changes
-    before it rebalances. * ``exclude_internal`` is the setting ``exclude.internal.topics``.
+    * ``backoff_ms`` (``rebalance.backoff.ms``) is the wait before a retry. A change in ZooKeeper ends the wait early.
+    * ``max_retries`` (``rebalance.max.retries``) is the number of retries after a permanent error. If all retries fail,
+      the member leaves. Until a member has completed its first rebalance, it treats a registration or topic that cannot
+      be decoded as a permanent error. A member that has completed a rebalance does not leave because of such a
+      registration or topic: it keeps its partitions and retries without a limit.
+    * ``debounce_ms`` is how long the member waits for further changes before it rebalances.
+    * ``exclude_internal`` is the setting ``exclude.internal.topics``.
     """
 
     session_timeout_ms: int = 6000
@@ -218,8 +219,8 @@ class ConsumerMember:
                     level = logging.WARNING if failures & (failures - 1) == 0 else logging.DEBUG
                     _LOG.log(level, "consumer %s: rebalance (try %d): %s", self.member_id, failures, error)
                     temporary = error.retriable or isinstance(error, Conflict)
-                    # The member does not leave because of this error, because the other members cannot read the group
-                    # either.
+                    # The member stays in the group: leaving would not help, because the other members cannot read the
+                    # group either.
                     temporary = temporary or (
                         error is self.unreadable_group_error and self._rebalanced_or_failed.is_set()
                     )

@@ -66,14 +66,12 @@ class _Translator:
     # --- reading
 
     def _peek(self, ahead: int = 0) -> str:
-        """Returns the next character, which may be an operator. Returns "" at the end of the pattern, and if the next
-        character is quoted."""
+        """Returns the next character; returns "" at the end of the pattern, or if the next character is quoted."""
         at = self._at + ahead
         return "" if at >= len(self._text) or self._quoted[at] else self._text[at]
 
     def _next(self) -> str:
-        """Reads the next character. Raises `InvalidPattern` if there is no next character, because the pattern is
-        incomplete."""
+        """Reads the next character. Raises `InvalidPattern` at the end, because the pattern is incomplete."""
         if self._at >= len(self._text):
             self._invalid("it is incomplete")
         self._at += 1
@@ -115,8 +113,7 @@ class _Translator:
         return "".join(parts)
 
     def _item(self) -> tuple[str, bool]:
-        """Translates an item that a quantifier can follow. Also returns whether the item always matches exactly one
-        character."""
+        """Translates an item that a quantifier can follow. Also returns whether the item matches one character."""
         match self._peek():
             case "(":
                 return self._group(), False
@@ -348,8 +345,7 @@ class _Translator:
             self._unsupported("an intersection with plain characters and classes mixed")
 
     def _operand(self, check: Callable[[], None] | None = None) -> tuple[frozenset[str], bool]:
-        """Parses at least one item, up to ``&&`` or ``]``. Also returns False if an item is a nested class, and True
-        otherwise."""
+        """Parses one or more items, up to ``&&`` or ``]``. Also returns False if an item is a nested class."""
         found: frozenset[str] = frozenset()
         is_flat, empty = True, True
         while self._at < len(self._text) and (empty or self._peek() != "]"):

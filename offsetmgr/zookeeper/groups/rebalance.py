@@ -91,7 +91,7 @@ class MemberContext(Protocol):
         ...
 
     def on_rebalanced(self) -> None:
-        """Called when a rebalance is complete that followed a change of members, topics or partitions."""
+        """Called at the end of a rebalance, if the input of the assignment or the owned partitions have changed."""
         ...
 
     def wake(self) -> None:
