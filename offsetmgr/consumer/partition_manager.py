@@ -137,9 +137,9 @@ class PartitionManager:
         starts at the outdated offset. Therefore this member keeps a partition for a short time after the partition's
         last commit, whether that commit was automatic or manual. During this time, an old consumer that has read the
         outdated offset fails to claim the partition, because this member's owner node still exists, and reads the
-        offset again. This member also keeps its partitions for this time before it leaves the group, because other
-        members may be rebalancing. If another client (an old consumer with an expired session) has overwritten the
-        commit during the wait, this member commits again.
+        offset again. When this member leaves the group, it waits in the same way before it releases its partitions,
+        because other members may be rebalancing. If another client (an old consumer with an expired session) has
+        overwritten the commit during the wait, this member commits again.
         """
         settings = self._settings
         stopped = self._state.stop(partitions, settings.hand_over_ms / 1000 if settings.auto_commit else 0.0)

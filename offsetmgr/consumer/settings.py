@@ -1,5 +1,6 @@
 """`ConsumerSettings`: the settings of a `ZookeeperConsumer`. Most settings that also exist in the old consumer have the
-old consumer's name. The description of each other such setting begins with the old name."""
+old consumer's name. If the name of such a setting differs, the setting's description begins with the old consumer's
+name."""
 
 from __future__ import annotations
 

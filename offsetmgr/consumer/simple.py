@@ -126,7 +126,7 @@ class SimpleConsumer:
         self, partitions: Iterable[TopicPartition], time: int, max_offsets: int = 1
     ) -> Mapping[TopicPartition, tuple[int, ...]]:
         """Returns for each partition at most ``max_offsets`` offsets, in descending order. A consumer that starts at
-        one of them reads all messages after ``time`` (milliseconds since 1970).
+        one of these offsets reads all messages after ``time`` (milliseconds since 1970).
 
         As in Kafka 0.10.2, these offsets are the first offsets of the segments that were last written at or before
         ``time``, and the log's end offset if ``time`` is not in the past. `LATEST` (-1) counts as a time after all
@@ -196,8 +196,9 @@ class SimpleConsumer:
         coordinator, or to the server ``coordinator`` if that is given. A commit also overwrites a higher committed
         offset.
 
-        Raises the errors of `fetch_offsets`, and `GroupActive` if the group has members, because then only its members
-        may commit. If the method raises `TimedOut` or `Unreachable`, the commit may have succeeded.
+        Raises the errors of `fetch_offsets`, and `GroupActive` if the group has members, because only members may
+        commit while a group has members. If the method raises `TimedOut` or `Unreachable`, the commit may have
+        succeeded.
         """
         if not offsets:
             return

@@ -253,8 +253,8 @@ class StreamState:
 
 
 class MessageStream:
-    """Delivers the messages of the partitions that this stream owns, in order within each partition. Only one thread
-    may read it at a time.
+    """Delivers the messages of the partitions that this stream owns, in order within each partition. Only one thread at
+    a time may read the stream.
 
     An iterator over the stream waits for the next message, and ends when the consumer is shut down. If
     ``consumer_timeout_ms`` is set, the iterator also ends when no message has arrived for that time; the stream can

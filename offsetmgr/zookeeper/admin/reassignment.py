@@ -1,8 +1,8 @@
 """Partition reassignment: encodes and decodes Kafka's JSON, plans a request, and computes its progress. Pure.
 
-A controller validates the brokers and replicas of a request from the broker API
-(kafka.controller.KafkaController.validateReplicas), but not those of a request in ZooKeeper. A reassignment to a dead
-broker would never end.
+If a request comes through the broker API, the controller validates its brokers and replicas
+(kafka.controller.KafkaController.validateReplicas). If a request comes through ZooKeeper, the controller does not
+validate them. A reassignment to a dead broker would never end.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from offsetmgr.zookeeper.nodes import paths
 
 
 def offsets_without_partition(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
-    """For offsets whose topic or partition does not exist, yields one finding for each topic."""
+    """Yields a finding for each topic that does not exist or lacks partitions, but for which offsets are stored."""
     if cluster.topics is None:
         return
     by_topic: dict[str, list[int]] = {}

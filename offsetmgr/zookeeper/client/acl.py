@@ -58,8 +58,8 @@ class AclPolicy:
 
         If only some clients may write the parent, the new node gets the parent's ACL, so that the same clients may
         write both nodes. If every client may write the parent, the new node gets the configured ACL and an entry that
-        gives every client all permissions except admin. An old consumer can then write the node but cannot change its
-        ACL.
+        gives every client all permissions except admin. Therefore an old consumer can write the node but cannot change
+        the node's ACL.
         """
         if not any(entry.scheme == "world" and entry.permissions & _WRITE for entry in parent):
             return parent

@@ -25,7 +25,7 @@ MAX_BYTES_PER_REQUEST: Final = 512 * 1024
 
 
 class SingleRead:
-    """getData or getChildren of one node, without a watch."""
+    """A request that reads the data or the children of one node, without a watch (getData or getChildren)."""
 
     def __init__(self, op: Op, path: bytes) -> None:
         self.type = int(op)
@@ -40,7 +40,8 @@ class SingleRead:
 
 
 class MultiRead:
-    """getData or getChildren of many nodes in one request. The response has a result or an error for each node."""
+    """A request that reads the data or the children of many nodes (getData or getChildren). The response has a result
+    or an error for each node."""
 
     type = int(Op.MULTI_READ)
 

@@ -129,7 +129,7 @@ class ZookeeperSession(SessionReads):
         ]
 
     def _acls(self, batches: Sequence[Sequence[TransactionOperation]]) -> Mapping[str, bytes | OffsetMgrError]:
-        """Returns for each path to be created its encoded ACL, or the error that prevents computing it.
+        """Returns the encoded ACL of each node to be created, or the error that prevented computing the ACL.
 
         Returns an empty mapping if the configured ACL is ``open``.
         """

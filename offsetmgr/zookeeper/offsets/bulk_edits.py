@@ -224,7 +224,7 @@ class _BulkBatch:
     """The edits of one batch. Possible simple updates are in chunks; `EditBatch` executes all other changes.
 
     The constructor starts reading the nodes. If every edit contains the zxid of a scan and the expected content of its
-    nodes, it starts reading only the nodes' parents.
+    nodes, the constructor starts reading the nodes' parents instead.
     """
 
     def __init__(self, session: ZookeeperSession, batch: EditBatch, nodes: NodePaths | None) -> None:
