@@ -12,7 +12,8 @@ from offsetmgr.zookeeper.nodes import paths
 
 
 def offsets_without_partition(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
-    """Yields a finding for each topic that does not exist or lacks partitions, but for which offsets are stored."""
+    """Yields a finding for each topic with offsets, if the topic or some of the partitions with offsets do not
+    exist."""
     if cluster.topics is None:
         return
     by_topic: dict[str, list[int]] = {}
