@@ -1,7 +1,9 @@
-"""Consumers for Python programs. A name's module is imported when a program first uses the name.
+"""Consumers for Python programs. Each name of this package is imported from its module when a program first uses the
+name.
 
-`SimpleConsumer` reads partitions at given offsets and commits on request. `ZookeeperConsumer` is a member of a group of
-old high-level consumers; such a group registers its members and partition owners in ZooKeeper.
+`SimpleConsumer` reads partitions at given offsets, and commits offsets only when the caller requests it.
+`ZookeeperConsumer` is a member of a group of old high-level consumers. The members of such a group register themselves
+and the partitions that they own in ZooKeeper.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`Fetcher`: fetches the messages of the owned partitions through confluent-kafka, with manual assignment.
 
-Only the fetcher's thread uses librdkafka's consumer; between two fetches, it executes the requests of other threads to
-add or remove partitions. Therefore, if a partition is removed and added again, messages that were fetched before the
-removal are never delivered after it.
+Only the fetcher's thread uses librdkafka's consumer. Between two fetches, this thread executes the requests of other
+threads to add or remove partitions. Therefore, if a partition is removed and added again, messages that were fetched
+before the removal are never delivered after the removal.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class Fetcher:
         self._requests.put((tuple(owned), ()))
 
     def remove(self, owned: Collection[PartitionProgress]) -> None:
-        """Stops fetching these partitions. If a partition has been added again with a new progress, fetching continues
-        for the new progress."""
+        """Stops fetching these partitions. If a partition has been added again with a new `PartitionProgress`, the
+        fetcher continues to fetch this partition."""
         self._requests.put(((), tuple(owned)))
 
     def stop(self) -> None:
@@ -122,8 +122,8 @@ class Fetcher:
 
     def _deliver(self, consumer: Any, batch: Iterable[Any]) -> None:
         """Puts a batch into the streams. Messages that precede a partition's error event are delivered before the error
-        is handled. If the error changes the partition's position, the partition's remaining messages in this batch are
-        dropped."""
+        is handled. If handling the error changes the partition's position, the partition's remaining messages in this
+        batch are dropped."""
         by_partition: dict[PartitionProgress, list[StreamMessage]] = {}
         repositioned: set[PartitionProgress] = set()
         for found in batch:
@@ -145,7 +145,8 @@ class Fetcher:
                 added, removed = self._requests.get_nowait()
             except Empty:
                 return
-            # A partition that has been added again has a new progress and must stay assigned.
+            # If a partition has been added again, its current `PartitionProgress` is another object, and the partition
+            # must stay assigned.
             if to_unassign := [one.partition for one in removed if self._current.get(one.partition) is one]:
                 self._unassign(consumer, to_unassign)
                 for tp in to_unassign:
@@ -156,8 +157,8 @@ class Fetcher:
                 self._current.update((progress.partition, progress) for progress in new)
 
     def _unassign(self, consumer: Any, partitions: Collection[TopicPartition]) -> None:
-        """Unassigns partitions. It first resumes paused partitions: in librdkafka a partition stays paused after it is
-        unassigned, and it would receive no messages when it is assigned again."""
+        """Unassigns partitions. Paused partitions are resumed first: in librdkafka, an unassigned partition stays
+        paused, and would receive no messages after it is assigned again."""
         if paused := self._paused.intersection(partitions):
             consumer.resume([ck.TopicPartition(*tp) for tp in paused])
             self._paused -= paused
@@ -173,7 +174,8 @@ class Fetcher:
                 _LOG.info("topic %s: %s", topic, error.args[0].str())  # librdkafka's regular refresh follows
 
     def _pause_full_streams(self, consumer: Any) -> None:
-        """Pauses the partitions of full streams, and resumes those whose stream is at most half full."""
+        """Pauses the partitions of full streams, and resumes paused partitions when their stream is at most half
+        full."""
         for tp, progress in self._current.items():
             waiting = len(progress.stream.buffer)
             if waiting >= self._queued_max and tp not in self._paused:
@@ -184,8 +186,9 @@ class Fetcher:
                 self._paused.discard(tp)
 
     def _handle_error(self, consumer: Any, error: ck.KafkaError, progress: PartitionProgress | None) -> bool:
-        """Handles an error event. Returns True if the error changes the partition's position, now or in a retry. Raises
-        `AuthenticationFailed` and `NotAuthorized`; logs other errors."""
+        """Handles an error event. Returns True if the partition's position is outside of the log. The position then
+        changes now, or in a retry if the log's range cannot be read now. Raises `AuthenticationFailed` and
+        `NotAuthorized`; logs other errors."""
         if error.code() == ck.KafkaError._AUTO_OFFSET_RESET:
             if progress is not None:
                 self._reset_position(consumer, progress)
@@ -197,14 +200,13 @@ class Fetcher:
         return False
 
     def _reset_position(self, consumer: Any, progress: PartitionProgress) -> None:
-        """Continues at the log's start or end, according to the settings, because the log does not contain the
-        position."""
+        """Moves a position that is outside of the log to the log's start or end, according to the settings."""
         partition = ck.TopicPartition(*progress.partition)
         try:
             low, high = consumer.get_watermark_offsets(partition, timeout=_REQUEST_TIMEOUT_S)
         except ck.KafkaException as error:
             _LOG.warning("%s", error_of(error.args[0], f"log of {progress.partition}"))
-            self._requests.put(((progress,), (progress,)))  # assigns the partition again, which repeats the error event
+            self._requests.put(((progress,), (progress,)))  # librdkafka then repeats the error event
             return
         offset = low if self._from_smallest else high
         _LOG.warning(

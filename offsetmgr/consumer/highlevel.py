@@ -1,10 +1,10 @@
-"""`ZookeeperConsumer`: the high-level consumer of Kafka 0.8 to 1.1 in Python. Members of its group can also be old
-consumers on the JVM.
+"""`ZookeeperConsumer`: the high-level consumer of Kafka 0.8 to 1.1, implemented in Python. Its group can also contain
+old consumers that run on the JVM.
 
-It registers in the group in ZooKeeper, owns the partitions that are assigned to it, and delivers their messages in
-streams. The brokers must keep their metadata in ZooKeeper.
+It registers itself in ZooKeeper as a member of the group, owns the partitions that are assigned to it, and delivers
+their messages in streams. The brokers must keep their metadata in ZooKeeper.
 
-Source: kafka.javaapi.consumer.ConsumerConnector and ZookeeperConsumerConnector of 0.10.2.
+Source: kafka.javaapi.consumer.ConsumerConnector and ZookeeperConsumerConnector of Kafka 0.10.2.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class ZookeeperConsumer:
     ``zookeeper`` is ``h1:2181,h2:2181/chroot`` as in the brokers' configuration. ``offsets`` is the store of the
     group's offsets: ``zookeeper``, ``kafka``, ``dual`` (Kafka first, then ZooKeeper), ``switched`` (according to the
     group's storage mode, which ``migrate switch`` can change while the consumer runs), or any store's URI. All members
-    of a group must have the same ``strategy`` (``range`` or ``roundrobin``) and the same ``offsets``. Without a
-    ``consumer_id`` the consumer generates one, as the old consumer does.
+    of a group must have the same ``strategy`` (``range`` or ``roundrobin``) and the same ``offsets``. If
+    ``consumer_id`` is None, the consumer generates an id, as the old consumer does.
 
     Raises `UsageError`, `InvalidUri`.
     """
@@ -73,8 +73,8 @@ class ZookeeperConsumer:
 
     def create_message_streams(self, topics: Mapping[str, int]) -> dict[str, list[MessageStream]]:
         """Joins the group and subscribes to these topics, each with the given number of streams. Each partition belongs
-        to exactly one stream of one member. Returns after the first rebalance. A partition that another member still
-        owns is added to its stream later.
+        to exactly one stream of one member. Returns after the first rebalance. If another member still owns an assigned
+        partition at this time, the partition is added to its stream later.
 
         A consumer can create its streams only once. Raises `UsageError`, and any error from joining the group.
         """
@@ -87,8 +87,8 @@ class ZookeeperConsumer:
         self, *, white_list: str | None = None, black_list: str | None = None, streams: int = 1
     ) -> list[MessageStream]:
         """Joins the group and subscribes to all present and future topics whose name matches the white list, or does
-        not match the black list. Both are Java regular expressions in which a comma means "or". Each stream mixes the
-        topics.
+        not match the black list. Both lists are Java regular expressions in which a comma means "or". Each stream can
+        deliver messages of all selected topics.
 
         Otherwise works as `create_message_streams`. Also raises `UnsupportedOperation` if Python cannot match the
         expression exactly as Java does.
@@ -113,8 +113,8 @@ class ZookeeperConsumer:
             self._partitions.commit("commit")
 
     def shutdown(self) -> None:
-        """Stops delivering messages, commits (with ``auto_commit``; including the current message of this thread), and
-        leaves the group. Any thread may call this method, and more than once."""
+        """Stops delivering messages, commits if ``auto_commit`` is enabled, and leaves the group. The commit includes
+        the current message of this thread. Any thread may call this method, also repeatedly."""
         if self.settings.auto_commit:
             self._state.finish_current_of_caller()
         self._close()
@@ -132,7 +132,7 @@ class ZookeeperConsumer:
 
     @property
     def held_by_others(self) -> dict[TopicPartition, str]:
-        """The assigned partitions that another member has not released yet, and the thread that owns each."""
+        """The assigned partitions that other members have not released yet, each with the thread that owns it."""
         return {} if self._partitions is None else self._partitions.member.held_by_others
 
     @property

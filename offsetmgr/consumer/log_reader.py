@@ -1,7 +1,7 @@
 """`PartitionLogReader`: reads partitions for `SimpleConsumer`, in the consumer's event loop.
 
-It returns slices of logs without decoding them. The caller's thread decodes them, so that decoding does not block the
-event loop.
+It returns slices of logs without decoding them. The thread that called `SimpleConsumer` decodes the slices, so that
+decoding does not block the event loop.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ class PartitionLogReader:
     ) -> dict[TopicPartition, ReadResult | OffsetMgrError]:
         """Returns one outcome for each partition. Raises only if no broker was ever reached."""
         found = await self._in_range(offsets, limits, out_of_range, deadline)
-        # If the first batch of a partition is larger than the limit, a broker returns it in full for only one partition
-        # of a request, and returns no whole batch for the others. The other partitions are requested again until a
-        # response contains a whole batch for none of them.
+        # If the first batch of a partition is larger than the limit, a broker returns this batch in full only for one
+        # partition of the request. For other such partitions it returns no complete batch. These partitions are
+        # requested again until each has returned a complete batch, or until a request returns a complete batch for none
+        # of them.
         while incomplete := {
             tp: read.offset for tp, read in found.items() if isinstance(read, ReadResult) and _lacks_whole_batch(read)
         }:
@@ -58,8 +59,8 @@ class PartitionLogReader:
     async def _in_range(
         self, offsets: Mapping[TopicPartition, int], limits: FetchLimits, out_of_range: OutOfRange, deadline: float
     ) -> dict[TopicPartition, ReadResult | OffsetMgrError]:
-        """Sends one request to each leader. For an offset out of range, requests the log's start or end instead if
-        ``out_of_range`` is not ``raise``."""
+        """Sends one request to each leader. If an offset is out of range and ``out_of_range`` is not ``raise``,
+        requests the log's start or end instead."""
         found: dict[TopicPartition, ReadResult | OffsetMgrError] = {}
         requests = dict(offsets)
         retries = Retries(deadline)
@@ -88,7 +89,8 @@ class PartitionLogReader:
         async def send(
             leader: Address, partitions: list[TopicPartition], attempt: float
         ) -> dict[TopicPartition, FetchedPartition | OffsetMgrError]:
-            # A fetch may wait in the broker and would delay later requests on the same connection.
+            # A broker may delay the response to a fetch. On a shared connection, this would also delay the responses to
+            # later requests.
             async with self._client.node(leader).dedicated_connection(attempt) as dedicated:
                 dedicated.mark_waiting()
                 leader_offsets = {tp: offsets[tp] for tp in partitions}

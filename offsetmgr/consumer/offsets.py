@@ -3,10 +3,10 @@ offsets while the consumer owns them.
 
 If the offsets are in the ZooKeeper ensemble in which the member is registered, commits use the member's own session.
 The server rejects these commits once the session has expired, so a process that was frozen cannot overwrite the new
-owner's offsets. Commits to ZooKeeper are also conditional on the node version that was last read or written, so that
-this consumer detects a late commit of an old consumer. Kafka's coordinator has neither protection. For offsets in
-Kafka, the lease is therefore checked just before a commit. If a process freezes between the check and the commit, its
-late commit is overwritten by the owner's next commit.
+owner's offsets. A commit to ZooKeeper also requires that the node still has the version that this consumer last read or
+wrote. In this way, this consumer detects a late commit of an old consumer. Kafka's coordinator has neither protection.
+For offsets in Kafka, the lease is therefore checked just before a commit. If a process freezes between the check and
+the commit, its late commit is overwritten by the owner's next commit.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class OffsetStorage:
 
     @classmethod
     def of(cls, offsets: str, zookeeper: str, bootstrap: str, config: ConnectionConfig) -> OffsetStorage:
-        """Returns the storage for ``offsets``: the URI of a store, or ``zookeeper``, ``kafka``, ``dual`` or
-        ``switched`` for the consumer's own ZooKeeper and Kafka. Raises `InvalidUri`."""
+        """Returns the storage for ``offsets``: the URI of a store, or one of ``zookeeper``, ``kafka``, ``dual`` and
+        ``switched``, which use the consumer's own ZooKeeper and Kafka. Raises `InvalidUri`."""
         zookeeper_uri, kafka_uri = f"zookeeper://{zookeeper}", f"kafka://{bootstrap}"
         if offsets == "switched":
             open_store("zookeeper://" + zookeeper, config)
@@ -65,7 +65,7 @@ class OffsetStorage:
         """Opens the store. A store in the member's own ZooKeeper uses ``session`` and opens no session of its own.
 
         A switched store follows all later changes of the group's storage mode. Raises `OffsetMgrError` if the store
-        cannot follow the mode.
+        cannot follow the storage mode.
         """
         if parse_uri(self.uri).kind == "switched":
             return self._follow(session, lease, group)
@@ -100,8 +100,8 @@ def _dual_uri(primary: str, secondary: str) -> str:
 
 
 def _bind_to_session(store: OffsetStore, session: ZookeeperSession) -> OffsetStore:
-    """Returns the store. If the store is in the session's own ZooKeeper, it uses the session from now on, and closing
-    the store closes the session."""
+    """Returns the store. If the store is in the ZooKeeper of ``session``, the store uses this session from now on, and
+    closing the store also closes the session."""
     if isinstance(store, ZookeeperStore):
         if same_zookeeper(store.session.connect, session.connect):
             store.session = session
@@ -116,8 +116,8 @@ def _bind_to_session(store: OffsetStore, session: ZookeeperSession) -> OffsetSto
 
 
 def same_zookeeper(first: str, second: str) -> bool:
-    """Returns whether two connect strings name the same ensemble and chroot. One common server is enough, because a
-    connect string may omit servers of the ensemble. Raises `InvalidUri`."""
+    """Returns whether two connect strings name the same ensemble and chroot. The connect strings need only one server
+    in common, because a connect string may omit servers of the ensemble. Raises `InvalidUri`."""
     (hosts, chroot), (second_hosts, second_chroot) = parse_connect(first), parse_connect(second)
     return chroot == second_chroot and bool(_servers(hosts) & _servers(second_hosts))
 
@@ -137,7 +137,7 @@ class LeaseView(Protocol):
 
 
 class ConsumerOffsets:
-    """The offsets of one group during one session. Any thread may use it; it executes one call at a time."""
+    """The offsets of one group during one session. Any thread may call its methods; only one call runs at a time."""
 
     def __init__(
         self,
@@ -151,8 +151,8 @@ class ConsumerOffsets:
         clock: Clock | None = None,
     ) -> None:
         """If a commit fails with a retriable error, it is retried up to ``retries`` times after pauses of ``backoff_s``
-        seconds. If the lease is not valid, a commit waits up to ``wait_s`` seconds: the lease of a live session soon
-        becomes valid again."""
+        seconds. If the lease is not valid, a commit waits up to ``wait_s`` seconds for it, because the lease of a live
+        session soon becomes valid again."""
         self._store = store
         self._group = group
         self._lease = lease
@@ -169,8 +169,8 @@ class ConsumerOffsets:
     def fetch(
         self, partitions: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, Offset], OffsetMgrError | None]:
-        """Returns the committed offsets that could be read, and the retriable error for the others (None if all could
-        be read).
+        """Returns the committed offsets that could be read. Also returns the retriable error that prevented reading the
+        others, or None if all could be read.
 
         Raises errors that are not retriable.
         """
@@ -197,8 +197,9 @@ class ConsumerOffsets:
         partition.
 
         ``known`` contains the store's offset of each partition as this consumer last read or wrote it. If another
-        client has committed since then, this commit overwrites that client's offset. ``owned`` is called before each
-        write; if it returns False, the partition is not committed and gets an error.
+        client has committed an offset since that read or write, this commit overwrites the other client's offset.
+        ``owned`` is called for each partition before each write. If it returns False, the partition is not committed,
+        and its result is an error.
         """
         remaining = dict(positions)
         expected = dict(known)
@@ -269,7 +270,8 @@ def _is_worth_retrying(error: OffsetMgrError) -> bool:
 
 
 def _offset_after(outcome: ChangeOutcome, offset: int) -> Offset:
-    """Returns the store's offset after a commit, which the next commit passes as the expected offset."""
+    """Returns the offset that the store holds after a commit. The next commit passes this value as the expected
+    offset."""
     before = outcome.before
     if outcome.status is EditStatus.UNCHANGED and before is not None:
         return before

@@ -1,7 +1,7 @@
 """`PartitionManager`: starts, commits and releases the partitions of a `ZookeeperConsumer`.
 
-It implements `offsetmgr.zookeeper.groups.rebalance.PartitionListener`: the group member calls it with claimed and
-revoked partitions. It follows the ordering contract of `rebalance`.
+It implements `offsetmgr.zookeeper.groups.rebalance.PartitionListener`: the `ConsumerMember` calls it when partitions
+are claimed or revoked. Its methods follow the ordering contract of the module `rebalance`.
 """
 
 from __future__ import annotations
@@ -130,15 +130,16 @@ class PartitionManager:
     def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
         """Works as `PartitionListener.on_revoked`.
 
-        If automatic commits are disabled, it commits nothing, like the old consumer.
+        If automatic commits are disabled, this method commits nothing, like the old consumer.
 
         The old consumer reads the committed offsets *before* it claims a partition. If an old consumer reads the offset
         just before this member commits, and claims the partition just after this member releases it, the old consumer
         starts at the outdated offset. Therefore this member keeps a partition for a short time after the partition's
-        last commit, also if that was a manual commit. A consumer that read the outdated offset then finds this member's
-        owner node, fails to claim the partition, and reads the offset again. This member waits in the same way when it
-        leaves the group, because other members may be rebalancing at that time. If another client (an old consumer with
-        an expired session) has overwritten the commit during the wait, this member commits again.
+        last commit, whether that commit was automatic or manual. During this time, an old consumer that has read the
+        outdated offset fails to claim the partition, because this member's owner node still exists, and reads the
+        offset again. When this member leaves the group, it waits in the same way before it releases its partitions,
+        because other members may be rebalancing. If another client (an old consumer with an expired session) has
+        overwritten the commit during the wait, this member commits again.
         """
         settings = self._settings
         stopped = self._state.stop(partitions, settings.hand_over_ms / 1000 if settings.auto_commit else 0.0)
@@ -175,8 +176,8 @@ class PartitionManager:
         self.member.leave()
 
     def _start_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Returns the start offsets of partitions that have no committed offset. It omits partitions whose log range
-        cannot be read yet."""
+        """Returns the start offsets of partitions that have no committed offset. The result omits partitions whose log
+        range cannot be read yet."""
         positions: dict[TopicPartition, int] = {}
         for tp, found in self._cluster.log_ranges(partitions).items() if partitions else ():
             if isinstance(found, LogRange):
@@ -186,15 +187,16 @@ class PartitionManager:
             else:
                 _LOG.warning("%s; retrying", found)  # a new partition has no leader for a short time
         if len(positions) < len(partitions):
-            # librdkafka's Admin client caches a missing leader for minutes, so the next request uses a new client.
+            # librdkafka's Admin client caches for minutes that a partition has no leader, so the next request uses a
+            # new client.
             self._cluster.close()
         return positions
 
     # --- commits -------------------------------------------------------------------------------------
 
     def commit(self, what: str) -> None:
-        """Commits the offsets that have changed. If the store's offsets expire, every ``refresh_ms`` it also commits
-        the unchanged ones. ``what`` names the commit in errors. Raises `PartialFailure`."""
+        """Commits the offsets that have changed. If the store's offsets expire, the unchanged offsets are also
+        committed every ``refresh_ms``. ``what`` names the commit in errors. Raises `PartialFailure`."""
         self._commit(None, what)
 
     def _commit_last(self, owned: dict[TopicPartition, PartitionProgress]) -> None:
@@ -212,8 +214,8 @@ class PartitionManager:
                 self._clock.sleep(remaining)
 
     def _recommit_overwritten(self, owned: dict[TopicPartition, PartitionProgress]) -> bool:
-        """Commits offsets again that another client has overwritten since this member's commit. Returns whether there
-        were any."""
+        """Commits an offset again if another client has overwritten it since this member's commit. Returns whether it
+        committed any offset."""
         committed = [tp for tp, progress in owned.items() if progress.committed_at is not None]
         if self._offsets is None or not committed:
             return False
@@ -228,8 +230,8 @@ class PartitionManager:
         """Commits the selected partitions. If ``selected`` is None, commits all partitions that are not being released.
         Returns whether it committed any offset.
 
-        It omits partitions that this member releases or loses before they are committed, because another member may own
-        them by then.
+        If this member loses or releases a partition before it is committed, the partition is not committed, because
+        another member may already own it.
         """
         with self._commit_lock:
             owned = dict(self._state.committable()) if selected is None else selected

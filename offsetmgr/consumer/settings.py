@@ -1,5 +1,6 @@
-"""`ConsumerSettings`: the settings of a `ZookeeperConsumer`. Most settings that the old consumer also has keep their
-names; the others name the old setting."""
+"""`ConsumerSettings`: the settings of a `ZookeeperConsumer`. Most settings that also exist in the old consumer have the
+old consumer's name. If the name of such a setting differs, the setting's description begins with the old consumer's
+name."""
 
 from __future__ import annotations
 
@@ -15,10 +16,10 @@ _RESETS: Final = {"smallest": "smallest", "earliest": "smallest", "largest": "la
 class ConsumerSettings:
     """The settings of a consumer; times are in milliseconds. Raises `UsageError` for invalid values.
 
-    Source: kafka.consumer.ConsumerConfig of 0.10.2. The defaults are those of the old consumer, except for
+    Source: kafka.consumer.ConsumerConfig of Kafka 0.10.2. The defaults are those of the old consumer, except for
     ``auto_commit_interval_ms`` (60,000 in the old consumer), ``rebalance_backoff_ms`` (2000) and ``offsets_backoff_ms``
-    (1000). The last four settings are offsetmgr's own; the old consumer limits its queue by chunks
-    (``queued.max.message.chunks``), not by messages.
+    (1000). The last four settings exist only in offsetmgr. The old consumer limits its queue to a number of chunks
+    (``queued.max.message.chunks``), not of messages.
     """
 
     auto_commit: bool = True
@@ -39,8 +40,8 @@ class ConsumerSettings:
     queued_max_messages: int = 5000
     """If this many messages wait in a stream, the consumer pauses fetching the stream's partitions."""
     hand_over_ms: int = 3000
-    """How long the current message of a reader may delay the release of its partition. If the reader takes longer, the
-    next owner receives this message again."""
+    """How long the release of a partition waits until a reader has finished its current message. If the reader takes
+    longer, the partition's next owner receives this message again."""
     release_delay_ms: int = 1000
     """How long a member keeps a partition after the partition's last commit. The delay is necessary because old
     consumers read a partition's offset before they claim the partition."""

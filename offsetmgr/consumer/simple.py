@@ -1,10 +1,10 @@
 """`SimpleConsumer`: reads partitions at given offsets. It keeps no position, and commits offsets only when the caller
 requests it.
 
-It corresponds to Kafka's class (kafka.javaapi.consumer.SimpleConsumer, up to 0.10.2) with three differences. It accepts
-any brokers of the cluster and finds the leaders of partitions itself. From a compressed batch it returns only the
-messages from the requested offset on; callers of the Java class have to skip earlier messages themselves. It returns
-the first batch of a partition in full even if the batch is larger than the caller's limit.
+It corresponds to Kafka's class of the same name (kafka.javaapi.consumer.SimpleConsumer, up to Kafka 0.10.2) with three
+differences. It accepts any brokers of the cluster and finds the leaders of partitions itself. If the requested offset
+is inside a compressed batch, it omits the batch's earlier messages; callers of the Java class must skip these messages
+themselves. It returns the first batch of a partition in full even if the batch is larger than the caller's limit.
 
 It uses `offsetmgr.kafka` instead of librdkafka, because each fetch must be one request with one response: librdkafka
 prefetches in the background, and reports neither the first offset nor the high watermark of a response.
@@ -43,10 +43,11 @@ class FetchResult:
     """The result of one fetch in one partition.
 
     ``records`` begin at the requested offset. If the log has no record at this offset, because compaction and
-    transactions leave gaps, they begin at the next existing offset. ``fetch_offset`` is the requested offset; if that
-    was out of range, it is the offset that was read instead. ``next_offset`` is the offset for the next fetch; it is
-    ``fetch_offset`` if there were no messages. ``high_watermark`` is the offset after the last message that consumers
-    could read when the leader sent the response. ``log_start_offset`` is None if the leader did not report it.
+    transactions leave gaps, they begin at the next existing offset. ``fetch_offset`` is the requested offset or, if the
+    requested offset was out of range, the offset that was read instead. ``next_offset`` is the offset for the next
+    fetch; it is equal to ``fetch_offset`` if the response contained no messages. ``high_watermark`` is the offset after
+    the last message that consumers could read when the leader sent the response. ``log_start_offset`` is None if the
+    leader did not report it.
     """
 
     records: tuple[Record, ...]
@@ -59,11 +60,12 @@ class FetchResult:
 class SimpleConsumer:
     """A consumer without a group and without a position. The constructor performs no I/O; threads may share it.
 
-    ``bootstrap_servers`` are brokers of Kafka 3.0 or later. ``offset_managers`` are the servers from which the consumer
-    requests a group's coordinator: offset managers (``manager serve``); the default is the brokers. ``out_of_range`` is
-    the policy for a fetch outside the log: ``raise`` an error, or read from the ``earliest`` or ``latest`` offset.
-    ``timeout_ms`` of ``config`` limits the duration of each call; a fetch may take ``max_wait_ms`` longer. Until then,
-    requests with a retriable error are retried after a pause.
+    ``bootstrap_servers`` are brokers of Kafka 3.0 or later. ``offset_managers`` are the offset managers (``manager
+    serve``) from which the consumer requests the address of a group's coordinator; by default, it requests the address
+    from the brokers. ``out_of_range`` is the policy for a fetch outside the log: ``raise`` an error, or read from the
+    ``earliest`` or ``latest`` offset. ``timeout_ms`` of ``config`` limits the duration of each call; for a fetch, the
+    limit is ``max_wait_ms`` longer. Within this limit, requests that failed with a retriable error are retried after a
+    pause.
     """
 
     def __init__(
@@ -100,11 +102,12 @@ class SimpleConsumer:
     ) -> Mapping[TopicPartition, FetchResult]:
         """Returns the messages of these partitions from these offsets on. Each partition is read from its leader.
 
-        ``max_bytes`` limits the bytes read from each partition, but a first batch that is larger is returned in full. A
-        leader waits up to ``max_wait_ms`` until it can return ``min_bytes``. If a result has no messages, the partition
-        has none from the requested offset up to the result's high watermark. For a short time after a leader has
-        changed or restarted, the high watermark may be too low. ``out_of_range`` overrides the policy of the consumer.
-        Messages of open and aborted transactions are included, as in all consumers before 0.11.
+        ``max_bytes`` limits the bytes that are read from each partition; if the first batch is larger than this limit,
+        it is still returned in full. If a leader has fewer than ``min_bytes`` bytes to return, it waits up to
+        ``max_wait_ms`` for more. If a result has no messages, the partition has no messages between the requested
+        offset and the result's high watermark. For a short time after a leader has changed or restarted, the high
+        watermark may be too low. ``out_of_range`` overrides the policy of the consumer. Messages of open and aborted
+        transactions are included, as in all consumers before Kafka 0.11.
 
         Raises `OffsetOutOfRange`, `UnknownTopicOrPartition`, `TopicNotAuthorized`, `TimedOut`, `Unreachable`,
         `CorruptData` (the batch at the requested offset is damaged) and others; if several partitions were requested
@@ -123,15 +126,16 @@ class SimpleConsumer:
         self, partitions: Iterable[TopicPartition], time: int, max_offsets: int = 1
     ) -> Mapping[TopicPartition, tuple[int, ...]]:
         """Returns for each partition at most ``max_offsets`` offsets, in descending order. A consumer that starts at
-        one of them reads all messages after ``time`` (milliseconds since 1970).
+        one of these offsets reads all messages after ``time`` (milliseconds since 1970).
 
-        Like Kafka 0.10.2, it returns the first offsets of segments that were last written at or before that time, and
-        the log's end if the time is not in the past. If ``time`` is `LATEST` (-1), it counts as later than all
-        messages; if it is `EARLIEST` (-2), only the log's first offset is returned. A partition's result is empty if
-        all of its segments were last written after ``time``.
+        As in Kafka 0.10.2, these offsets are the first offsets of the segments that were last written at or before
+        ``time``, and the log's end offset if ``time`` is not in the past. `LATEST` (-1) counts as a time after all
+        messages; for `EARLIEST` (-2), only the log's first offset is returned. A partition's result is empty if all of
+        its segments were last written after ``time``.
 
-        Brokers since 4.0 do not report the offsets of segments, only the latest and the earliest offset; for any other
-        time the method raises `UnsupportedOperation`. It also raises the errors of `fetch`.
+        Brokers of Kafka 4.0 and later report only the earliest and the latest offset, and not the offsets of segments.
+        With these brokers, the method raises `UnsupportedOperation` for any other time. The method also raises the
+        errors of `fetch`.
         """
         if max_offsets < 1:
             raise UsageError("offsets before a time", "max_offsets must be at least 1")
@@ -163,8 +167,8 @@ class SimpleConsumer:
         """Returns the group's committed offsets: `Committed` or `Absent` for each of ``partitions``, or all committed
         offsets if ``partitions`` is None.
 
-        It reads from the group's coordinator; if ``coordinator`` (``host:port``) is given, it reads only from this
-        server. While the coordinator is loading or moves to another broker, it retries until the timeout.
+        The offsets are read from the group's coordinator, or from the server ``coordinator`` (``host:port``) if that is
+        given. While the coordinator is loading or moves to another broker, this method retries until the timeout.
 
         Raises `CoordinatorLoadInProgress`, `NotCoordinator`, `TimedOut`, `Unreachable`, `NotAuthorized` and others;
         `PartialFailure` if some partitions could not be read.
@@ -188,11 +192,13 @@ class SimpleConsumer:
         *,
         coordinator: Address | str | None = None,
     ) -> None:
-        """Commits for each partition the offset of the next message to consume. It commits to the group's coordinator;
-        if ``coordinator`` is given, it commits only to this server. A commit also overwrites a higher committed offset.
+        """Commits for each partition the offset of the next message to consume. The offsets are sent to the group's
+        coordinator, or to the server ``coordinator`` if that is given. A commit also overwrites a higher committed
+        offset.
 
-        Raises the errors of `fetch_offsets`, and `GroupActive` if the group has members, because then only its members
-        may commit. If the method raises `TimedOut` or `Unreachable`, the commit may have succeeded.
+        Raises the errors of `fetch_offsets`, and `GroupActive` if the group has members, because only members may
+        commit while a group has members. If the method raises `TimedOut` or `Unreachable`, the commit may have
+        succeeded.
         """
         if not offsets:
             return
@@ -241,8 +247,8 @@ class SimpleConsumer:
 
 
 def _decode(read: ReadResult | OffsetMgrError) -> FetchResult | OffsetMgrError:
-    """Decodes the records of a slice from the requested offset on. If a batch is damaged, it returns the records before
-    this batch; it returns an error only if there are none."""
+    """Decodes the records of a slice from the requested offset on. If a batch is damaged, returns the records before
+    this batch, or the error if there are no such records."""
     if isinstance(read, OffsetMgrError):
         return read
     records: list[Record] = []

@@ -18,8 +18,8 @@ from offsetmgr.kafka.protocol.requests import MANAGER_API_VERSIONS, FetchedGroup
 
 
 class OffsetManagers:
-    """Sends requests to the coordinators of groups. A coordinator is the one that the servers in ``bootstrap`` report,
-    or a server that the caller names.
+    """Sends requests to the coordinators of groups. The coordinator is found through the servers in ``bootstrap``,
+    unless the caller names a server.
 
     ``bootstrap`` are brokers or offset managers. All methods must run in the same event loop.
     """
@@ -63,8 +63,8 @@ class OffsetManagers:
             except NotAMember as error:
                 hint = "while a group has members, only they may commit; stop the members first"
                 raise GroupActive(error.what, error.why, hint) from None
-            # A coordinator that has just started may not have the metadata of a topic yet, although other brokers have
-            # it.
+            # A coordinator that has just started may not have received the metadata of a topic yet that other brokers
+            # already have.
             unknown = [tp for tp in pending if isinstance(outcomes.get(tp), UnknownTopicOrPartition)]
             if unknown and loop.time() + retries.next_pause_s >= wait_s and not retries.exhausted:
                 known = await find_leaders(client, unknown, deadline)

@@ -1,12 +1,13 @@
 """`MessageStream`: delivers messages to a reader. `StreamState`: the delivered, finished and waiting messages of each
 partition.
 
-One lock guards the state of all streams, so that delivery stops in all of them at the same moment. The module performs
+One lock guards the state of all streams, so that delivery stops in all streams at the same moment. The module performs
 no I/O.
 
-A message is finished when its reader requests the next message from the stream, or commits. Until then it is the
-reader's current message. Automatic commits include only finished messages. Therefore, if a process dies, some messages
-may be reprocessed, but none is lost. (The old consumer counts a message as consumed when it delivers it.)
+A message is finished when its reader requests the next message from the stream, or when its reader commits. Until then
+it is the reader's current message. Automatic commits include only finished messages. Therefore, if a process dies, some
+messages may be reprocessed, but none is lost. (The old consumer counts a message as consumed as soon as it delivers the
+message.)
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class PartitionProgress:
     ``fetched`` is the position after the last message in the stream, ``delivered`` the position after the last message
     that a reader has received, and ``finished`` the position that may be committed. ``known`` is the store's offset as
     this consumer last read or wrote it. ``committed_at`` is the time of this member's last commit (seconds of the
-    monotonic clock), or None. ``gap`` is a gap in the log, given by its first offset and the offset after the gap: once
+    monotonic clock), or None. ``gap`` is a gap in the log: the gap's first offset, and the offset after the gap. When
     all messages before the gap are finished, the offset after the gap may be committed.
     """
 
@@ -140,7 +141,7 @@ class StreamState:
                 progress.stream.readable.notify_all()
 
     def move_position(self, progress: PartitionProgress, offset: int) -> None:
-        """Continues at ``offset``, because the log does not contain the next position.
+        """Moves the partition's position to ``offset``, because the present position is outside of the log.
 
         If ``offset`` is not below the present position, the start of the log has advanced beyond that position, and
         waiting messages stay valid. If ``offset`` is below the present position, the topic was recreated: the waiting
@@ -162,8 +163,8 @@ class StreamState:
 
     def stop(self, partitions: Collection[TopicPartition], timeout_s: float) -> list[PartitionProgress]:
         """Stops the delivery of these partitions at once. Waits up to ``timeout_s`` seconds until the readers have
-        finished their current messages. Returns the progress of the partitions, which remain owned until `remove` is
-        called."""
+        finished their current messages. Returns the progress of these partitions. The partitions remain owned until
+        `remove` is called."""
         with self.lock:
             found = [self._owned[tp] for tp in partitions if tp in self._owned]
             for progress in found:
@@ -187,8 +188,8 @@ class StreamState:
             return removed
 
     def is_current(self, progress: PartitionProgress) -> bool:
-        """Returns whether this is still the partition's progress. Returns False once the partition has been removed,
-        even if it was added again."""
+        """Returns whether ``progress`` is still the progress of its partition. Returns False after the partition has
+        been removed, even if the partition was added again."""
         with self.lock:
             return self._owned.get(progress.partition) is progress
 
@@ -252,8 +253,8 @@ class StreamState:
 
 
 class MessageStream:
-    """Delivers the messages of the partitions that this stream owns, in order within each partition. Only one thread
-    may read it at a time.
+    """Delivers the messages of the partitions that this stream owns, in order within each partition. Only one thread at
+    a time may read the stream.
 
     An iterator over the stream waits for the next message, and ends when the consumer is shut down. If
     ``consumer_timeout_ms`` is set, the iterator also ends when no message has arrived for that time; the stream can

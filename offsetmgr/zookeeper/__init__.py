@@ -1,4 +1,4 @@
-"""ZooKeeper: a client, and everything that Kafka and its old consumers store there.
+"""ZooKeeper: a client, and all data that Kafka and its old consumers store in ZooKeeper.
 
 * `client`: sessions, bulk reads, transactions, leases and ACLs.
 * `nodes`: the paths of Kafka's nodes, and parsers for their content.
@@ -8,5 +8,5 @@
 * `check`: finds faults in the groups of old consumers (``offsetmgr zk check``).
 * `rebalance_preview`: predicts the assignment of a group after a change (``offsetmgr zk rebalance``).
 
-`offsetmgr.stores.zookeeper` is the offset store on top of this package.
+`offsetmgr.stores.zookeeper` implements the offset store that uses this package.
 """

@@ -1,7 +1,9 @@
-"""Reads an `AdminState`: the controller, brokers, topics and open requests.
+"""Reads an `AdminState`: the controller, the brokers, the topics, and the requests that the controller has not
+completed.
 
 Ordering contract: this module reads the requests before the topics. A controller writes the topics first and removes
-the request afterwards. Therefore, if the request's node no longer exists, the topics are read in their final state.
+the request afterwards. Therefore, if a request's node no longer exists when it is read, the topics are read in the
+state after the request.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def topic_names(session: ZookeeperSession) -> list[str]:
 
 def read_state(session: ZookeeperSession, topics: Iterable[str]) -> AdminState:
     """Reads the state of the cluster and of those ``topics`` that exist. If a topic cannot be read, the result contains
-    its error.
+    the error for this topic.
 
     Raises any error of the session, and any error from reading the controller, the brokers or the requests.
     """
@@ -58,8 +60,9 @@ def read_state(session: ZookeeperSession, topics: Iterable[str]) -> AdminState:
 def live_brokers(names: Sequence[str], nodes: Sequence[NodeData | OffsetMgrError | None]) -> dict[int, int]:
     """Returns the ids of the live brokers below ``/brokers/ids``, each with the version of its node.
 
-    Ignores a node that is persistent or cannot be decoded, because it belongs to no live broker. If a replica were
-    assigned to that broker, the controller would wait for it forever. Raises the error of a node that cannot be read.
+    Ignores a node that is persistent or cannot be decoded, because such a node belongs to no live broker. If a replica
+    were assigned to the broker that the node names, the controller would wait for this broker forever. Raises the error
+    of a node that cannot be read.
     """
     alive: dict[int, int] = {}
     for name, found in zip(names, nodes, strict=True):

@@ -1,7 +1,9 @@
-"""Topic deletion: plans the requests, predicts what the controller has to wait for, and computes its progress. Pure.
+"""Topic deletion: plans the requests, predicts what the controller has to wait for, and computes the progress of a
+deletion. Pure.
 
-A controller with ``delete.topic.enable=false`` removes the request and deletes nothing. If a topic has a replica on a
-dead broker, or is being reassigned, the controller postpones the deletion (kafka.controller.TopicDeletionManager).
+If ``delete.topic.enable`` is false on the controller, the controller removes the request and deletes nothing. If a
+topic has a replica on a dead broker, or is being reassigned, the controller postpones the deletion
+(kafka.controller.TopicDeletionManager).
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ from offsetmgr.zookeeper.admin.state import AdminState, AdminTopicState, Request
 from offsetmgr.zookeeper.nodes import paths
 
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Topics that brokers need for their own work (org.apache.kafka.common.internals.Topic)."""
+"""Kafka's internal topics, without which brokers do not work (org.apache.kafka.common.internals.Topic)."""
 
 
 class DeletionStep(NamedTuple):
     """The deletion of one topic. ``waits_for`` describes what the controller has to wait for; it is empty if the
-    controller need not wait. ``rejected`` is the reason why the topic cannot be deleted, or None."""
+    controller does not have to wait. ``rejected`` is the reason why the topic cannot be deleted, or None."""
 
     topic: str
     partitions: int | None = None

@@ -1,7 +1,8 @@
-"""Preferred replica election: plans the requests and computes the controller's progress. Pure.
+"""Preferred replica election: plans the requests and computes the progress of an election. Pure.
 
-The controller tries each partition once and then deletes the node, even if the preferred replica did not become leader
-(kafka.controller.KafkaController.onReplicaElection). Therefore the progress is computed from the partitions' leaders.
+The controller tries to elect the preferred replica of each partition once. It then deletes the request's node, even if
+some preferred replicas did not become leader (kafka.controller.KafkaController.onReplicaElection). Therefore the
+progress is computed from the partitions' leaders, not from the request's node.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from offsetmgr.zookeeper.nodes import paths
 
 
 class ElectionStep(NamedTuple):
-    """One partition with its leader and its preferred leader. ``needed`` is False if the preferred replica leads
-    already."""
+    """One partition with its leader and its preferred leader. ``needed`` is False if the preferred replica is already
+    the leader."""
 
     partition: TopicPartition
     leader: int | None
@@ -83,8 +84,8 @@ def encode_election(partitions: Iterable[TopicPartition]) -> bytes:
 def progress_of(state: AdminState, requested: Mapping[TopicPartition, int]) -> RequestProgress:
     """Returns the progress of an election; ``requested`` maps each partition to its preferred leader.
 
-    When the controller has deleted the request's node, it does not retry, so the election of the partitions that are
-    still open has failed.
+    The controller does not retry an election after it has deleted the request's node. If a preferred replica is still
+    not the leader at that time, the election of its partition has failed.
     """
     waiting: dict[str, str] = {}
     for tp, preferred in requested.items():

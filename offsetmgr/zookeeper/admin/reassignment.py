@@ -1,8 +1,8 @@
-"""Partition reassignment: Kafka's JSON, the plan of a request, and the controller's progress. Pure.
+"""Partition reassignment: encodes and decodes Kafka's JSON, plans a request, and computes its progress. Pure.
 
-A controller validates the brokers and replicas of a request only if the request comes through the broker API
-(kafka.controller.KafkaController.validateReplicas), not through ZooKeeper. A reassignment to a dead broker would never
-end.
+If a request comes through the broker API, the controller validates its brokers and replicas
+(kafka.controller.KafkaController.validateReplicas). If a request comes through ZooKeeper, the controller does not
+validate them. A reassignment to a dead broker would never end.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ ReplicaAssignment = Mapping[TopicPartition, tuple[int, ...]]
 def cancel_command(file: str = "FILE", bootstrap: str | None = None) -> str:
     """Returns the command that cancels a reassignment through the brokers (KIP-455).
 
-    ``file`` lists the partitions: the request's own file or the file with its before-image. A request cannot be
-    cancelled through ZooKeeper: while a controller (3.9.1) processes a request, it ignores changes and the deletion of
-    the request's node.
+    ``file`` is a file that lists the partitions: the file of the request, or the file with the partitions' previous
+    replicas. A request cannot be cancelled through ZooKeeper: while a controller (of Kafka 3.9.1) processes a request,
+    changing or deleting the request's node has no effect.
     """
     return (
         f"kafka-reassign-partitions.sh --bootstrap-server {quote(bootstrap or 'BROKER:9092')} "
@@ -36,7 +36,8 @@ def cancel_command(file: str = "FILE", bootstrap: str | None = None) -> str:
 
 
 class ReassignmentStep(NamedTuple):
-    """One partition's replicas before and after. ``before`` is empty if the partition does not exist."""
+    """The replicas of one partition before and after the reassignment. ``before`` is empty if the partition does not
+    exist."""
 
     partition: TopicPartition
     before: tuple[int, ...]
@@ -57,11 +58,11 @@ class ReassignmentStep(NamedTuple):
 
 
 def decode_reassignment(what: str, data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
-    """Decodes the JSON of a reassignment (version 1), which ``kafka-reassign-partitions`` and the request's node share;
-    ``what`` names its source in errors.
+    """Decodes the JSON of a reassignment (version 1). ``kafka-reassign-partitions`` and the request's node use the same
+    format. ``what`` names the source of the JSON in errors.
 
-    Raises `MalformedData`, also if a partition occurs twice, or if ``log_dirs`` contains a directory other than "any":
-    a specific directory cannot be requested through ZooKeeper.
+    Raises `MalformedData` if the JSON cannot be decoded, if a partition occurs twice, or if ``log_dirs`` contains a
+    directory other than "any", because a specific directory cannot be requested through ZooKeeper.
     """
     try:
         document = json.loads(data)
@@ -176,8 +177,8 @@ def _obstacle(
 
 
 def progress_of(state: AdminState, requested: ReplicaAssignment) -> RequestProgress:
-    """Returns the progress of a reassignment. When the controller has finished, the reassignment of the partitions that
-    are still open has failed."""
+    """Returns the progress of a reassignment. If the controller has finished and a partition does not have the
+    requested replicas, the reassignment of this partition has failed."""
     unfinished = state.reassignment or frozenset()
     waiting: dict[str, str] = {}
     under_way = False

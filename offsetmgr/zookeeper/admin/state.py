@@ -11,17 +11,17 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.nodes import paths
 
 MAX_REQUEST_BYTES: Final = 900 * 1024
-"""Maximum size of a request's node: less than the server's default ``jute.maxbuffer`` of 1 MiB."""
+"""Maximum size of the data of a request's node. It is less than 1 MiB, the server's default ``jute.maxbuffer``."""
 
 
 class AssignedPartition(NamedTuple):
     """One partition as stored under ``/brokers/topics``."""
 
     replicas: tuple[int, ...]
-    """The assigned replicas, the preferred leader first. During a reassignment they include the replicas that it adds
-    and removes."""
+    """The assigned replicas, the preferred leader first. During a reassignment, they include the replicas that the
+    reassignment adds and removes."""
     leader: int | None = None
-    """None if the partition has no leader, or has no state node yet."""
+    """None if the partition has no leader, or if its state node does not exist yet."""
     isr: tuple[int, ...] = ()
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
@@ -48,21 +48,22 @@ class AdminTopicState:
 
 @dataclass(frozen=True, slots=True)
 class AdminState:
-    """The state of a cluster, read within a short time but not as a snapshot. ``topics`` contains each requested topic
-    that exists, or the error from reading it."""
+    """The state of a cluster. It is read with several requests, so it is not a snapshot. ``topics`` contains each
+    requested topic that exists, or the error from reading the topic."""
 
     controller: int | None
-    """The broker id of the controller; None if there is no controller, in which case a request has no effect."""
+    """The broker id of the controller; None if there is no controller. Without a controller, a request has no
+    effect."""
     kraft: bool
-    """Whether the controller is a KRaft controller (in a cluster that migrates from ZooKeeper). A KRaft controller
-    ignores requests in ZooKeeper."""
+    """Whether the controller is a KRaft controller, as in a cluster that is being migrated from ZooKeeper. A KRaft
+    controller ignores requests in ZooKeeper."""
     brokers: Mapping[int, int]
-    """Live brokers -> version of their node."""
+    """Id of each live broker -> version of the broker's node."""
     topics: Mapping[str, AdminTopicState | OffsetMgrError]
     deletions: frozenset[str] = frozenset()
     """Topics under ``/admin/delete_topics``."""
     reassignment: frozenset[TopicPartition] | None = None
-    """The partitions still in ``/admin/reassign_partitions``; None if the node does not exist."""
+    """The partitions in ``/admin/reassign_partitions``; None if this node does not exist."""
     election: bool = False
     """Whether ``/admin/preferred_replica_election`` exists."""
 
@@ -101,14 +102,15 @@ class AdminState:
 class RequestProgress(NamedTuple):
     """The controller's progress with a request, in items (topics or partitions).
 
-    ``open`` maps the name of each unfinished item to a text: the reason why it is unfinished or has failed.
+    ``open`` maps the name of each item that is not done to the reason why it is not done.
     """
 
     done: int
     total: int
     open: Mapping[str, str]
     ended: bool
-    """Whether the controller has stopped working on the request; items that are still open have failed."""
+    """Whether the controller has stopped working on the request. If it has stopped, the items in ``open`` have
+    failed."""
 
 
 def checked_size(what: str, data: bytes) -> bytes:

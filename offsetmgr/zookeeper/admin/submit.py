@@ -1,8 +1,8 @@
 """Writes a request for the controller if the cluster has not changed, and polls the controller's progress.
 
-Ordering contract: one transaction checks that brokers and topics have not changed since they were read, and creates the
-request's node, which must not exist. Therefore a request never replaces another request, and is never based on outdated
-facts.
+Ordering contract: one transaction checks that the brokers and topics have not changed since they were read, and creates
+the request's node. The transaction fails if this node exists already. Therefore a request never replaces another
+request, and is never based on outdated facts.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ def submit(
     topics: Iterable[str],
     brokers: Iterable[int] = (),
 ) -> None:
-    """Creates ``nodes`` in one transaction, if ``topics`` and ``brokers`` are still as in ``state``.
+    """Creates ``nodes`` in one transaction, if the nodes of ``topics`` and ``brokers`` still have the versions in
+    ``state``.
 
     Raises `Conflict` if a topic or broker has changed or another request is running; nothing has been written in this
-    case. Also raises the transaction's own error. If the connection was lost, this error states that the outcome is
-    unknown.
+    case. If the transaction fails for another reason, raises the transaction's error. If the connection was lost, the
+    error states that the outcome is unknown.
     """
     operations: list[TransactionOperation] = [
         CheckVersion(paths.topic(name), state.topic(name).version) for name in sorted(set(topics))

@@ -21,8 +21,8 @@ class StoredOffset(NamedTuple):
 
 
 class OtherGroup(NamedTuple):
-    """The group to which the consumer id in another group's owner node belongs. ``live`` is True if the id is
-    registered in ``group``."""
+    """The group to which the consumer in an owner node belongs, if the owner node is a node of another group. ``live``
+    is True if the consumer is registered in ``group``."""
 
     group: str
     live: bool
@@ -44,7 +44,8 @@ class GroupFacts:
     topics."""
     owners: Mapping[TopicPartition, Owner] = field(default_factory=dict)
     foreign_owners: Mapping[str, OtherGroup] = field(default_factory=dict)
-    """Consumer id in an owner node -> the other group to which the id belongs. Ids of this group are omitted."""
+    """Consumer id in an owner node of this group -> the other group to which the id belongs. Ids that belong to this
+    group are omitted."""
     offsets: Mapping[TopicPartition, StoredOffset] = field(default_factory=dict)
     created_ms: int | None = None
     """Creation time of the group's node; None if unknown."""
@@ -52,8 +53,8 @@ class GroupFacts:
 
     @property
     def live(self) -> tuple[RegistryMember, ...]:
-        """The members with an ephemeral node. Consumers never create persistent registrations, so a persistent one does
-        not belong to a live process."""
+        """The members whose registration is an ephemeral node. Consumers never create persistent registrations, so a
+        persistent registration does not belong to a live process."""
         return tuple(member for member in self.members if member.session_id)
 
     def owner_path(self, tp: TopicPartition) -> str:
@@ -65,13 +66,13 @@ class GroupFacts:
 class ClusterFacts:
     """The facts of the cluster, which are the same for all groups.
 
-    ``topics`` maps each topic to its partitions, or to the error from reading it. It is None if ``/brokers/topics``
-    does not exist: the topics are then unknown, because no broker has ever used this ZooKeeper.
+    ``topics`` maps each topic to its partitions, or to the error from reading the topic. If ``/brokers/topics`` does
+    not exist, ``topics`` is None and the topics are unknown, because no broker has ever used this ZooKeeper.
     """
 
     topics: Mapping[str, frozenset[int] | OffsetMgrError] | None
     unserved: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Topic -> partitions that have no leader or a dead leader."""
+    """Topic -> partitions that have no leader, or whose leader is not a live broker."""
 
 
 Ranges = Mapping[TopicPartition, LogRange | OffsetMgrError]

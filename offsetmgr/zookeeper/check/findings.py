@@ -32,7 +32,7 @@ class Severity(StrEnum):
     """The severity of a finding.
 
     * ERROR: messages are not consumed, or messages will be lost or reprocessed.
-    * WARNING: a node is left over or has no effect.
+    * WARNING: a node is no longer needed or has no effect.
     * UNKNOWN: the check could not read something.
     """
 
@@ -74,8 +74,8 @@ topic can cause them temporarily."""
 
 
 PARTITIONS: Final = "{partitions}"
-"""The placeholder for a finding's partitions in its text. It is replaced last, because the second check may remove some
-of the partitions."""
+"""The placeholder for a finding's partitions in its text. It is replaced when the finding is formatted, because the
+second check may remove some of the finding's partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """The whole sentence, with the node's path."""
+        """The text of the finding as a whole sentence, with the node's path."""
         whole = self.text.startswith(PARTITIONS)
         return f"{self.path}{':' if whole else ''} {self.text.replace(PARTITIONS, partition_list(self.partitions))}"
 

@@ -31,7 +31,7 @@ def read_cluster(session: ZookeeperSession) -> ClusterFacts:
     for topic in topics(session, sorted(names)):
         error = topic.assignment.error or topic.error
         found[topic.name] = frozenset(topic.partitions) if error is None else error
-        # omits missing and unreadable states, because they do not show whether the leader is alive
+        # omits missing and unreadable state nodes, because they do not show whether the partition's leader is alive
         states = {number: state.value for number, state in topic.states.items() if state.value is not None}
         if leaderless := tuple(number for number, state in sorted(states.items()) if str(state.leader) not in alive):
             unserved[topic.name] = leaderless
@@ -41,8 +41,8 @@ def read_cluster(session: ZookeeperSession) -> ClusterFacts:
 class GroupReader:
     """Reads the current state of groups.
 
-    ``known`` are all groups in ZooKeeper. If the owner of a partition is not a member of its own group, the reader
-    looks for it in these groups.
+    ``known`` are all groups in ZooKeeper. If the owner of a group's partition is not a member of this group, the reader
+    looks for the owner among the members of the groups in ``known``.
     """
 
     def __init__(self, session: ZookeeperSession, cluster: ClusterFacts, known: Collection[str]) -> None:
@@ -52,9 +52,9 @@ class GroupReader:
 
     def read(self, groups: Sequence[str]) -> Iterator[GroupFacts]:
         """Yields the facts of each group, in the order of ``groups``. Raises if the session fails."""
-        # Reads members before owners. If a member joins between the two reads, its partitions seem to have an unknown
-        # owner; the second check removes this finding. In the other order, the partitions of a member that leaves would
-        # seem to have no owner.
+        # Reads members before owners. If a member joins between the two reads, the owner of its partitions seems not to
+        # be a member; the second check removes this finding. If owners were read before members, the partitions of a
+        # member that leaves would seem to have no owner.
         members = {found.group: found for found in members_many(self._session, groups)}
         owners = {found.group: found for found in owners_many(self._session, groups)}
         errors: dict[str, dict[str, OffsetMgrError]] = {group: {} for group in groups}
@@ -132,7 +132,7 @@ class GroupReader:
             try:
                 if isinstance(node, OffsetMgrError):
                     raise node
-                if node is not None:  # deleted since the children were listed
+                if node is not None:  # None if the node was deleted after the children were listed
                     found[group][partition] = StoredOffset(parse_decimal(path, node.data), node.mtime_ms)
             except OffsetMgrError as error:
                 errors[group][path] = error
@@ -141,7 +141,7 @@ class GroupReader:
     def _children(
         self, parents: Sequence[tuple[str, str, str]], errors: Mapping[str, dict[str, OffsetMgrError]]
     ) -> Iterator[tuple[str, str, str, str]]:
-        """Yields group, topic, parent path and name of each child of the parents."""
+        """Yields for each child of the parents: the group, the topic, the parent's path and the child's name."""
         listed = self._session.children_many([path for *_, path in parents])
         for (group, topic, path), names in zip(parents, listed, strict=True):
             if isinstance(names, OffsetMgrError):
@@ -155,7 +155,8 @@ class GroupReader:
     def _foreign_owners(
         self, groups: Sequence[str], members: Mapping[str, GroupMembers], owners: Mapping[str, GroupOwners]
     ) -> dict[str, dict[str, OtherGroup]]:
-        """Returns for each group the consumer ids in its owner nodes that belong to another group."""
+        """Returns for each group those consumer ids in its owner nodes that belong to another group, each with that
+        other group."""
         found: dict[str, dict[str, OtherGroup]] = {group: {} for group in groups}
         registrations_to_read: list[tuple[str, str, str]] = []
         for group in groups:
@@ -183,5 +184,6 @@ def _partition(topic: str, name: str) -> TopicPartition | None:
 
 
 def _groups_in(member_id: str) -> list[str]:
-    """Returns the possible groups of a consumer id, shortest first. An id begins with the group's name and "_"."""
+    """Returns the groups to which a consumer id may belong, shortest name first. An id begins with the name of its
+    group and "_"."""
     return [member_id[:at] for at, character in enumerate(member_id) if character == "_" and at > 0]

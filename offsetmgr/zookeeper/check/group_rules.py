@@ -1,4 +1,5 @@
-"""Rules about a whole group: unserved subscriptions, unused groups, unreadable nodes. Also combines all rules. Pure."""
+"""Rules about a whole group: subscriptions to missing topics or to partitions without a leader, unused groups,
+unreadable nodes. `check_group` applies all rules to a group. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ _INSPECT_NODE = "inspect the node (offsetmgr zk tree) and its ACL"
 def check_group(
     facts: GroupFacts, cluster: ClusterFacts, ranges: Ranges | None, unused_since_ms: int | None
 ) -> list[Finding]:
-    """Applies all rules to one group. If ``ranges`` or ``unused_since_ms`` is None, the rules that need it are
+    """Applies all rules to one group. If ``ranges`` or ``unused_since_ms`` is None, the rule that needs this value is
     skipped."""
     return [
         *unreadable(facts),
@@ -77,8 +78,8 @@ def left_over_members(facts: GroupFacts) -> Iterator[Finding]:
 
 
 def unserved(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
-    """Yields findings for live members if a subscribed topic does not exist or has partitions without a leader, or if
-    their pattern matches no topic."""
+    """Yields a finding for a live member if a topic to which it subscribes does not exist or has partitions without a
+    live leader, or if the member's pattern matches no topic."""
     if cluster.topics is None:
         return
     for member in facts.live:
@@ -108,7 +109,8 @@ def unserved(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
 def unused(facts: GroupFacts, since_ms: int) -> Iterator[Finding]:
     """Yields a finding if the group has no live member and no offset was written since ``since_ms``.
 
-    If a part of the group cannot be read, it yields nothing: `unreadable` yields a finding for that part.
+    If a node of the group cannot be read, this function yields nothing, and `unreadable` yields a finding for this
+    node.
     """
     if facts.live or facts.errors or facts.created_ms is None:
         return

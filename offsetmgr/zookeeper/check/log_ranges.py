@@ -1,4 +1,4 @@
-"""`LogRanges`: fetches the log range of each partition once, and again if an offset is outside of it."""
+"""`LogRanges`: fetches the log range of each partition once, and again if an offset is outside of the fetched range."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ FetchLogRanges: TypeAlias = Callable[[Collection[TopicPartition]], Mapping[Topic
 
 
 class LogRanges:
-    """The cached log ranges of a run.
+    """The log ranges that one run of the check has fetched.
 
-    Logs grow, so an offset outside of a cached range may be valid. In this case the range is fetched again; because the
-    offset was read before, the new range decides.
+    Logs grow, so an offset outside of a cached range may be valid. For such an offset the range is fetched again. The
+    new range is used to decide whether the offset is valid, because it was fetched after the offset was read.
     """
 
     def __init__(self, fetch: FetchLogRanges) -> None:
@@ -28,8 +28,8 @@ class LogRanges:
     def ranges_for(self, groups: Iterable[GroupFacts], cluster: ClusterFacts) -> Ranges:
         """Returns the log range, or the error, of each partition in which these groups have offsets.
 
-        The result may also contain other partitions. If the whole request fails, its error is the result for every
-        requested partition.
+        The result may also contain other partitions. If the whole request fails, the result for each requested
+        partition is the request's error.
         """
         missing: set[TopicPartition] = set()
         outdated: set[TopicPartition] = set()

@@ -12,7 +12,8 @@ from offsetmgr.zookeeper.nodes import paths
 
 
 def offsets_without_partition(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
-    """Yields one finding per topic for offsets whose topic or partition does not exist."""
+    """Yields a finding for each topic with offsets, if the topic or some of the partitions with offsets do not
+    exist."""
     if cluster.topics is None:
         return
     by_topic: dict[str, list[int]] = {}
@@ -44,8 +45,8 @@ def offsets_without_partition(facts: GroupFacts, cluster: ClusterFacts) -> Itera
 
 
 def partitions_with_log(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[TopicPartition]:
-    """Yields those partitions with committed offsets whose log ranges brokers can report: they exist, and are not of
-    Kafka 0.7."""
+    """Yields the partitions that have a committed offset and whose log range the brokers can report. Brokers can report
+    the log range of a partition that exists and is not a partition of Kafka 0.7."""
     for tp in facts.offsets:
         partitions = (cluster.topics or {}).get(tp.topic)
         if (

@@ -1,7 +1,7 @@
 """Rules about the owners of partitions. Pure.
 
-An owner node is ephemeral. The session that created it also created the member's registration. The node contains
-``<consumer id>-<thread>``, and the id begins with the group's name and "_". Source:
+An owner node is ephemeral. The session that created the owner node also created the member's registration. The owner
+node contains ``<consumer id>-<thread>``, and the consumer id begins with the group's name and "_". Source:
 kafka.consumer.ZookeeperConsumerConnector.
 """
 

@@ -1,4 +1,5 @@
-"""`ZookeeperCheck`: reads and checks a stream of groups, and checks groups with transient findings a second time."""
+"""`ZookeeperCheck`: reads and checks a stream of groups. If a group has transient findings, it is checked a second
+time."""
 
 from __future__ import annotations
 
@@ -31,10 +32,10 @@ class ZookeeperCheck:
     """One check of many groups. The constructor reads the cluster's topics, and raises the same errors as
     `read_cluster`.
 
-    If ``fetch_log_ranges`` or ``unused_since_ms`` is None, the check skips the rules that need it. The second check
-    runs ``recheck_after_s`` seconds after the first; with 0 there is no second check. Before each second check and its
-    wait, ``on_recheck`` is called with the number of groups. Memory use depends on the batch size and on the number of
-    waiting findings, not on the number of groups.
+    If ``fetch_log_ranges`` or ``unused_since_ms`` is None, the check skips the rules that need it. The check waits
+    ``recheck_after_s`` seconds before each second check; if this is 0, there is no second check. Before this wait,
+    ``on_recheck`` is called with the number of groups to check again. Memory use depends on the batch size and on the
+    number of findings that wait for the second check, not on the number of groups.
     """
 
     def __init__(
@@ -77,7 +78,8 @@ class ZookeeperCheck:
         return reasons
 
     def run(self, groups: Iterable[str]) -> Iterator[CheckReport]:
-        """Yields the findings of each group. Groups that are checked twice follow after their second check.
+        """Yields the findings of each group. The findings of a group that is checked twice are yielded after its second
+        check.
 
         Raises if the session fails. A node that cannot be read is reported as a finding.
         """
@@ -105,7 +107,7 @@ class ZookeeperCheck:
     def _recheck(self, waiting: Sequence[CheckReport]) -> Iterator[CheckReport]:
         """Waits, checks the groups again, and yields the findings that both checks confirm.
 
-        Reads the topics again, because a topic may have been created or deleted in between.
+        Reads the topics again, because a topic may have been created or deleted since the first check.
         """
         if self._on_recheck is not None:
             self._on_recheck(len(waiting))

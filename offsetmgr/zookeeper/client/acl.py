@@ -1,7 +1,8 @@
 """Computes the ACL of each node that offsetmgr creates, from ``zookeeper.acl`` and the ACL of the node's parent.
 
-In ZooKeeper a node does not inherit its parent's ACL. Therefore the client sends an ACL with each new node. No I/O
-here. Source: ZooDefs.Perms and Ids, and kafka.utils.ZkUtils.defaultAcls for the ACLs that a secured broker sets.
+In ZooKeeper a node does not inherit its parent's ACL. Therefore the client sends an ACL for each node that it creates.
+This module performs no I/O. Source: ZooDefs.Perms and ZooDefs.Ids of ZooKeeper; kafka.utils.ZkUtils.defaultAcls for the
+ACLs that a secured broker sets.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ OPEN: Final[Acl] = (AclEntry(_ALL, "world", "anyone"),)
 class AclPolicy:
     """Decides the ACL of each node that offsetmgr creates.
 
-    ``configured`` is the ACL from ``zookeeper.acl``. An ephemeral node gets this ACL, and in addition every client may
-    read the node, because other members need to read it. The ACL of a persistent node also depends on the ACL of its
-    parent (see `persistent`), because old consumers without offsetmgr's credentials may have to write the node.
+    ``configured`` is the ACL from ``zookeeper.acl``. An ephemeral node gets this ACL and an entry that permits every
+    client to read the node, because other members need to read it. The ACL of a persistent node also depends on the ACL
+    of its parent (see `persistent`), because old consumers that do not have offsetmgr's credentials may have to write
+    the node.
     """
 
     configured: Acl
@@ -55,8 +57,9 @@ class AclPolicy:
         """Returns the ACL of a persistent node below a node with the ACL ``parent``.
 
         If only some clients may write the parent, the new node gets the parent's ACL, so that the same clients may
-        write both nodes. If every client may write the parent, the new node gets the configured ACL, and every client
-        also gets all permissions except admin. An old consumer can then write the node but cannot change its ACL.
+        write both nodes. If every client may write the parent, the new node gets the configured ACL and an entry that
+        gives every client all permissions except admin. Therefore an old consumer can write the node but cannot change
+        the node's ACL.
         """
         if not any(entry.scheme == "world" and entry.permissions & _WRITE for entry in parent):
             return parent
@@ -66,8 +69,8 @@ class AclPolicy:
 def parse_acl(text: str, authenticated: bool) -> AclPolicy | None:
     """Parses ``zookeeper.acl``: ``open``, ``creator``, or a list such as ``sasl:app:cdrw,digest:USER:HASH:r``.
 
-    Returns None for ``open``: nodes then get the ACL that Kafka sets. Raises `ConfigError`, which never quotes text
-    that may be a password.
+    Returns None for ``open``, which means that new nodes get the ACL `OPEN`, as in Kafka. Raises `ConfigError`, which
+    never quotes text that may be a password.
     """
     text = text.strip()
     if text in ("", "open"):
@@ -112,8 +115,8 @@ def acls_for(
 ) -> dict[str, Acl | OffsetMgrError]:
     """Returns the ACL of each new node, keyed by path. ``ephemeral`` and ``persistent`` are the paths of the new nodes.
 
-    ``read`` returns the ACLs of existing nodes. If it returns an error for a parent, the nodes below this parent get
-    the error as their result.
+    ``read`` returns the ACLs of existing nodes. If ``read`` returns an error for a parent, this error is the result for
+    each new node below the parent.
     """
     acls: dict[str, Acl | OffsetMgrError] = {path: policy.ephemeral() for path in ephemeral}
     parents_first = sorted(persistent, key=lambda path: path.count("/"))
@@ -135,9 +138,8 @@ def _parent(path: str) -> str:
 
 
 def is_masked(acl: Acl) -> bool:
-    """Whether the server has masked the hashes of digest entries, so that the ACL cannot be copied to another node.
-
-    Servers since 3.5 mask the hashes for clients without the admin permission.
+    """Whether the server has masked the hashes of digest entries. A masked ACL cannot be copied to another node.
+    Servers of ZooKeeper 3.5 and later mask the hashes if the client does not have the admin permission.
     """
     return any(entry.scheme == "digest" and entry.id.endswith(":x") for entry in acl)
 

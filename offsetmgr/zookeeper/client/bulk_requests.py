@@ -1,9 +1,10 @@
-"""Read requests in the form that kazoo's connection accepts.
+"""Requests for bulk reads, in the form that kazoo's connection accepts.
 
 kazoo accepts any object with a ``type`` and ``serialize()`` as a request, and passes the bytes of the response to the
 object's ``deserialize``. kazoo has no class for multi-reads (opcode 22, ZooKeeper 3.6 and later), so this module
-defines one. In these classes ``deserialize`` only returns the bytes, and the calling thread decodes them:
-``deserialize`` runs in kazoo's connection thread, which also sends pings and must not be blocked.
+defines one. ``deserialize`` runs in kazoo's connection thread, which also sends pings and must not be blocked.
+Therefore, in the classes of this module, ``deserialize`` returns the bytes, and the thread that made the call decodes
+them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MAX_BYTES_PER_REQUEST: Final = 512 * 1024
 
 
 class SingleRead:
-    """getData or getChildren of one node, without a watch."""
+    """A request that reads the data or the children of one node, without a watch (getData or getChildren)."""
 
     def __init__(self, op: Op, path: bytes) -> None:
         self.type = int(op)
@@ -39,7 +40,8 @@ class SingleRead:
 
 
 class MultiRead:
-    """getData or getChildren of many nodes in one request. The response has a result or an error for each node."""
+    """A request that reads the data or the children of many nodes (getData or getChildren). The response has a result
+    or an error for each node."""
 
     type = int(Op.MULTI_READ)
 
@@ -78,7 +80,7 @@ class BulkRead(Generic[T]):
         return buffer, offset
 
     def decode(self, buffer: bytes, offset: int) -> T:
-        """Decodes the response; the calling thread runs it. Raises `jute.ZookeeperProtocolError`."""
+        """Decodes the response. Runs in the thread that made the call. Raises `jute.ZookeeperProtocolError`."""
         raise NotImplementedError
 
 
@@ -99,8 +101,8 @@ class BulkList(BulkRead[list[bytes | int]]):
 class BulkVerify(BulkRead[tuple[RawResponse, list[NodeData | int] | None]]):
     """getData of many nodes, compared with their ``expected`` content by `jute.matches_expected`.
 
-    If every node matches, the result contains only the raw response. Otherwise, and if ``expected`` is None, it also
-    contains the decoded nodes.
+    If every node has its expected content, the result contains only the raw response. If a node differs, or if
+    ``expected`` is None, the result also contains the decoded nodes.
     """
 
     def __init__(self, operations: list[bytes], count: int, expected: ExpectedContent | None) -> None:
@@ -123,7 +125,7 @@ class BulkChildren(BulkRead[list[int | None]]):
 
 
 def split_into_requests(paths: list[bytes]) -> list[list[bytes]]:
-    """Splits the paths into lists, each of which fits in one request; keeps their order."""
+    """Splits the paths into lists, each of which fits in one request. Keeps the order of the paths."""
     requests: list[list[bytes]] = []
     for begin in range(0, len(paths), MAX_PATHS_PER_REQUEST):
         chunk = paths[begin : begin + MAX_PATHS_PER_REQUEST]

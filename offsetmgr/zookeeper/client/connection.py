@@ -1,8 +1,8 @@
-"""`KazooConnection`: one kazoo client with its request queue, which connects on first use.
+"""`KazooConnection`: a kazoo client with its request queue. The client connects when it is first used.
 
 This module manages only the life cycle of the connection; `session` defines the requests. It works around three
-properties of kazoo: kazoo logs credentials at DEBUG and warnings to stderr, its ``start`` and ``stop`` can take far
-longer than their timeout, and it allocates a condition variable for each result, which is slow for thousands of
+properties of kazoo. kazoo logs credentials at level DEBUG and prints warnings to stderr. Its ``start`` and ``stop`` can
+take far longer than their timeout. It allocates a condition variable for each result, which is slow for thousands of
 requests.
 """
 
@@ -46,8 +46,9 @@ _SASL: Final = "sasl"
 """The scheme of credentials that kazoo uses while it connects. Credentials of all other schemes are sent after the
 session is open."""
 
-# The NullHandler leaves it to the application where kazoo's log goes; without a handler Python would print kazoo's
-# warnings to stderr. The level is never DEBUG, because kazoo would then log every request, including the credentials.
+# If no handler were configured, Python would print kazoo's warnings to stderr. With the NullHandler, only the handlers
+# of the application output kazoo's log. The level is never DEBUG, because kazoo would then log every request, including
+# the credentials.
 _LOG: Final = logging.getLogger("offsetmgr.zookeeper.kazoo")
 _LOG.addHandler(logging.NullHandler())
 _LOG.setLevel(logging.INFO)
@@ -74,8 +75,8 @@ def parse_connect(connect: str) -> tuple[str, str]:
 class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
     """A kazoo client that also signals when it has ended, so that callers stop waiting for a connection.
 
-    With ``one_session`` the client ends when its first session expires. Without ``one_session``, kazoo then opens
-    another session and sends the queued requests in the new session.
+    With ``one_session`` the client ends when its first session expires. Without ``one_session``, kazoo opens another
+    session after an expired session, and sends the queued requests in the new session.
     """
 
     def __init__(self, one_session: bool, **settings: Any) -> None:
@@ -88,7 +89,7 @@ class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
         self.connections = 0
         """The number of connections that servers have accepted so far."""
         self.granted_timeout_s: float | None = None
-        """The session timeout that the server granted, which may differ from the requested one; only with
+        """The session timeout that the server granted, which may differ from the requested timeout; None without
         ``one_session``."""
         self._one_session = one_session
         super().__init__(**settings)
@@ -99,22 +100,22 @@ class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
     def _store_granted_timeout(self, connect: Callable[..., tuple[float, float]]) -> Callable[..., tuple[float, float]]:
         def connect_and_store(*arguments: Any) -> tuple[float, float]:
             read_timeout_ms, connect_timeout_ms = connect(*arguments)
-            self.granted_timeout_s = read_timeout_ms * 1.5 / 1000  # kazoo returns its read timeout: 2/3 of it
+            self.granted_timeout_s = read_timeout_ms * 1.5 / 1000  # kazoo's read timeout is 2/3 of the session timeout
             return read_timeout_ms, connect_timeout_ms
 
         return connect_and_store
 
     def _session_callback(self, state: str) -> None:
         if state == KeeperState.EXPIRED_SESSION and self._one_session:
-            # These flags are set before kazoo fails the open requests, so that the callers see that the client has
-            # ended and send nothing more. kazoo's connection loop checks _stopped before it reconnects.
+            # These flags are set before kazoo completes the open requests with an error, so that callers see that the
+            # client has ended and send no more requests. kazoo's connection loop checks _stopped before it reconnects.
             self.expired = True
             self._stopped.set()
         super()._session_callback(state)
         if state == KeeperState.CONNECTED:
             self.connections += 1
         if state == KeeperState.AUTH_FAILED:
-            # kazoo ends its connection thread after this, but its `start` would continue to wait.
+            # kazoo ends its connection thread after this callback, but kazoo's `start` would continue to wait.
             self.authentication_failed = True
         if state == KeeperState.CLOSED:
             self.finished = True
@@ -128,7 +129,7 @@ def _report_sasl_failure(authenticate: Callable[..., None]) -> Callable[..., Non
     """Wraps kazoo's SASL authentication, and translates a server's rejection to `AuthFailedError`.
 
     A server that requires SASL returns SessionClosedRequireSasl for a wrong password. kazoo does not handle this error
-    during authentication; its connection thread would end.
+    during authentication, so its connection thread would end.
     """
 
     def authenticate_or_fail(*arguments: Any) -> None:
@@ -144,7 +145,7 @@ class Completion:
     """Receives the result of a request, and puts it with the request's tag into the queue of the waiting thread.
 
     It replaces kazoo's AsyncResult, which needs one condition variable for each request. One queue for all requests of
-    a call is much cheaper, and the caller can wait for the next response to any of these requests.
+    a call needs less time, and the caller can wait for the next response to any of these requests.
     """
 
     __slots__ = ("_inbox", "_tag")
@@ -161,11 +162,11 @@ class Completion:
 
 
 class KazooConnection:
-    """A ZooKeeper session that connects on first use and reconnects by itself. Thread-safe.
+    """A ZooKeeper session that connects when it is first used, and reconnects automatically. Thread-safe.
 
-    By default, the connection opens another session when its session expires. With ``session_timeout_ms`` it has only
-    one session: after this session has expired, every call raises `SessionExpired`, and nothing is sent in a later
-    session.
+    By default, the connection opens another session when its session expires. With ``session_timeout_ms``, the
+    connection has only one session: after this session has expired, every call raises `SessionExpired`, and no other
+    session is opened.
     """
 
     def __init__(self, hosts: str, config: ConnectionConfig, session_timeout_ms: int | None = None) -> None:
@@ -189,7 +190,7 @@ class KazooConnection:
 
     @property
     def session_id(self) -> int | None:
-        """The server's id of the current session; None while disconnected."""
+        """The id that the server assigned to the current session; None while disconnected."""
         client = self._client
         identity = client.client_id if client is not None else None
         return None if identity is None else int(identity[0])
@@ -236,10 +237,10 @@ class KazooConnection:
             time.sleep(_POLL_S)
 
     def send(self, request: Any, completion: Completion) -> None:
-        """Queues a request. ``completion`` receives its result or error; in rare races kazoo reports it more than
-        once."""
-        # Every request method of KazooClient calls _call. _call also accepts requests for which kazoo has no method,
-        # and keeps the order of the requests.
+        """Queues a request. ``completion`` receives the result or error of the request. In rare races, kazoo reports
+        the same result or error more than once."""
+        # Every request method of KazooClient calls _call. Unlike these methods, _call accepts requests of every kind.
+        # It sends requests in the order of the calls.
         self._open()._call(request, completion)
 
     def session_expired_error(self) -> SessionExpired:
@@ -330,8 +331,8 @@ class KazooConnection:
             except Exception as error:  # kazoo raises bare Exceptions here; the client is discarded in any case
                 _LOG.info("the ZooKeeper client did not stop cleanly: %s", error)
 
-        # Runs in a separate thread: while kazoo's connection thread is connecting, `stop` can take ten seconds or
-        # longer.
+        # kazoo's `stop` runs in a separate thread, because it can take ten seconds or longer while kazoo's connection
+        # thread is connecting.
         thread = threading.Thread(target=stop, name="offsetmgr-zookeeper-close", daemon=True)
         thread.start()
         return thread
@@ -355,8 +356,8 @@ def _identity(auth: tuple[tuple[str, str], ...]) -> str:
 
 
 def _describe_servers(hosts: str) -> str:
-    """Connects to each address and describes the result. kazoo itself does not distinguish a closed port from a port on
-    which another service listens."""
+    """Connects to each address and describes the result. This is necessary because kazoo does not distinguish a closed
+    port from a port on which another service listens."""
     return "; ".join(_describe_server(address.strip()) for address in hosts.split(",") if address.strip())
 
 

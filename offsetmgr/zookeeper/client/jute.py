@@ -1,6 +1,6 @@
 """Encodes and decodes ZooKeeper's multi-reads and transactions (jute). Pure: bytes in, bytes out.
 
-kazoo encodes and decodes one operation at a time, which is slow for thousands of nodes. This module encodes hundreds of
+kazoo encodes and decodes operations one by one, which is slow for thousands of nodes. This module encodes hundreds of
 operations together. Source: zookeeper.jute, MultiOperationRecord, MultiTransactionRecord and MultiResponse of
 ZooKeeper's own source (multi-read: ZOOKEEPER-1444, since 3.6).
 """
@@ -16,11 +16,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 
 class ZookeeperError(IntEnum):
-    """Those result codes of org.apache.zookeeper.KeeperException that offsetmgr handles separately."""
+    """The result codes of org.apache.zookeeper.KeeperException that offsetmgr handles."""
 
     OK = 0
     RUNTIME_INCONSISTENCY = -2
-    """In the response to a rejected transaction: the result of the operations after the failed operation."""
+    """The result code of each operation after the failed operation, in the response to a rejected transaction."""
     NO_NODE = -101
     NO_AUTH = -102
     BAD_VERSION = -103
@@ -56,7 +56,7 @@ class NodeData(NamedTuple):
 
 
 ExpectedContent: TypeAlias = tuple[Sequence[bytes], Sequence[int], Sequence[int]]
-"""Expected content of several nodes: their data, modification times (ms since 1970) and data versions."""
+"""The expected content of several nodes: the nodes' data, modification times (ms since 1970) and data versions."""
 
 
 class ZookeeperProtocolError(ValueError):
@@ -75,8 +75,9 @@ _HEADERS: Final = {op: _MULTI_HEADER.pack(op, False, -1) for op in Op}
 
 @lru_cache(maxsize=1024)
 def _node_struct(length: int) -> struct.Struct:
-    # Unpacks the data and the needed Stat fields at once: czxid, (mzxid), ctime, mtime, version, (cversion, aversion),
-    # ephemeralOwner, (dataLength, numChildren, pzxid). The fields in parentheses are skipped.
+    # Unpacks the data and the fields of Stat that `NodeData` contains. The fields of Stat are czxid, (mzxid), ctime,
+    # mtime, version, (cversion, aversion), ephemeralOwner, (dataLength, numChildren, pzxid). The fields in parentheses
+    # are skipped.
     return struct.Struct(f"!{length}sq8xqqi8xq16x")
 
 
@@ -154,8 +155,8 @@ def multi_node_data(buffer: bytes, offset: int, count: int) -> list[NodeData | i
     get: int = Op.GET
     try:
         for _ in range(count):
-            # The header's nine bytes begin with the type. After the header comes the length of the data, or the error
-            # code.
+            # The header has nine bytes and begins with the type. The length of the data, or the error code, follows the
+            # header.
             kind, number = peek(buffer, offset)
             offset += 13
             if kind == get:
@@ -252,7 +253,8 @@ def read_operations_below(op: Op, parent: int, names: list[bytes]) -> list[bytes
     """Returns a template that encodes ``op`` for the children ``names`` of any node whose path is ``parent`` bytes
     long.
 
-    ``path.join(template)`` returns the operations (as `read_operations`) for the children of the node at ``path``.
+    ``path.join(template)`` returns the operations for the children of the node at ``path``, encoded as by
+    `read_operations`.
     """
     header, pack = _HEADERS[op], _INT.pack
     heads = [header + pack(parent + 1 + len(name)) for name in names]
@@ -338,8 +340,8 @@ def multi_children_zxids(buffer: bytes, offset: int, count: int) -> list[int | N
     """Decodes the pzxid of each node from the response to a multi-read of ``count`` getData operations. The pzxid is
     None if the node cannot be read.
 
-    A node's pzxid is the zxid of the last creation or deletion of a child; if there was none, it is the zxid of the
-    node's own creation.
+    A node's pzxid is the zxid of the last creation or deletion of one of its children. If the node never had a child,
+    the pzxid is the zxid of the node's own creation.
     """
     found: list[int | None] = []
     peek, zxid = _TYPE_AND_FIRST_INT.unpack_from, _LONG.unpack_from
@@ -374,8 +376,8 @@ def matches_expected(buffer: bytes, offset: int, expected: ExpectedContent) -> b
 
 @lru_cache(maxsize=1024)
 def _expected_layout(length: int) -> str:
-    # The result's type, (done, error), the data's length, the data, (czxid, mzxid, ctime), mtime, version, (other
-    # fields). The fields in parentheses are skipped.
+    # Fields: the result's type, (done, error), the data's length, the data, (czxid, mzxid, ctime), mtime, version,
+    # (other fields). The fields in parentheses are skipped.
     return f"i5xi{length}s24xqi32x"
 
 

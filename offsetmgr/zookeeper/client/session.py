@@ -1,4 +1,5 @@
-"""`ZookeeperSession`: bulk reads, transactions and watches, with the project's errors and timeouts.
+"""`ZookeeperSession`: bulk reads, transactions and watches. It enforces timeouts and raises the errors of
+`offsetmgr.core.errors`.
 
 All paths are relative to the chroot. The modules in `offsetmgr.zookeeper.nodes` define the content of the nodes.
 
@@ -47,7 +48,8 @@ from offsetmgr.zookeeper.client.transactions import (
 )
 
 WatchCallback: TypeAlias = Callable[[str], None]
-"""Called once with the watched path. kazoo's watch thread runs the callback, so the callback must not block."""
+"""The callback of a watch, which is called once with the watched path. kazoo's watch thread runs the callback, so the
+callback must not block."""
 
 _MAX_TRANSACTIONS_IN_FLIGHT: Final = 4
 
@@ -58,16 +60,16 @@ _NEEDED_PERMISSIONS: Final[dict[type, str]] = {
     Delete: "delete it (d of its parent)",
     CheckVersion: "read it (r)",
 }
-"""The permission that each kind of operation needs, as part of an error's text."""
+"""The permission that each kind of operation needs, worded as part of an error's text."""
 
 
 class ZookeeperSession(SessionReads):
     """A session with a ZooKeeper ensemble, under a chroot. Construction does no I/O; the first call connects.
 
-    A call fails if no response arrives for ``config.timeout_ms``. If the connection is lost, the session repeats
-    unanswered reads on a new connection until this timeout. A failed read is an error, never an empty result. All
-    methods raise `Unreachable`, `TimedOut` and `AuthenticationFailed`; those that read or write also raise
-    `ServerError` if the chroot does not exist.
+    A call fails if no response arrives for ``config.timeout_ms``. If the connection is lost, the session repeats reads
+    that got no response on a new connection, until this timeout expires. A failed read is an error, never an empty
+    result. All methods raise `Unreachable`, `TimedOut` and `AuthenticationFailed`. Methods that read or write nodes
+    also raise `ServerError` if the chroot does not exist.
     """
 
     def __enter__(self) -> Self:
@@ -85,11 +87,12 @@ class ZookeeperSession(SessionReads):
         return self.transactions([operations])[0]
 
     def transactions(self, batches: Sequence[Sequence[TransactionOperation]]) -> list[TransactionResult]:
-        """Sends several transactions in order, with several in flight, and returns the result of each.
+        """Sends transactions in order, without waiting for the response to each, and returns the result of each
+        transaction.
 
-        Raises only if nothing was sent. If the connection is lost later, the affected results contain the error. The
-        session never repeats a transaction. If a transaction got no response, only a new read can show whether the
-        server carried it out.
+        Raises an error only if nothing was sent. If the connection is lost later, the results of the affected
+        transactions contain the error. The session never repeats a transaction. If a transaction got no response, only
+        a new read can show whether the server carried it out.
         """
         self._connection.ready(time.monotonic() + self._timeout_s)
         acls = self._acls(batches)
@@ -126,7 +129,7 @@ class ZookeeperSession(SessionReads):
         ]
 
     def _acls(self, batches: Sequence[Sequence[TransactionOperation]]) -> Mapping[str, bytes | OffsetMgrError]:
-        """Returns for each path to be created its encoded ACL, or the error that prevents computing it.
+        """Returns the encoded ACL of each node to be created, or the error that prevented computing the ACL.
 
         Returns an empty mapping if the configured ACL is ``open``.
         """
@@ -140,8 +143,8 @@ class ZookeeperSession(SessionReads):
         return {path: acl if isinstance(acl, OffsetMgrError) else encode(acl) for path, acl in acls_by_path.items()}
 
     def _read_acls(self, paths: Sequence[str]) -> list[Acl | OffsetMgrError]:
-        """Reads the ACLs of nodes. For a missing node, the result is the open ACL, which has no effect: the server
-        rejects the creation of a node below a missing node."""
+        """Reads the ACLs of nodes. For a missing node, the result is the open ACL. This ACL is never used, because the
+        server rejects the creation of a node below a missing node."""
         full = [self.chroot + path if path != "/" else self.chroot or "/" for path in paths]
         found: list[Acl | OffsetMgrError] = [OPEN] * len(full)
         for index, answer in self._send_reads([requests.GetACL(path) for path in full], MAX_SINGLE_READS_IN_FLIGHT):
@@ -193,7 +196,7 @@ class ZookeeperSession(SessionReads):
             OperationState.REJECTED, index, codes[index], error or self._server_error("NO_NODE", operations[index].path)
         )
 
-    # --- requests that are sent now and whose responses are collected later ------------------------------
+    # --- requests whose responses are collected later --------------------------------------------------
 
     def supports_bulk_reads(self) -> bool:
         """Whether the server supports `begin_reads`, as servers since 3.6 do."""
@@ -233,7 +236,8 @@ class ZookeeperSession(SessionReads):
         """Sends transactions. Returns a function that waits for their responses and returns the result of each
         transaction.
 
-        Raises if nothing could be sent. The returned function raises no error; it returns results like `transactions`.
+        Raises an error if nothing could be sent. The returned function raises no error; it returns results as
+        `transactions` does.
         """
         inbox = self._send_all(writes)
 
@@ -283,12 +287,12 @@ class ZookeeperSession(SessionReads):
     # --- watches ----------------------------------------------------------------------------------
 
     def watch_children(self, path: str, callback: WatchCallback) -> list[str] | None:
-        """Returns the children of a node, and sets a watch. If the node does not exist, returns None, and the watch
-        waits for its creation.
+        """Returns the children of a node, and sets a watch on the node. If the node does not exist, returns None, and
+        sets a watch for the creation of the node.
 
         The session calls ``callback`` once: when a child or the node itself is created or deleted, or when the watch
-        was lost together with the connection. The call does not tell which change happened; the caller must read the
-        node and set the watch again.
+        was lost because the connection was lost. The arguments of ``callback`` do not describe the change, so the
+        caller of this method must read the node and set the watch again.
         """
         answer = self._watch(requests.GetChildren, path, callback)
         return None if answer is None else list(answer)
@@ -302,11 +306,11 @@ class ZookeeperSession(SessionReads):
         return NodeData(data or b"", stat.czxid, stat.ctime, stat.mtime, stat.version, stat.ephemeralOwner)
 
     def watch_many(self, nodes: Sequence[str], parents: Sequence[str], callback: WatchCallback) -> list[str]:
-        """Watches the data of ``nodes`` and the children of ``parents``, with many requests in flight.
+        """Sets watches on the data of ``nodes`` and on the children of ``parents``, with many requests in flight.
 
         Returns the nodes that do not exist; these are not watched. ``callback`` is the same as in `watch_children`. A
-        caller that needs all changes sets the watches first and reads afterwards: a change after the watch is set calls
-        the callback.
+        caller that must not miss a change sets the watches first and reads the nodes afterwards: a change after a watch
+        is set calls the callback.
         """
 
         def watcher(path: str) -> Callable[[object], None]:

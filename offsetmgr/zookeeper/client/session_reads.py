@@ -51,7 +51,7 @@ succeeded)."""
 
 
 class _ConnectionLost(Exception):
-    """More connections were lost in a row than the caller of `_send_reads` allows."""
+    """More consecutive connections were lost than the caller of `_send_reads` allows."""
 
 
 class SessionReads:
@@ -63,7 +63,7 @@ class SessionReads:
         """``connect`` is ``h1:2181,h2:2181/chroot``. Raises `InvalidUri`.
 
         With ``session_timeout_ms`` the object has exactly one session, and every method raises `SessionExpired` after
-        this session has expired. This is for ephemeral nodes, and for writes that the server must reject after the
+        this session has expired. Use it for ephemeral nodes, and for writes that the server must reject after the
         session has expired.
         """
         self.hosts, self.chroot = parse_connect(connect)
@@ -79,14 +79,15 @@ class SessionReads:
 
     @property
     def session_id(self) -> int | None:
-        """The server's id of the current session; None while disconnected."""
+        """The id that the server assigned to the current session; None while disconnected."""
         return self._connection.session_id
 
     @property
     def zxid(self) -> int | None:
         """The zxid of the last response; None before the first response.
 
-        Every later read in this session shows the change with this zxid and all earlier changes.
+        Every later read in this session shows the state after the change with this zxid, and therefore also after all
+        earlier changes.
         """
         return self._connection.zxid
 
@@ -158,8 +159,8 @@ class SessionReads:
         path."""
         if not paths:
             return []
-        # Reads the chroot together with the paths. If the chroot does not exist, no path exists either; without this
-        # check, a mistyped chroot would look like a cluster without groups.
+        # Reads the chroot together with the paths. If the chroot does not exist, none of the paths exists. If this
+        # method did not check the chroot, a mistyped chroot would look like a cluster without groups.
         chroot = self.chroot
         raw = [
             (chroot + path if path != "/" else chroot or "/").encode() for path in (*(("/",) if chroot else ()), *paths)
@@ -210,10 +211,10 @@ class SessionReads:
         """Whether the server supports multi-reads; the first call sends a multi-read to find out.
 
         A server before 3.6 returns UnimplementedError and then closes the connection. The client may notice the closed
-        connection before it has read the response. Therefore two lost connections in a row also count as a sign that
-        the server does not support multi-reads. If this conclusion is wrong, it does no harm, because single reads work
-        on every server. After UnimplementedError this method waits for the next connection, because a transaction sent
-        on the old connection would have an unknown outcome.
+        connection before it has read the response. Therefore, if two consecutive connections are lost, this method also
+        returns False. If the server does support multi-reads, this does no harm, because single reads work on every
+        server. After UnimplementedError this method waits for the next connection, because a transaction sent on the
+        old connection would have an unknown outcome.
         """
         with self._multi_read_lock:
             if self._multi_read is None:
@@ -239,10 +240,10 @@ class SessionReads:
     ) -> Iterator[tuple[int, Any]]:
         """Sends requests that change nothing, and yields their responses in the order of arrival.
 
-        At most ``max_in_flight`` requests are open at a time. Each result is the index of a request with its response,
-        or with the exception that the server returned. If the connection is lost, requests without a response are sent
-        again on the next connection. Raises an error if no response arrives for the whole timeout, and
-        `_ConnectionLost` if more than ``max_losses`` connections in a row are lost.
+        At most ``max_in_flight`` requests are open at a time. Each result is the index of a request, and either the
+        response to this request or the exception that the server returned for it. If the connection is lost, requests
+        without a response are sent again on the next connection. Raises an error if no response arrives for the whole
+        timeout, and `_ConnectionLost` if more than ``max_losses`` consecutive connections are lost.
         """
         deadline = time.monotonic() + self._timeout_s
         self._connection.ready(deadline)
@@ -283,7 +284,8 @@ class SessionReads:
             ) from broken
 
     def _node_error(self, code: int, path: str, needed: str = "read this node") -> OffsetMgrError | None:
-        """Returns the error for one node's result code. Returns None if the code means that the node does not exist.
+        """Returns the error for the result code of one node. Returns None if the code means that the node does not
+        exist.
 
         ``needed`` names the operation that the ACL does not allow; it becomes part of the error's text.
         """

@@ -1,8 +1,8 @@
 """Transactions: their operations, their results, and the requests in the form that kazoo's connection accepts.
 
-Ordering contract: the server carries out a transaction entirely or not at all. If the client has not sent a
-transaction, the transaction has no effect. If the client has sent it but got no response (`OperationState.UNKNOWN`),
-the server may have carried it out; the caller must then read the nodes to find out.
+Ordering contract: the server carries out a transaction entirely or not at all. A transaction with the outcome
+`OperationState.NOT_SENT` has no effect. If the client sent a transaction but got no response
+(`OperationState.UNKNOWN`), the server may have carried it out. To find out, the caller must read the nodes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ MAX_BYTES_PER_TRANSACTION: Final = 700 * 1024
 transaction log."""
 
 _OVERHEAD: Final = 128
-"""An upper limit for the encoded size of an operation without its path and data: header, three lengths, open ACL,
-version, and a chroot of usual length."""
+"""An upper limit for the encoded size of an operation without its path and data. It covers the header, three lengths,
+the open ACL, the version, and a chroot of usual length."""
 
 _OPEN: Final = encode(OPEN)
 
@@ -45,8 +45,8 @@ class Create(NamedTuple):
 
 
 class SetData(NamedTuple):
-    """Sets the data of a node if its data version is ``version``. Otherwise the server rejects the operation with
-    BAD_VERSION or NO_NODE."""
+    """Sets the data of a node if its data version is ``version``. If the version differs or the node does not exist,
+    the server rejects the operation with BAD_VERSION or NO_NODE."""
 
     path: str
     data: bytes
@@ -131,12 +131,12 @@ def failed_operation(codes: Sequence[int]) -> int | None:
 
 
 class TransactionRequest:
-    """A transaction that the caller can cancel as long as kazoo has not sent it.
+    """A transaction that the caller can cancel until kazoo sends it.
 
-    While the connection is down, kazoo queues requests; it sends them when the connection is restored, even if the
-    caller has stopped waiting and has reported a failure. Such a late write must not happen. kazoo serializes a request
-    just before it sends the request; if the caller has cancelled the request by then, `serialize` returns a transaction
-    without operations.
+    While the connection is down, kazoo queues requests. It sends them when the connection is restored, even if the
+    caller has stopped waiting and has reported a failure. Therefore the caller cancels a request when it stops waiting.
+    kazoo calls `serialize` just before it sends the request. If the request has been cancelled, `serialize` returns a
+    transaction without operations.
     """
 
     type = int(Op.MULTI)
@@ -169,7 +169,8 @@ class TransactionRequest:
 
 
 class BulkWrite(TransactionRequest):
-    """A transaction of setData operations from `jute.encode_set_data`; ``paths`` are their paths as `jute.ustring`."""
+    """A transaction of setData operations that `jute.encode_set_data` encoded. ``paths`` are the paths of the
+    operations, encoded by `jute.ustring`."""
 
     _body = staticmethod(jute.multi_set)
 

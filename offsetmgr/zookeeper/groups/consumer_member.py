@@ -1,11 +1,12 @@
-"""`ConsumerMember`: one member of an old consumer group, with a thread that runs from joining to leaving.
+"""`ConsumerMember`: one member of an old consumer group. Its thread runs from the time when the member joins until the
+member has left.
 
-The member registers, and rebalances after changes; changes that follow each other closely cause only one rebalance.
-After its session has expired, it registers again under the same id. `rebalance` defines the steps of a rebalance and
-their order.
+The member registers itself, and rebalances after changes of the group. Changes that follow each other closely cause
+only one rebalance. If its session expires, the member registers again under the same id. `rebalance` defines the steps
+of a rebalance and their order.
 
-Source: the registration algorithm of the 0.10.1 implementation page, in its five steps: register, watch the ids, watch
-the brokers, watch the topics, rebalance.
+Source: the consumer registration algorithm on the "Implementation" page of Kafka 0.10.1's documentation. It has five
+steps: register, watch the ids, watch the brokers, watch the topics, rebalance.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ class MemberSettings:
     """The settings of a member. Durations are in milliseconds.
 
     * ``backoff_ms`` (``rebalance.backoff.ms``) is the wait before a retry. A change in ZooKeeper ends the wait early.
-    * ``max_retries`` (``rebalance.max.retries``) is the number of retries after a permanent error; then the member
-      leaves. For a member that joins, a registration or topic that cannot be read is a permanent error. A member that
-      has completed a rebalance does not leave because of this error: it keeps its partitions and retries without a
-      limit.
-    * ``debounce_ms`` is the time for which the member waits for further changes before it rebalances.
+    * ``max_retries`` (``rebalance.max.retries``) is the number of retries after a permanent error. If all retries fail,
+      the member leaves. Until a member has completed its first rebalance, it treats a registration or topic that cannot
+      be decoded as a permanent error. A member that has completed a rebalance does not leave because of such a
+      registration or topic: it keeps its partitions and retries without a limit.
+    * ``debounce_ms`` is how long the member waits for further changes before it rebalances.
     * ``exclude_internal`` is the setting ``exclude.internal.topics``.
     """
 
@@ -82,7 +83,8 @@ class ConsumerMember:
         self.member_id = member_id
         self.subscription = subscription
         self.rebalances = 0
-        """The number of rebalances that this member has completed after a change of members, topics or partitions."""
+        """The number of completed rebalances. A rebalance is counted only if the input of the assignment or the owned
+        partitions have changed."""
         self._connect = connect
         self._config = config
         self._settings = settings
@@ -96,8 +98,8 @@ class ConsumerMember:
         self._error: OffsetMgrError | None = None
         self._joined = False
         self.unreadable_group_error: OffsetMgrError | None = None
-        """The error if the member cannot read or decode a registration or topic. The member then cannot rebalance, and
-        keeps its partitions. None if the member could read the whole group."""
+        """The error if the member cannot decode a registration or topic; None if it could decode the whole group. While
+        this error is set, the member cannot rebalance, and keeps its partitions."""
 
     @property
     def owned(self) -> dict[TopicPartition, ThreadId]:
@@ -113,10 +115,11 @@ class ConsumerMember:
         return {} if ownership is None else dict(ownership.held_by_others)
 
     def start(self, timeout_s: float) -> None:
-        """Joins the group and waits for the first rebalance. If other members still own some of its partitions, the
-        member claims these later.
+        """Joins the group and waits for the first rebalance. If other members still own some of the partitions that are
+        assigned to this member, it claims these partitions later.
 
-        If the rebalance fails, or does not end within the timeout, the member leaves and this method raises the error.
+        If the first rebalance fails or does not end within ``timeout_s`` seconds, the member leaves and this method
+        raises an error.
         """
         self._thread = threading.Thread(target=self._run, name=f"offsetmgr-member-{self.member_id}", daemon=True)
         self._thread.start()
@@ -129,8 +132,8 @@ class ConsumerMember:
             raise error
 
     def leave(self) -> None:
-        """Stops consumption, commits, releases the partitions and unregisters. Returns when all of this is done or has
-        failed."""
+        """Stops consumption, commits, releases the partitions and unregisters. Returns when all of these steps are
+        complete or have failed."""
         self._leaving.set()
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -166,8 +169,8 @@ class ConsumerMember:
                 failures += 1
                 self._error = error
                 _LOG.warning("consumer %s: %s", self.member_id, error)
-                # A configured consumer id of a dead process stays registered until the process's session ends, so the
-                # conflict may be temporary.
+                # If a process dies, its configured consumer id stays registered until its session ends, so the conflict
+                # may be temporary.
                 temporary = isinstance(error, Conflict) and failures <= self._max_conflicts()
                 if not temporary and (not error.retriable or not self._joined):
                     self._leaving.set()
@@ -180,11 +183,12 @@ class ConsumerMember:
             self._leaving.wait(self._settings.backoff_ms / 1000 if self._error else 0.0)
 
     def _max_conflicts(self) -> float:
-        """The number of attempts during which the session of a dead process with the same id may still exist."""
+        """The number of failed registrations that may be caused by a process with the same id that has died and whose
+        session still exists."""
         return self._settings.max_retries + 2 * self._settings.session_timeout_ms / self._settings.backoff_ms
 
     def _run_session(self, session: ZookeeperSession, lease: SessionLease) -> None:
-        """Runs one session from the registration until the member leaves.
+        """Registers the member in a session, and runs this session until the member leaves.
 
         Raises `SessionExpired`, and any other error that ends the session.
         """
@@ -215,7 +219,8 @@ class ConsumerMember:
                     level = logging.WARNING if failures & (failures - 1) == 0 else logging.DEBUG
                     _LOG.log(level, "consumer %s: rebalance (try %d): %s", self.member_id, failures, error)
                     temporary = error.retriable or isinstance(error, Conflict)
-                    # Leaving would not help, because the other members cannot read the group either.
+                    # The member stays in the group: leaving would not help, because the other members cannot read the
+                    # group either.
                     temporary = temporary or (
                         error is self.unreadable_group_error and self._rebalanced_or_failed.is_set()
                     )
@@ -232,7 +237,7 @@ class ConsumerMember:
                 self._leave_group(ownership)
 
     def _leave_group(self, ownership: MemberOwnership) -> None:
-        """Stops consumption and commits. The member's nodes disappear when the caller closes the session."""
+        """Stops consumption and commits. ZooKeeper deletes the member's nodes when the caller closes the session."""
         try:
             self._listener.on_revoked(ownership.owned)
         except OffsetMgrError as error:
@@ -242,7 +247,7 @@ class ConsumerMember:
                 error,
             )
 
-    # --- implements `MemberContext` for its `MemberOwnership` ------------------------------------------------
+    # --- implementation of `MemberContext` -----------------------------------------------------------------
 
     @property
     def listener(self) -> PartitionListener:
@@ -262,7 +267,7 @@ class ConsumerMember:
         return snapshot
 
     def own_assignment(self, snapshot: GroupRegistration) -> dict[TopicPartition, ThreadId]:
-        """Computes the partitions that the assignment gives to this member."""
+        """Computes the partitions that are assigned to this member, each with its thread."""
         assigned = self._assignor.assign(snapshot.streams, snapshot.partitions)
         return {tp: thread for tp, thread in assigned.items() if thread.member_id == self.member_id}
 

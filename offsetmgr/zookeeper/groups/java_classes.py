@@ -27,7 +27,8 @@ ESCAPES: Final = {
     **{"d": _DIGITS, "D": ALPHABET - _DIGITS, "w": _WORD, "W": ALPHABET - _WORD},
     **{"s": _NOTHING, "S": ALPHABET, "h": _NOTHING, "H": ALPHABET, "v": _NOTHING, "V": ALPHABET},
 }
-"""Letter -> the characters that a backslash followed by this letter matches, inside and outside of a class."""
+"""Letter -> the characters that a backslash and this letter match. They match the same characters inside and outside of
+a class."""
 
 _NAMED: Final = {
     **{"Lower": _LOWER, "Upper": _UPPER, "Alpha": _LETTERS, "Digit": _DIGITS, "Alnum": _LETTERS | _DIGITS},
@@ -47,8 +48,8 @@ _CATEGORY: Final = re.compile(
 
 
 def property_class(name: str) -> frozenset[str] | None:
-    """Returns the characters in ``\\p{name}``, or None for a name that offsetmgr does not support. Java supports all
-    names of Unicode."""
+    """Returns the characters in ``\\p{name}``, or None if offsetmgr does not support the name. Java supports all
+    property names of Unicode."""
     if name in _NAMED:
         return _NAMED[name]
     if found := _CATEGORY.fullmatch(name):
@@ -57,5 +58,5 @@ def property_class(name: str) -> frozenset[str] | None:
 
 
 def both_cases(characters: frozenset[str]) -> frozenset[str]:
-    """Returns the characters, and each letter also in its other case."""
+    """Returns the characters, with each letter in lower case and in upper case."""
     return frozenset(other for one in characters for other in (one, one.lower(), one.upper()))

@@ -8,7 +8,7 @@ from typing import Final
 from offsetmgr.zookeeper.groups.java_classes import ALPHABET
 
 NO_CHARACTER: Final = r"[^\s\S]"
-"""A class that matches no character."""
+"""A character class that matches no character."""
 
 
 def strip_quotation(pattern: str) -> tuple[str, list[bool]]:

@@ -1,10 +1,10 @@
 """`compile_java`: translates a Java regular expression for topics to Python's syntax, or rejects it. Pure.
 
-The regular expressions of Java and Python look alike but differ in details. Python gives ``[a-z&&[^b]]``,
-``\\p{Alpha}`` or ``a{,3}`` another meaning without an error, and does not support ``\\Q``, or ``(?i)`` in the middle of
-a pattern. Therefore this module parses a pattern as Java does, and writes it in the subset of the syntax that has the
-same meaning in both languages. It writes character classes as lists of characters, which is possible because topic
-names contain only 65 different characters. It rejects constructs whose meaning may differ.
+The regular expressions of Java and Python look alike but differ in details. Python gives ``[a-z&&[^b]]`` another
+meaning, and accepts ``a{,3}``, which Java rejects. It does not support ``\\p{Alpha}`` and ``\\Q``, and supports
+``(?i)`` only at the start of a pattern. Therefore this module parses a pattern as Java does, and translates it to
+syntax that has the same meaning in both languages. It writes character classes as lists of characters, which is
+possible because topic names contain only 65 different characters. It rejects constructs whose meaning may differ.
 
 Source: java.util.regex.Pattern of Java 8 to 21. A pattern whose meaning differs between these versions is rejected.
 """
@@ -23,7 +23,7 @@ MAX_NESTING: Final = 50
 _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\a", "e": "\x1b"}
 _ANCHORS: Final = {"b": r"\b", "B": r"\B", "A": r"\A", "G": r"\A", "z": r"\Z", "Z": r"\Z"}
 _OPENINGS: Final = ("?:", "?=", "?!", "?>", "?<=", "?<!")
-_IGNORED_FLAGS: Final = "dms"  # they concern line terminators, which topic names do not contain
+_IGNORED_FLAGS: Final = "dms"  # these flags affect line terminators, which topic names do not contain
 _MAX_COUNT: Final = 2**31 - 1
 _DIGITS: Final = "0123456789"
 _HEX: Final = "0123456789abcdefABCDEF"
@@ -66,12 +66,12 @@ class _Translator:
     # --- reading
 
     def _peek(self, ahead: int = 0) -> str:
-        """Returns the next character if it can be an operator; "" at the end and for a quoted character."""
+        """Returns the next character; returns "" at the end of the pattern, or if the next character is quoted."""
         at = self._at + ahead
         return "" if at >= len(self._text) or self._quoted[at] else self._text[at]
 
     def _next(self) -> str:
-        """Reads the next character. Raises `InvalidPattern` if the pattern ends here, because it is then incomplete."""
+        """Reads the next character. Raises `InvalidPattern` at the end, because the pattern is incomplete."""
         if self._at >= len(self._text):
             self._invalid("it is incomplete")
         self._at += 1
@@ -113,7 +113,7 @@ class _Translator:
         return "".join(parts)
 
     def _item(self) -> tuple[str, bool]:
-        """Translates an item that a quantifier can follow. Also returns whether it always matches one character."""
+        """Translates an item that a quantifier can follow. Also returns whether the item matches one character."""
         match self._peek():
             case "(":
                 return self._group(), False
@@ -147,7 +147,7 @@ class _Translator:
         if self._accept("?"):
             return f"{written}?"
         if self._accept("+"):
-            if minimum > 1 and not is_character:  # unlike Python, Java does not backtrack here
+            if minimum > 1 and not is_character:  # in such a group, Java does not backtrack, but Python does
                 self._unsupported("a possessive quantifier of a group with a minimum of 2 or more")
             return f"{written}+"
         return written
@@ -184,8 +184,8 @@ class _Translator:
         return f"({opening}{inner})"
 
     def _opening(self) -> tuple[str | None, int]:
-        """Translates the opening of a group; returns None for it if the group only sets flags. Also returns the group's
-        number, or 0 if the group does not capture."""
+        """Returns the translated opening of a group, or None if the group only sets flags. Also returns the number of
+        the group, or 0 if the group does not capture."""
         for opening in _OPENINGS:
             if self._accept(opening):
                 return opening, 0
@@ -240,7 +240,7 @@ class _Translator:
             return NO_CHARACTER, False  # a line break
         if letter == "X":
             self._at += 1
-            return ".", True  # a grapheme cluster; in topic names always one character
+            return ".", True  # a grapheme cluster, which in topic names is always one character
         return python_class(self._escaped_class()[0]), True
 
     def _back_reference(self) -> str:
@@ -319,7 +319,7 @@ class _Translator:
     # --- character classes
 
     def _character_class(self) -> frozenset[str]:
-        """Parses the rest of a class after its ``[``, including its ``]``."""
+        """Parses the rest of a class, from the character after ``[`` to ``]``."""
         self._enter_nested("classes")
         negated = self._accept("^")
         found, is_flat = self._operand()
@@ -345,7 +345,7 @@ class _Translator:
             self._unsupported("an intersection with plain characters and classes mixed")
 
     def _operand(self, check: Callable[[], None] | None = None) -> tuple[frozenset[str], bool]:
-        """Parses at least one item, up to ``&&`` or ``]``. Also returns whether no item is a nested class."""
+        """Parses one or more items, up to ``&&`` or ``]``. Also returns False if an item is a nested class."""
         found: frozenset[str] = frozenset()
         is_flat, empty = True, True
         while self._at < len(self._text) and (empty or self._peek() != "]"):

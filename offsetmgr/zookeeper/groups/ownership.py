@@ -1,6 +1,7 @@
 """Reads the owners of partitions: ``/consumers/GROUP/owners/TOPIC/PARTITION``. Writes nothing.
 
-In Kafka 0.7 the node's name is ``BROKER-PARTITION``, and the partition is a `BrokerPartition`.
+In Kafka 0.7, the name of a partition's node is ``BROKER-PARTITION``, and the partition is represented as a
+`BrokerPartition`.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ class Owner:
     """The consumer thread that owns a partition, decoded from the owner node's content ``<consumerId>-<thread>``.
 
     If the node cannot be decoded, ``error`` is the reason, and ``member_id`` and ``thread`` are None: the partition is
-    owned, but its owner is unknown. ``session_id`` is the owner's ZooKeeper session, which also owns the member's
-    registration. ``session_id`` is 0 for a persistent node; consumers never create persistent owner nodes.
+    owned, but its owner is unknown. ``session_id`` is the ZooKeeper session that owns the node; this session also owns
+    the member's registration. For a persistent node, ``session_id`` is 0; consumers never create persistent owner
+    nodes.
     """
 
     member_id: str | None
@@ -45,8 +47,8 @@ class Owner:
 class GroupOwners:
     """The owners of one group's partitions.
 
-    ``errors`` maps the path of each ignored node to the reason: its name is not a partition, or the node cannot be
-    read. If ``error`` is set, the group's owners are unknown.
+    ``errors`` maps the path of each ignored node to the reason why it is ignored: its name is not a partition number,
+    or the node cannot be read. If ``error`` is set, the group's owners are unknown.
     """
 
     group: str
@@ -98,7 +100,7 @@ def _owners_of(session: ZookeeperSession, groups: list[str]) -> Iterator[GroupOw
     for (group, partition, path), node in zip(partitions, nodes, strict=True):
         if isinstance(node, OffsetMgrError):
             errors[group][path] = node
-        elif node is not None:  # None if it was released after the children were listed
+        elif node is not None:  # None if the partition was released after the children were listed
             found[group][partition] = _owner(path, node)
     for group, names in zip(possible, listed, strict=True):
         if isinstance(names, OffsetMgrError):
@@ -110,8 +112,8 @@ def _owners_of(session: ZookeeperSession, groups: list[str]) -> Iterator[GroupOw
 def _partitions(
     session: ZookeeperSession, topics: list[tuple[str, str, str]], errors: dict[str, dict[str, OffsetMgrError]]
 ) -> Iterator[tuple[str, TopicPartition, str]]:
-    """Yields the group, partition and path of each owner node below the topics' nodes. Adds invalid names to
-    ``errors``."""
+    """Yields the group, partition and path of each owner node below the topics' nodes. If a node's name is not a
+    partition number, adds an error to ``errors``."""
     for (group, topic, path), names in zip(topics, session.children_many([p for *_, p in topics]), strict=True):
         if isinstance(names, OffsetMgrError):
             errors[group][path] = names

@@ -1,13 +1,14 @@
 """`PartitionClaims`: claims and releases partitions through ephemeral owner nodes.
 
-A claim creates the owner node only if none exists. Only the session that owns the node deletes it.
+A claim of a partition creates the owner node only if the partition has no owner node. Only the session that owns an
+owner node deletes it.
 
-Ordering contract: all requests of this module use the member's only session, so the server rejects them after this
-session has ended. Therefore a late request of a member can neither create nor delete an owner node when other members
-have already taken over its partitions. Source: reflectPartitionOwnershipDecision of
+Ordering contract: all requests of this module use the member's only session, so the server rejects these requests after
+the session has ended. Therefore, when other members have taken over a member's partitions, a late request of this
+member can neither create nor delete an owner node. Source: reflectPartitionOwnershipDecision of
 kafka.consumer.ZookeeperConsumerConnector, which claims either all of a member's partitions or none. This module claims
-each partition separately, so that an owner that releases one partition late does not delay the claims of other
-partitions.
+each partition separately. Therefore, if another member releases one partition late, the claims of other partitions are
+not delayed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _RACES: Final = (ZookeeperError.NODE_EXISTS, ZookeeperError.NO_NODE, ZookeeperEr
 class ClaimResult:
     """The result of a claim: the partitions that this session owns, and the partitions that other sessions own.
 
-    ``held_by_others`` maps a partition to the content of its owner node.
+    ``held_by_others`` maps each partition of another session to the content of the partition's owner node.
     """
 
     claimed: Mapping[TopicPartition, ThreadId]
@@ -48,23 +49,24 @@ class ClaimResult:
 
 
 class PartitionClaims:
-    """Claims and releases partitions of one group for the session with this id."""
+    """Claims and releases partitions of one group for the session with the id ``session_id``."""
 
     def __init__(self, session: ZookeeperSession, session_id: int, group: str) -> None:
         self._session = session
         self._session_id = session_id
         self._group = group
         self.in_doubt: set[TopicPartition] = set()
-        """Partitions that this session may own, because the outcome of their claim is unknown."""
+        """Partitions that this session may own, because the outcome of a claim of these partitions is unknown."""
 
     def path(self, partition: TopicPartition) -> str:
         return paths.owner(self._group, partition.topic, partition.partition)
 
     def claim(self, partitions: Mapping[TopicPartition, ThreadId]) -> ClaimResult:
-        """Claims those of ``partitions`` that have no owner. ``partitions`` maps each partition to the thread that will
-        consume it.
+        """Claims the partitions in ``partitions`` that have no owner. ``partitions`` maps each partition to the thread
+        that will consume it.
 
-        Raises any error of the session; `in_doubt` then includes the partitions whose claim may have been sent.
+        Raises any error of the session. After an error, `in_doubt` includes the partitions whose claim may have been
+        sent.
         """
         for _ in range(_MAX_TRIES):
             found = self._read(partitions)
@@ -81,7 +83,7 @@ class PartitionClaims:
             self._ensure_parents(free)
             operations: list[TransactionOperation] = []
             for tp in free:
-                if (own_node := found[tp]) is not None:  # it names another thread, or was overwritten by hand
+                if (own_node := found[tp]) is not None:  # this node names another thread, or a user has overwritten it
                     operations.append(Delete(self.path(tp), own_node.version))
                 operations.append(Create(self.path(tp), str(partitions[tp]).encode(), ephemeral=True))
             self.in_doubt |= set(free)
@@ -93,7 +95,7 @@ class PartitionClaims:
         )
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
-        """Releases those of ``partitions`` that this session owns. Raises any error of the session."""
+        """Releases the partitions in ``partitions`` that this session owns. Raises any error of the session."""
         left = set(partitions)
         if left & self.in_doubt:
             self._session.sync()  # after the sync, no request from a lost connection can take effect
@@ -112,8 +114,8 @@ class PartitionClaims:
         )
 
     def lost(self, owned: Mapping[TopicPartition, ThreadId]) -> set[TopicPartition]:
-        """Returns those of ``owned`` that this session has lost because another client has deleted or overwritten their
-        owner node.
+        """Returns the partitions in ``owned`` that this session has lost, because another client has deleted or
+        overwritten the partition's owner node.
 
         Raises any error of the session.
         """
@@ -140,8 +142,8 @@ class PartitionClaims:
         ensure_nodes(self._session, [root, *(paths.owners_of_topic(self._group, topic) for topic in topics)])
 
     def _send(self, operations: list[TransactionOperation]) -> None:
-        """Sends transactions. Some of them may be rejected or have an unknown outcome, so the caller must read the
-        nodes again afterwards."""
+        """Sends transactions. Some of the transactions may be rejected or have an unknown outcome, so the caller must
+        read the nodes again after this call."""
         batches = [
             operations[at : at + MAX_OPERATIONS_PER_TRANSACTION]
             for at in range(0, len(operations), MAX_OPERATIONS_PER_TRANSACTION)

@@ -1,18 +1,20 @@
-"""`MemberOwnership`: the partitions that one session of a member owns. It adjusts them to the assignment after each
-change of the group.
+"""`MemberOwnership`: the partitions that one session of a member owns. After each change of the group,
+`MemberOwnership` claims and releases partitions according to the new assignment.
 
 It watches the nodes that determine the assignment, releases the partitions that are no longer assigned to the member,
-and claims the new ones. It notifies the consuming code through `PartitionListener`. Partitions that stay assigned to
-the same thread are consumed without interruption. The old consumer instead releases all its partitions at every change,
-but both kinds of members can be in the same group.
+and claims the partitions that are newly assigned. It notifies the code that consumes the partitions through
+`PartitionListener`. Partitions that stay assigned to the same thread are consumed without interruption. The old
+consumer instead releases all its partitions at every change. Nevertheless, a group can contain both old consumers and
+members of this class.
 
-Ordering contract, for each partition: `PartitionListener.on_revoked` (which stops delivery and commits) runs before the
-owner node is deleted; the owner node is created before `PartitionListener.on_assigned` (which then reads the committed
-offset). When the session has ended, `PartitionListener.on_lost` runs, and nothing is committed. The session's lease
-ends before this call, so code that delivers messages must check the lease before each message.
+Ordering contract, for each partition: `PartitionListener.on_revoked`, which stops delivery and commits, runs before the
+owner node is deleted. `PartitionListener.on_assigned`, which reads the committed offset, runs after the owner node has
+been created. When the session has ended, `PartitionListener.on_lost` runs, which commits nothing. The session's lease
+may end before `PartitionListener.on_lost` runs, so code that delivers messages must check the lease before each
+message.
 
-Source: the rebalancing algorithm of the 0.10.1 implementation page; ZKRebalancerListener of
-kafka.consumer.ZookeeperConsumerConnector.
+Source: the consumer rebalancing algorithm on the "Implementation" page of Kafka 0.10.1's documentation;
+ZKRebalancerListener of kafka.consumer.ZookeeperConsumerConnector.
 """
 
 from __future__ import annotations
@@ -35,32 +37,32 @@ _LOG: Final = logging.getLogger("offsetmgr.consumer")
 
 
 class PartitionListener(Protocol):
-    """Consumes the partitions that a member owns. The member's thread calls the methods."""
+    """Consumes the partitions that a member owns. The member's thread calls these methods."""
 
     def on_joined(self, session: ZookeeperSession, lease: SessionLease) -> None:
-        """Called when the member has registered in this session. The session owns all of the member's partitions until
-        `on_lost`."""
+        """Called when the member has registered in this session. Until `on_lost` is called, this session owns all
+        partitions of the member."""
         ...
 
     def on_assigned(self, claimed: Mapping[TopicPartition, ThreadId]) -> Collection[TopicPartition]:
         """Starts to consume these partitions from their committed offsets.
 
-        ``claimed`` may include partitions that were revoked, and assigned to this member again before they were
-        released. Returns the partitions whose consumption could not be started; the member soon calls this method for
-        them again. Raises an error if a retry cannot help.
+        ``claimed`` may include partitions that were revoked but were assigned to this member again before the member
+        released them. Returns the partitions whose consumption could not be started. The member soon calls this method
+        again for the returned partitions. Raises an error if a retry cannot help.
         """
         ...
 
     def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
         """Stops delivery of these partitions, commits their offsets, and forgets them.
 
-        If the member cannot release the partitions, it calls this method for them again.
+        If the member fails to release the partitions, it calls this method again for the same partitions.
         """
         ...
 
     def on_lost(self, partitions: Collection[TopicPartition] | None) -> None:
-        """Stops delivery of these partitions (of all if None). Does not commit, because other members may own the
-        partitions already."""
+        """Stops delivery of these partitions, or of all partitions if None. Does not commit, because other members may
+        own the partitions already."""
         ...
 
     def on_failed(self, error: OffsetMgrError) -> None:
@@ -85,11 +87,11 @@ class MemberContext(Protocol):
         ...
 
     def own_assignment(self, snapshot: GroupRegistration) -> dict[TopicPartition, ThreadId]:
-        """Computes the partitions that the assignment gives to this member."""
+        """Computes the partitions that are assigned to this member, each with its thread."""
         ...
 
     def on_rebalanced(self) -> None:
-        """Called when a rebalance after a change of members, topics or partitions is complete."""
+        """Called at the end of a rebalance, if the input of the assignment or the owned partitions have changed."""
         ...
 
     def wake(self) -> None:
@@ -100,7 +102,7 @@ class MemberContext(Protocol):
 class MemberOwnership:
     """The partitions that a member owns in one session.
 
-    Only one thread may use it, but every thread may read ``owned`` and ``held_by_others``.
+    Only one thread may call the methods, but every thread may read ``owned`` and ``held_by_others``.
     """
 
     def __init__(self, member: MemberContext, session: ZookeeperSession, claims: PartitionClaims) -> None:
@@ -119,13 +121,14 @@ class MemberOwnership:
         self._last_assignment_input: object = None
 
     def rebalance(self) -> bool:
-        """Adjusts the owned partitions to the present assignment. Returns False if the assignment is not complete, so
-        that the caller must call this method again soon."""
+        """Releases and claims partitions according to the present assignment. Returns False if other members still own
+        assigned partitions or if consumption of a partition could not be started. In this case, the caller must call
+        this method again soon."""
         member, listener = self._member, self._member.listener
         parents = [paths.ids(member.group), paths.BROKER_IDS, paths.BROKER_TOPICS]
         self._watch([self._claims.path(tp) for tp in self.owned], parents)
-        # This precedes the read of the group: the read fails while a registration is unreadable, and the listener must
-        # be notified of lost partitions even then.
+        # Lost partitions are found before the group is read. If a registration is unreadable, reading the group fails,
+        # but the listener must still be notified of lost partitions.
         if lost := self._claims.lost(self.owned):
             _LOG.warning(
                 "consumer %s: other clients deleted or overwrote its owner nodes, consumption stops: %s",
@@ -136,7 +139,7 @@ class MemberOwnership:
             self._forget(lost)
         snapshot = member.read_group(self._session)
         if self._watch([paths.topic(topic) for topic in snapshot.streams.get(member.member_id, {})], []):
-            snapshot = member.read_group(self._session)  # also reads changes that preceded the new watches
+            snapshot = member.read_group(self._session)  # a change may have occurred before the new watches were set
         if not snapshot.brokers:
             # As in the old consumer, the member keeps its partitions: without brokers no member could consume them.
             return not self._not_consumed

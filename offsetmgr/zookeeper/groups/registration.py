@@ -1,7 +1,7 @@
 """Registers a member in an old consumer group, and reads the input of the group's assignment.
 
 Registrations are ephemeral: ZooKeeper deletes them with the member's session. Source:
-kafka.consumer.ZookeeperConsumerConnector of 0.10.2.
+kafka.consumer.ZookeeperConsumerConnector of Kafka 0.10.2.
 """
 
 from __future__ import annotations
@@ -46,16 +46,17 @@ class GroupRegistration:
     topics: Sequence[str] = ()
     """All existing topics."""
     streams: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Member -> topic -> number of streams. Patterns are resolved to topics."""
+    """Member -> topic -> number of streams. For a member that subscribes by a pattern, these are the topics that the
+    pattern selects."""
     partitions: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Consumed topic -> its partitions. The list is empty if the topic does not exist."""
+    """Consumed topic -> the topic's partitions; an empty list if the topic does not exist."""
 
 
 def register(session: ZookeeperSession, group: str, member: str, subscription: Subscription, now_ms: int) -> int:
-    """Registers the member in this session, unless it is already registered there. Returns the session's id.
+    """Registers the member in this session, unless this session has already registered it. Returns the session's id.
 
-    Raises `Conflict` if the id is registered by another session: the session of a process that has just died, or of a
-    second consumer with the same configured id. Also raises any error of the session.
+    Raises `Conflict` if another session has registered the id. The other session may belong to a process that has just
+    died, or to a second consumer with the same configured id. Also raises any error of the session.
     """
     path, parent = paths.member(group, member), paths.ids(group)
     for _ in range(_MAX_TRIES):
@@ -83,12 +84,12 @@ def register(session: ZookeeperSession, group: str, member: str, subscription: S
 
 
 def read_registration(session: ZookeeperSession, group: str, *, exclude_internal: bool = True) -> GroupRegistration:
-    """Reads the input of the group's assignment. The result is not a snapshot: the caller sets watches before the read,
-    and reads again after each change.
+    """Reads the input of the group's assignment. The result is not a snapshot. Therefore the caller must set watches
+    before it calls this function, and call it again after each change.
 
     Raises any error of the session. Also raises `CorruptData`, `UnknownVersion` or `UnsupportedOperation` if a
-    registration or topic cannot be decoded: an assignment that ignores it would differ from the assignment of the other
-    members.
+    registration or topic cannot be decoded. If this member ignored the registration or topic, its assignment would
+    differ from the assignment of the other members.
     """
     ids = sorted(session.children(paths.ids(group)) or ())
     registrations = session.get_many([paths.member(group, name) for name in ids])
@@ -96,7 +97,7 @@ def read_registration(session: ZookeeperSession, group: str, *, exclude_internal
     for name, node in zip(ids, registrations, strict=True):
         if isinstance(node, OffsetMgrError):
             raise node
-        if node is not None:  # None if the member left after the ids were listed; a watch reports this
+        if node is not None:  # None if the member left after the ids were listed; a watch then reports the change
             members[name] = Subscription.of(parse_registration(paths.member(group, name), node.data))
     brokers = sorted(session.children(paths.BROKER_IDS) or ())
     topics = sorted(session.children(paths.BROKER_TOPICS) or ())

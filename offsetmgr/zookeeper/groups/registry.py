@@ -1,8 +1,8 @@
 """Reads the live members of groups: old consumers of all releases, registered in ``/consumers/GROUP/ids``. Writes
 nothing.
 
-A registration that cannot be decoded still belongs to a live member. The results include this member with the error,
-because code that checks for live members before a write must not miss a member.
+A registration that cannot be decoded still belongs to a live member. The results include this member, with the error,
+because code that checks for live members before it writes must not miss a member.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ GROUPS_AT_ONCE: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class RegistryMember:
-    """One live consumer of a group, from its own registration.
+    """One live consumer of a group, decoded from the consumer's registration.
 
-    ``host`` and ``started_at_ms`` are parsed from a generated id, ``group_host-millis-8hex`` or ``host:uuid``; the
-    second form has no start time. Both are None for a configured ``consumer.id``. ``registered_at_ms`` and ``czxid``
-    are those of the registration's node; a consumer registers again after its session has expired, so they may be later
-    than the consumer's start. ``session_id`` is 0 for a persistent node; consumers never create persistent
-    registrations. If the registration cannot be decoded, ``error`` is the reason, and ``subscription`` is empty; if its
-    version is unknown (`UnknownVersion`), ``subscription`` contains the part that could be read. ``version`` is the
-    version of the format, or None for the format of 0.7. ``notes`` describe unknown fields and values.
+    ``host`` and ``started_at_ms`` are parsed from a generated id, which has the form ``group_host-millis-8hex`` or
+    ``host:uuid``; the second form contains no start time. Both fields are None for a configured ``consumer.id``.
+    ``registered_at_ms`` is the creation time of the registration's node, and ``czxid`` is the node's creation zxid. A
+    consumer registers again after its session has expired, so its registration may be newer than the consumer.
+    ``session_id`` is 0 for a persistent node; consumers never create persistent registrations. If the registration
+    cannot be decoded, ``error`` is the reason, and ``subscription`` is empty; if its version is unknown
+    (`UnknownVersion`), ``subscription`` contains the part that could be read. ``version`` is the version of the format,
+    or None for the format of Kafka 0.7. ``notes`` describe unknown fields and values.
     """
 
     member_id: str
@@ -97,7 +98,7 @@ def _members_of(session: ZookeeperSession, groups: list[str]) -> Iterator[GroupM
     for (group, name), registration in zip(named, registrations, strict=True):
         if isinstance(registration, OffsetMgrError):
             failed[group] = registration
-        elif registration is not None:  # None if it left after the children were listed
+        elif registration is not None:  # None if the member left after the children were listed
             found[group].append(_member(group, name, registration))
     for group, names in zip(possible, listed, strict=True):
         unknown = names if isinstance(names, OffsetMgrError) else failed.get(group)
@@ -124,7 +125,8 @@ def _member(group: str, name: str, node: NodeData) -> RegistryMember:
 
 
 def _registration(path: str, data: bytes, notes: Notes) -> tuple[ConsumerRegistration | None, OffsetMgrError | None]:
-    """Decodes as much of a registration as possible. Also returns the error if a part cannot be decoded."""
+    """Decodes as much of a registration as possible. Also returns the error if the registration cannot be decoded
+    completely, or None."""
     error: OffsetMgrError | None = None
     try:
         parse_registration(path, data)

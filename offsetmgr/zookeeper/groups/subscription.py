@@ -1,6 +1,6 @@
-"""`Subscription`: the topics to which a consumer subscribes, by name or with a white list or black list. Pure.
+"""`Subscription`: the topics to which a consumer subscribes, either by name, or with a white list or black list. Pure.
 
-Source: kafka.consumer.TopicFilter and TopicCount of 0.10.2.
+Source: kafka.consumer.TopicFilter and TopicCount of Kafka 0.10.2.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from offsetmgr.zookeeper.nodes.consumers import BLACK_LIST, STATIC, WHITE_LIST, 
 class Subscription:
     """A consumer's subscription. ``kind`` is ``static``, ``white_list`` or ``black_list``.
 
-    For ``static``, ``streams`` maps each topic to its number of streams. For a list, ``streams`` maps the regular
-    expression (Java's syntax, normalised) to a number of streams; all selected topics share these streams.
+    For ``static``, ``streams`` maps each topic to its number of streams. For a white list or black list, ``streams``
+    maps the regular expression (in Java's syntax, see `normalized`) to a number of streams. All topics that the list
+    selects share these streams.
     """
 
     kind: str
@@ -56,7 +57,8 @@ class Subscription:
 
     @classmethod
     def of(cls, registration: ConsumerRegistration) -> Self:
-        """Returns the subscription in a registration. As in Kafka, an unknown kind counts as static."""
+        """Returns the subscription in a registration. As in Kafka, a subscription of an unknown kind counts as
+        static."""
         by_pattern = registration.subscription and registration.pattern in (WHITE_LIST, BLACK_LIST)
         return cls(registration.pattern if by_pattern else STATIC, registration.subscription)
 
@@ -70,7 +72,7 @@ class Subscription:
         cluster.
 
         A static subscription includes topics that do not exist. Raises `InvalidPattern` or `UnsupportedOperation` if
-        another consumer's pattern cannot be translated.
+        the pattern cannot be translated.
         """
         return dict(sorted(topics_of(dict(self.streams), self.kind, existing, internal=not exclude_internal).items()))
 

@@ -1,6 +1,6 @@
 """`TopicFilter`: an old consumer's white list or black list of topics. Pure.
 
-Source: kafka.consumer.TopicFilter, TopicCount and kafka.common.Topic of 0.10.2.
+Source: kafka.consumer.TopicFilter, TopicCount and kafka.common.Topic of Kafka 0.10.2.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STATIC: Final = "static"
 WHITE_LIST: Final = "white_list"
 BLACK_LIST: Final = "black_list"
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets"})
-"""The topics that ``exclude.internal.topics`` excludes. Members of 0.11 and later also exclude
+"""The topics that ``exclude.internal.topics`` excludes. Members of Kafka 0.11 and later also exclude
 ``__transaction_state``."""
 
 _BLANK: Final = "".join(map(chr, range(0x21)))  # the characters that Java's trim removes
@@ -27,10 +27,10 @@ _TRAILING_QUOTES: Final = re.compile("""["']+(?=(?:\\r\\n|[\\n\\r\\x85\\u2028\\u
 
 
 def normalized(pattern: str) -> str:
-    """Converts a pattern from the form that users write to the regular expression that members register.
+    """Converts a pattern that a user has written to the regular expression that members register.
 
-    A comma becomes ``|``; spaces and enclosing quotes are removed. Members also apply this conversion to the patterns
-    in the registrations that they read.
+    A comma becomes ``|``; spaces and enclosing quotes are removed. When a member reads a registration, it applies this
+    conversion also to the registration's pattern.
     """
     expression = pattern.strip(_BLANK).replace(",", "|").replace(" ", "")
     return _TRAILING_QUOTES.sub("", _LEADING_QUOTES.sub("", expression))
@@ -38,9 +38,11 @@ def normalized(pattern: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicFilter:
-    """A white list selects the topics whose whole name matches; a black list selects all others.
+    """A white list or black list of topics. A white list selects the topics whose whole name matches the pattern. A
+    black list selects all other topics.
 
-    ``pattern`` is in the form that users write. The constructor raises `InvalidPattern`, `UnsupportedOperation`.
+    ``pattern`` is in the form in which users write it (see `normalized`). The constructor raises `InvalidPattern`,
+    `UnsupportedOperation`.
     """
 
     pattern: str
@@ -51,8 +53,8 @@ class TopicFilter:
         _compiled(self.pattern)
 
     def allows(self, topic: str, *, internal: bool = False) -> bool:
-        """Whether the filter selects a topic. If ``internal`` is True (``exclude.internal.topics=false``), it may
-        select internal topics.
+        """Whether the filter selects a topic. The filter can select internal topics only if ``internal`` is True
+        (``exclude.internal.topics=false``).
 
         The filter never selects a name that brokers reject.
         """
@@ -67,8 +69,9 @@ def topics_of(
     """Returns the number of streams of each topic that a registration selects.
 
     ``kind`` is the registration's ``pattern``, ``existing`` are the cluster's topics. As in Kafka, every kind other
-    than ``white_list`` and ``black_list`` is static, and only the first entry of a list is used. The topics of a static
-    subscription are returned even if they do not exist. Raises `InvalidPattern`, `UnsupportedOperation`.
+    than ``white_list`` and ``black_list`` counts as static, and for these two kinds only the first entry of
+    ``subscription`` is used. The topics of a static subscription are returned even if they do not exist. Raises
+    `InvalidPattern`, `UnsupportedOperation`.
     """
     if kind not in (WHITE_LIST, BLACK_LIST) or not subscription:
         return dict(subscription)

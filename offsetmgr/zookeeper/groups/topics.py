@@ -30,10 +30,10 @@ _NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic: its replica assignment and partition states (0.8 and later), or the partition counts of its brokers
-    (0.7).
+    """One topic. In Kafka 0.8 and later, it has a replica assignment and partition states. In Kafka 0.7, it has a
+    partition count for each broker.
 
-    If the topic's node has no data, as in 0.7, ``assignment`` has neither a value nor an error. ``states`` omits
+    If the topic's node has no data, as in Kafka 0.7, ``assignment`` has neither a value nor an error. ``states`` omits
     partitions whose state the controller has not written yet. ``error`` is set if the children of the topic's node
     cannot be listed.
     """
@@ -42,12 +42,13 @@ class Topic:
     assignment: NodeEntry[TopicAssignment]
     states: Mapping[int, NodeEntry[PartitionState]] = field(default_factory=dict)
     counts: Mapping[int, NodeEntry[int]] = field(default_factory=dict)
-    """Broker -> number of the topic's partitions on this broker (0.7)."""
+    """Broker -> number of the topic's partitions on this broker (only in Kafka 0.7)."""
     error: OffsetMgrError | None = None
 
     @property
     def partitions(self) -> list[int]:
-        """The topic's partitions according to its nodes; partitions of 0.7 are of type `BrokerPartition`."""
+        """The topic's partitions according to the topic's nodes. Partitions of Kafka 0.7 are of type
+        `BrokerPartition`."""
         if self.assignment.value is not None:
             return sorted(self.assignment.value.replicas)
         return [
@@ -130,7 +131,7 @@ def _count(path: str, data: bytes, notes: Notes) -> int:  # noqa: ARG001 - a `Pa
 
 
 def _bounded(count: NodeEntry[int], broker: int) -> NodeEntry[int]:
-    """Returns the count, or an error if the broker id or the count exceeds the limits of 0.7."""
+    """Returns the count, or an error if the broker id or the count exceeds the limits of Kafka 0.7."""
     value = count.value
     if value is None or (broker <= BrokerPartition.LARGEST_BROKER and value <= BrokerPartition.LARGEST_PARTITION + 1):
         return count

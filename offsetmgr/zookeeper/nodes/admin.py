@@ -1,6 +1,6 @@
 """Parses the nodes below ``/admin``, through which administrators send requests to the controller.
 
-Sources: kafka.utils.ZkUtils of 0.8 to 1.1, and kafka.zk.ZkData of later releases.
+Sources: kafka.utils.ZkUtils of Kafka 0.8 to 1.1, and kafka.zk.ZkData of later releases.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def parse_reassignments(path: str, data: bytes, notes: Notes | None = None) -> R
 
 
 def parse_preferred_election(path: str, data: bytes, notes: Notes | None = None) -> PartitionList:
-    """Parses ``/admin/preferred_replica_election``: the partitions whose preferred replica is to become the leader.
+    """Parses ``/admin/preferred_replica_election``, which lists the partitions whose preferred replica is to become the
+    leader.
 
     Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """
@@ -80,8 +81,9 @@ def parse_preferred_election(path: str, data: bytes, notes: Notes | None = None)
 def parse_topic_deletions(path: str, data: bytes, notes: Notes | None = None) -> TopicNames:
     """Parses the list of topics in ``/admin/delete_topics``.
 
-    Brokers ignore such a list. Since 0.8.1 this node has no data; a request is an empty child of the node, with the
-    topic's name. Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
+    Brokers ignore this list. Since Kafka 0.8.1 the node has no data. To request the deletion of a topic, a client
+    creates an empty child of the node, with the topic's name. Raises `CorruptData` and, without ``notes``,
+    `UnknownVersion`; both name ``path``.
     """
     node = Fields.of(path, data, notes)
     node.version((1,))

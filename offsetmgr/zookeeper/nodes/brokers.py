@@ -1,6 +1,6 @@
 """Parses ``/brokers/ids/ID``, the registration of a live broker, in the formats of all Kafka releases.
 
-Sources: kafka.cluster.Broker of 0.7.2 and 0.8 to 1.1, and kafka.zk.BrokerIdZNode of later releases.
+Sources: kafka.cluster.Broker of Kafka 0.7.2 and 0.8 to 1.1, and kafka.zk.BrokerIdZNode of later releases.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ class RegisteredBroker:
 
     broker_id: int
     endpoints: tuple[BrokerEndpoint, ...]
-    """Brokers of Kafka 0.7 and 0.8 have one address and no listeners; here this address has the listener name
-    ``PLAINTEXT``."""
+    """Brokers of Kafka 0.7 and 0.8 have one address and no listeners. For these brokers, this field contains the
+    address with the listener name ``PLAINTEXT``."""
     rack: str | None = None
     security: Mapping[str, str] = field(default_factory=dict)
-    """Listener -> security protocol. Empty before 0.10.2, when a listener's name was its security protocol."""
+    """Listener -> security protocol. Empty for brokers before Kafka 0.10.2, in which the name of a listener is its
+    security protocol."""
     version: int | None = None
-    """Version of the format; None for the format of 0.7, the text ``[CREATOR:]HOST:PORT``."""
+    """Version of the format; None for the format of Kafka 0.7, which is the text ``[CREATOR:]HOST:PORT``."""
     timestamp_ms: int | None = None
     """Registration time, by the broker's clock."""
     jmx_port: int | None = None

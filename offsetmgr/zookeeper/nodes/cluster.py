@@ -1,6 +1,6 @@
 """Parses the nodes that describe the cluster: its id, controller, features and producer id blocks.
 
-Sources: kafka.controller.KafkaController of 0.8 to 1.1, and kafka.zk.ZkData of later releases.
+Sources: kafka.controller.KafkaController of Kafka 0.8 to 1.1, and kafka.zk.ZkData of later releases.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ class Controller:
 
     broker_id: int
     timestamp_ms: int | None = None
-    """Election time, by the broker's clock; None before 0.8.1."""
+    """The time of the election, by the broker's clock; None before Kafka 0.8.1."""
     kraft_epoch: int | None = None
-    """The epoch of the KRaft controller that has taken over (version 2); None if no KRaft controller has taken over."""
+    """The epoch of the KRaft controller, if a KRaft controller has taken over (only in version 2 of the format);
+    otherwise None."""
 
     def __str__(self) -> str:
         kraft = "" if self.kraft_epoch is None else f" (KRaft epoch {self.kraft_epoch})"
@@ -61,7 +62,7 @@ class ProducerIds:
 
 
 def parse_controller(path: str, data: bytes, notes: Notes | None = None) -> Controller:
-    """Parses ``/controller``: a JSON object, or only the broker id, which the first 0.8 brokers wrote.
+    """Parses ``/controller``: a JSON object, or, as written by the first brokers of Kafka 0.8, only the broker id.
 
     Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """
@@ -86,7 +87,8 @@ def parse_controller_epoch(path: str, data: bytes) -> int:
 
 
 def parse_cluster_id(path: str, data: bytes, notes: Notes | None = None) -> str:
-    """Parses ``/cluster/id``, which brokers since 0.10.1 write: 1 to 22 characters of ``[a-zA-Z0-9_-]``.
+    """Parses ``/cluster/id``, which brokers since Kafka 0.10.1 write. A cluster id has 1 to 22 characters of
+    ``[a-zA-Z0-9_-]``.
 
     Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """

@@ -1,9 +1,9 @@
 """Reads a cluster's nodes in bulk: brokers, controller, configurations and controller requests.
 
 Each result is a value or an error, so a corrupt node does not prevent the results for other nodes. Other modules read
-the remaining nodes: `offsetmgr.zookeeper.groups.topics` reads topics, `registry` and `ownership` in that package read a
-group's members and owners, and `tree` reads any node. The results are not snapshots: they may or may not include nodes
-that are created or deleted during the read.
+other nodes. In `offsetmgr.zookeeper.groups`, `topics` reads topics, and `registry` and `ownership` read the members and
+owners of groups. `tree` reads any node. The results are not snapshots: they may or may not include nodes that are
+created or deleted during the read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class NodeEntry(Generic[T]):
     """The result of reading and parsing one node: its value or its error, with notes about unknown versions and fields.
 
     ``node`` is the node as it was read, with its raw bytes; it is None if the node could not be read. If ``value`` and
-    ``error`` are both None, the node does not exist, or it has no data and its format allows this.
+    ``error`` are both None, the node does not exist, or the node has no data and its format allows this.
     """
 
     path: str
@@ -69,15 +69,16 @@ class ControllerRequests:
     deletions: tuple[str, ...] = field(default=())
     """Topics with a node below ``/admin/delete_topics``."""
     deletion_list: NodeEntry[TopicNames] = field(default=NodeEntry(paths.DELETE_TOPICS))
-    """The data of ``/admin/delete_topics`` itself; since 0.8.1 this node has no data."""
+    """The data of ``/admin/delete_topics`` itself. Since Kafka 0.8.1 this node has no data."""
 
 
 Parse = Callable[[bytes, Notes], T]
-"""A parser of this package with its path argument already bound."""
+"""A parser of this package whose path argument is already bound. It takes only the data and the notes."""
 
 
 def read_entries(session: ZookeeperSession, parsers: Sequence[tuple[str, Parse[T]]]) -> list[NodeEntry[T]]:
-    """Reads nodes; ``parsers`` are pairs of a path and its parser. Raises as `ZookeeperSession.get_many`."""
+    """Reads and parses nodes. ``parsers`` are pairs of a node's path and the node's parser. Raises as
+    `ZookeeperSession.get_many`."""
     found = session.get_many([path for path, _ in parsers])
     return [parse_entry(path, node, parse) for (path, parse), node in zip(parsers, found, strict=True)]
 
@@ -113,7 +114,8 @@ def cluster_nodes(session: ZookeeperSession) -> ClusterNodes:
 def brokers(session: ZookeeperSession) -> list[NodeEntry[RegisteredBroker]]:
     """Reads the live brokers of all Kafka releases, sorted by id.
 
-    Nodes whose name is not a broker id follow at the end, as errors. Raises as `ZookeeperSession.get_many`.
+    If the name of a node is not a broker id, the end of the list contains an error for this node. Raises as
+    `ZookeeperSession.get_many`.
     """
     names = session.children(paths.BROKER_IDS) or []
     numbered = sorted((name for name in names if _is_id(name)), key=int)
@@ -135,9 +137,9 @@ def brokers(session: ZookeeperSession) -> list[NodeEntry[RegisteredBroker]]:
 
 def configs(session: ZookeeperSession, kind: str) -> Iterator[tuple[str, NodeEntry[EntityConfig]]]:
     """Yields the name and the configuration overrides of each entity of ``kind``, which is one of `CONFIG_KINDS`. A
-    name is ``NAME`` or ``NAME/clients/ID``; its parts are written as in Kafka's paths: URL-encoded, or ``<default>``.
-    Raises the errors of `ZookeeperSession.get_many`, and `NotAuthorized` if the session has no permission to list the
-    entities.
+    name is ``NAME`` or ``NAME/clients/ID``. Its parts are written as in Kafka's paths: each is URL-encoded or is
+    ``<default>``. Raises the errors of `ZookeeperSession.get_many`, and `NotAuthorized` if the session has no
+    permission to list the entities.
     """
     root = f"/config/{kind}"
     names = sorted(session.children(root) or [])

@@ -1,6 +1,7 @@
-"""Parses dynamic configuration: ``/config/topics|clients|users|brokers|ips`` and the change notifications.
+"""Parses the nodes with dynamic configuration (``/config/topics|clients|users|brokers|ips``) and the notifications
+about configuration changes.
 
-Sources: kafka.admin.AdminUtils of 0.8.1 to 1.1, and kafka.zk.ZkData and AdminZkClient of later releases.
+Sources: kafka.admin.AdminUtils of Kafka 0.8.1 to 1.1, and kafka.zk.ZkData and AdminZkClient of later releases.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt, parsed
 REDACTED: Final = "(hidden)"
 
 # A user's configuration holds quotas and SCRAM credentials. A broker's configuration may hold passwords, keys and JAAS
-# lines, also in settings with a listener prefix. Settings that may be secret are not shown.
+# lines, also in settings whose name begins with a listener prefix. Settings that may be secret are not shown.
 _QUOTAS: Final = re.compile("(producer|consumer)_byte_rate|request_percentage|controller_mutation_rate")
 _SECRET: Final = re.compile("password|secret|credential|jaas|key|certificate|token", re.IGNORECASE)
 
@@ -70,8 +71,8 @@ def parse_config(path: str, data: bytes, notes: Notes | None = None) -> EntityCo
 def parse_config_change(path: str, data: bytes, notes: Notes | None = None) -> ConfigChange:
     """Parses a change notification.
 
-    The notification of Kafka 0.8.1 and 0.8.2 is only the topic's name. Version 1 (Kafka 0.9) contains the entity's kind
-    and name, version 2 the entity's path below ``/config``.
+    In Kafka 0.8.1 and 0.8.2, a notification contains only the topic's name. A notification of version 1 (Kafka 0.9)
+    contains the entity's kind and name. A notification of version 2 contains the entity's path below ``/config``.
 
     Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """

@@ -1,7 +1,7 @@
 """Parses the nodes that old consumers of all Kafka releases create below ``/consumers/GROUP/ids`` and
 ``/consumers/GROUP/owners``.
 
-Sources: kafka.consumer.TopicCount and ZookeeperConsumerConnector of 0.7.2 and 0.8 to 1.1.
+Sources: kafka.consumer.TopicCount and ZookeeperConsumerConnector of Kafka 0.7.2 and 0.8 to 1.1.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ class ConsumerRegistration:
     """``/consumers/GROUP/ids/ID``: the subscription of one old high-level consumer."""
 
     subscription: Mapping[str, int]
-    """Topic -> number of streams. If the subscription is a pattern, the key is its regular expression."""
+    """Topic -> number of streams. If the consumer subscribes by a pattern, the key is the regular expression instead of
+    a topic."""
     pattern: str
     """``static``, ``white_list`` or ``black_list``."""
     timestamp_ms: int | None
-    """Registration time, by the consumer's clock; None in 0.7."""
+    """Registration time, by the consumer's clock; None in Kafka 0.7."""
     version: int | None = 1
-    """Version of the format; None for the format of 0.7."""
+    """Version of the format; None for the format of Kafka 0.7."""
 
     def __str__(self) -> str:
         return (
@@ -95,10 +96,10 @@ def parse_owner(path: str, data: bytes) -> OwnerThread:
 
 
 def _object(path: str, data: bytes, notes: Notes | None) -> Fields:
-    """Parses the node's JSON object, also if the backslashes of a regular expression are not escaped.
+    """Parses the node's JSON object, even if the backslashes in a regular expression are not escaped.
 
-    Consumers of Kafka 0.8.0 and 0.8.1 did not escape these backslashes. As in Kafka since 1.0.1, such a node is parsed
-    a second time after all its backslashes have been escaped.
+    Consumers of Kafka 0.8.0 and 0.8.1 did not escape these backslashes. If a node that contains backslashes cannot be
+    parsed, all its backslashes are escaped and it is parsed again, as in Kafka since 1.0.1.
     """
     try:
         return Fields.of(path, data, notes)

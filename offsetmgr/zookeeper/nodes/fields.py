@@ -1,5 +1,5 @@
-"""`Fields`: reads the fields of a node's JSON object. Its errors name the node, and it adds notes about unknown
-fields."""
+"""`Fields`: reads the fields of a node's JSON object. The errors that it raises name the node. It adds notes about
+unknown fields."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def decoded(path: str, data: bytes) -> str:
 
 
 def parsed(path: str, data: bytes) -> Any:
-    """Parses the node's JSON. Raises `CorruptData`, which does not quote the text, because the text may contain
+    """Parses the node's JSON. Raises `CorruptData`. The error does not quote the text, because the text may contain
     secrets."""
     text = decoded(path, data)
     try:
@@ -68,8 +68,8 @@ class Fields:
     read."""
 
     def __init__(self, path: str, fields: Mapping[str, Any], notes: Notes | None, prefix: str = "") -> None:
-        """``prefix`` is the position of the object inside the node's JSON, such as ``partitions[3].``; errors and notes
-        contain it."""
+        """``prefix`` is the position of the object inside the node's JSON, such as ``partitions[3].``. Errors and notes
+        contain this prefix."""
         self.path = path
         self._fields = fields
         self._notes = notes
@@ -108,8 +108,8 @@ class Fields:
     def version(self, known: tuple[int, ...]) -> int:
         """Returns the format's version, which must be one of ``known``.
 
-        For another version, a strict parser raises `UnknownVersion`; if the version is missing, it raises
-        `CorruptData`. In both cases, a tolerant parser adds a note instead, and returns the newest known version.
+        If the version is unknown, a strict parser raises `UnknownVersion`; if the version is missing, a strict parser
+        raises `CorruptData`. In both cases, a tolerant parser adds a note and returns the newest known version.
         """
         version = self.optional_integer("version")
         if version in known:

@@ -1,5 +1,5 @@
-"""Decodes the data of any ZooKeeper node of Kafka for display. The node's path determines its kind and thus its parser.
-No I/O."""
+"""Decodes the data of any of Kafka's nodes in ZooKeeper for display. The path of a node determines which parser is
+used. No I/O."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from offsetmgr.zookeeper.nodes.fields import Notes
 from offsetmgr.zookeeper.nodes.offset_data import parse_decimal
 
 Decoder: TypeAlias = Callable[[str, re.Match[str], bytes, Notes], str]
-"""Receives a path, the match of the path's regular expression, the data and the notes. Returns the line that users see.
-Raises `CorruptData`."""
+"""A function that decodes a node. Its arguments are the node's path, the regular expression's match with this path, the
+node's data, and the notes. It returns the line that is displayed to users, or raises `CorruptData`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class NodeDescription:
     kind: str
     """``broker``, ``topic``, ``owner`` and so on; ``other`` for plain directories and for nodes of other software."""
     value: str | None = None
-    """The line that users see; None if the node is empty or cannot be decoded."""
+    """The line that is displayed to users; None if the node is empty or cannot be decoded."""
     notes: tuple[str, ...] = ()
     error: OffsetMgrError | None = None
     secret: bool = False
@@ -34,7 +34,7 @@ class NodeDescription:
 
 def describe(path: str, data: bytes) -> NodeDescription:
     """Decodes the data of the node at ``path``, which is relative to the chroot. If the data cannot be decoded, the
-    result contains the error; the function itself raises none."""
+    result contains the error. The function raises no error."""
     for pattern, kind, decode in _patterns(path):
         if match := pattern.fullmatch(path):
             return _describe(kind, decode, path, match, data)
@@ -117,8 +117,8 @@ _TABLE: Final[tuple[tuple[str, str, Decoder], ...]] = (
 )
 _SECRET: Final = frozenset({"secret config", "delegation token"})
 
-# Topics of 0.7, and admin/delete_topics since 0.8.1, are plain directories. Brokers create the nodes for producer ids
-# and for users' configurations without data.
+# In Kafka 0.7, a topic's node has no data. Since Kafka 0.8.1, the node /admin/delete_topics and its children have no
+# data. Brokers create the nodes for producer ids and for users' configurations without data.
 _MAY_BE_EMPTY: Final = frozenset({"topic", "topic deletions", "topic deletion", "producer ids", "secret config"})
 
 _BY_ROOT: Final[dict[str, list[tuple[re.Pattern[str], str, Decoder]]]] = {}

@@ -1,7 +1,7 @@
 """Paths of Kafka's nodes in ZooKeeper (0.8 and later), and checks of the names in these paths.
 
-No I/O here. The other modules of this package and `offsetmgr.zookeeper.offsets.layouts` define the nodes' content.
-Source: kafka.utils.ZkUtils of 0.8 to 1.1, and kafka.zk.ZkData of later releases.
+This module performs no I/O. The other modules of this package and `offsetmgr.zookeeper.offsets.layouts` define the
+nodes' content. Source: kafka.utils.ZkUtils of Kafka 0.8 to 1.1, and kafka.zk.ZkData of later releases.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def can_be_group(group: str) -> bool:
 def check_topic(topic: str) -> str:
     """Returns the topic if a node can have this name. Raises `UsageError` otherwise.
 
-    This function accepts more names than current brokers do, because offsetmgr must still read and delete the nodes of
-    topics from older versions.
+    This function accepts more names than current brokers accept, because offsetmgr must also read and delete the nodes
+    of topics that older versions created.
     """
     return _component("topic", topic)
 
@@ -117,8 +117,8 @@ def offset_of_broker(group: str, topic: str, partition: int) -> str:
 
 @lru_cache(maxsize=4096)
 def with_ancestors(directory: str) -> tuple[str, ...]:
-    """The paths of a directory and all its ancestors, outermost first. The result is cached, because it is the same for
-    all partitions of a topic."""
+    """The paths of a directory and all its ancestors, outermost first. The result is cached, because all partitions of
+    a topic have the same directory."""
     parts = directory.split("/")
     return tuple("/".join(parts[:n]) for n in range(2, len(parts) + 1))
 

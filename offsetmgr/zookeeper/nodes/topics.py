@@ -1,7 +1,8 @@
-"""Parses the nodes of topics and partitions in ``/brokers/topics``, and the brokers' notifications about them.
+"""Parses the nodes of topics and partitions in ``/brokers/topics``, and the brokers' notifications about in-sync
+replicas and log directories.
 
-The nodes of 0.8 and later are persistent. Sources: kafka.utils.ZkUtils of 0.8 to 1.1, kafka.zk.ZkData of later
-releases, and kafka.server.KafkaZooKeeper of 0.7.2.
+The nodes of topics and partitions in Kafka 0.8 and later are persistent. Sources: kafka.utils.ZkUtils of Kafka 0.8 to
+1.1, kafka.zk.ZkData of later releases, and kafka.server.KafkaZooKeeper of Kafka 0.7.2.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt, parse_numbe
 
 TOPIC_VERSIONS: Final = (1, 2, 3)
 LEADER_DURING_DELETE: Final = -2
-"""The value of ``leader`` in a partition's state while its topic is being deleted (kafka.api.LeaderAndIsr)."""
+"""The value of ``leader`` in a partition's state while the partition's topic is being deleted
+(kafka.api.LeaderAndIsr)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class PartitionState:
     """The epoch of the controller that wrote the state."""
     being_deleted: bool = False
     recovering: bool = False
-    """Whether the leader was elected uncleanly, and has not completed its recovery (KIP-704)."""
+    """Whether the leader was elected by an unclean election and has not completed its recovery yet (KIP-704)."""
 
     def __str__(self) -> str:
         leader = "no leader" if self.leader is None else f"leader {self.leader}"
@@ -108,7 +110,7 @@ def parse_partition_state(path: str, data: bytes, notes: Notes | None = None) ->
 
 
 def parse_partition_count(path: str, data: bytes) -> int:
-    """Parses ``/brokers/topics/TOPIC/BROKER`` of 0.7: the number of the topic's partitions on this broker.
+    """Parses ``/brokers/topics/TOPIC/BROKER`` of Kafka 0.7: the number of the topic's partitions on this broker.
 
     Raises `CorruptData`, which names ``path``.
     """

@@ -18,8 +18,8 @@ NODES_AT_ONCE: Final = 500
 class TreeNode:
     """One node, with the number of its children.
 
-    If the node's data cannot be read, ``node`` is None and ``error`` is the reason. If its children cannot be listed,
-    ``children`` is None and ``children_error`` is the reason.
+    If the node's data cannot be read, ``node`` is None and ``error`` is the reason. If the node's children cannot be
+    listed, ``children`` is None and ``children_error`` is the reason.
     """
 
     path: str
@@ -55,7 +55,8 @@ class _TreeReader:
                 for path, names in zip(chunk, listed, strict=True):
                     if isinstance(names, list):
                         deeper += [_child(path, name) for name in sorted(names, key=_sort_key)]
-            # Reads the children of the whole chunk as one stream, so that small directories share requests.
+            # Reads the children of all nodes of the chunk together, so that one request can read the children of
+            # several small directories.
             rest = self.read(deeper, None if depth is None else depth - 1) if deeper else iter(())
             waiting = next(rest, None)
             for path, node, names in zip(chunk, found, listed, strict=True):
@@ -81,6 +82,6 @@ def _child(path: str, name: str) -> str:
 
 
 def _sort_key(name: str) -> tuple[bool, int, str]:
-    """Sorts names that are numbers by value, before all other names."""
+    """Returns a sort key. Names that are numbers come first, in the order of their value. All other names follow."""
     number = name.isascii() and name.isdigit() and len(name) <= 18
     return (not number, int(name) if number else 0, name)

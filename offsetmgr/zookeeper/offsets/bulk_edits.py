@@ -1,16 +1,18 @@
 """Executes streams of edits, optimized for simple updates.
 
-A simple update replaces the decimal offset of a node that exists and has its expected value. Nearly all changes of a
-migration are simple updates, so their cost determines the duration of a migration. This module encodes, compares and
-writes hundreds of simple updates at a time, without an object for each one, and reads the next batch while it writes
-the present one. It passes everything else to `edits`, which handles each change separately: creations, deletions, nodes
-with an unexpected value, and transactions that were rejected or got no response.
+A simple update replaces the decimal offset of a node that exists. If the change states an expected value, the node must
+have this value. Nearly all changes of a migration are simple updates, so their cost determines the duration of a
+migration. This module encodes, compares and writes hundreds of simple updates at a time, without creating an object for
+each update. It reads the nodes of the next batch while it writes the nodes of the present batch. All other changes are
+passed to `edits`, which handles each change separately. These are creations, deletions, changes of nodes with an
+unexpected value, and changes whose transaction was rejected or got no response.
 
-Ordering contract: as in `edits`, every write is conditional on the version of its node that was read before the write.
-Either this module reads the node, or an earlier scan, whose zxid is the edit's ``as_of``, has read it. If a scan has
-read the nodes, this module reads only their parents, which show whether any child has been created or deleted since the
-scan. If no child has been created or deleted, a node with the expected version is the same node that the scan read.
-This module reads the nodes of an edit only after all earlier edits of the same group are complete.
+Ordering contract: as in `edits`, every write requires that its node still has the version that was read before the
+write. The node was read either by this module or by an earlier scan; for a scan, the edit's ``as_of`` is the scan's
+zxid. If a scan has read the nodes, this module reads only the nodes' parents, which show whether any child has been
+created or deleted since the scan. If no child has been created or deleted, a node with the expected version is the same
+node that the scan read. This module reads the nodes of an edit only after all earlier edits of the same group are
+complete.
 """
 
 from __future__ import annotations
@@ -43,10 +45,10 @@ from offsetmgr.zookeeper.offsets.layouts import ConsumersLayout, Layout
 from offsetmgr.zookeeper.offsets.node_paths import ChangeRow, NodePaths
 
 CHANGES_PER_BATCH: Final = 10 * MAX_OPERATIONS_PER_TRANSACTION
-"""The number of changes in one batch, which is read with one set of requests."""
+"""The number of changes in one batch. The nodes of a batch are read together."""
 
 _MIN_BULK_CHANGES: Final = MAX_OPERATIONS_PER_TRANSACTION
-"""A batch with at most this many changes is executed by `edits`, so that it can be one transaction."""
+"""If a batch has at most this many changes, `edits` executes the batch, so that the batch can be one transaction."""
 
 _MAX_BATCHES_READING: Final = 1
 _MAX_BATCHES_WRITING: Final = 1
@@ -59,10 +61,10 @@ their data."""
 def execute(session: ZookeeperSession, layout: Layout, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
     """Executes a stream of edits and yields their results in the same order.
 
-    An edit of a group sees the results of earlier edits of the same group. If the session fails before anything of a
-    batch was written, the error is raised; later failures become outcomes in the results. If the session or the
-    iterator ``edits`` raises an error, this function first completes the transactions that were sent and yields their
-    results, and then raises the error.
+    An edit of a group sees the results of earlier edits of the same group. If the session fails before any node of a
+    batch was written, the error is raised. If it fails later, the results of the batch contain the error. If the
+    session or the iterator ``edits`` raises an error, this function first completes the transactions that were sent and
+    yields their results, and then raises the error.
     """
     pipeline = _EditPipeline(session, layout)
     try:
@@ -77,7 +79,8 @@ def execute(session: ZookeeperSession, layout: Layout, edits: Iterable[GroupEdit
 
 
 class _EditPipeline:
-    """The edits in progress. They are collected into batches; the nodes of a batch are first read, then written."""
+    """The edits in progress. The edits are collected into batches. The nodes of a batch are read first, and then
+    written."""
 
     def __init__(self, session: ZookeeperSession, layout: Layout) -> None:
         self._session = session
@@ -94,7 +97,7 @@ class _EditPipeline:
         return group in self._groups
 
     def add(self, edit: GroupEdit) -> Iterator[GroupEditResult]:
-        """Adds an edit to the present batch. Yields the results of earlier edits that have become complete."""
+        """Adds an edit to the present batch. Yields the results of earlier edits that are now complete."""
         self._edits.append(edit)
         self._groups.add(edit.group)
         self._changes += len(edit.changes) + 1
@@ -141,15 +144,15 @@ class _EditPipeline:
 
 @dataclass(slots=True)
 class _Chunk:
-    """Changes that fit in one request and one transaction. Before the write, all changes that are not simple updates
-    are removed."""
+    """Changes that fit in one request and one transaction. Changes that turn out not to be simple updates are removed
+    before the write."""
 
     rows: list[ChangeRow]
     response: RawResponse | None = None
-    """The response if it showed that all nodes have their expected content; None if it did not, or if the nodes were
-    not read."""
+    """The response to the read, if all nodes had their expected content. None if a node had other content, or if the
+    nodes were not read."""
     found: list[NodeData] = field(default_factory=list)
-    """The content of the nodes; empty if ``response`` is set, or if the nodes were not read."""
+    """The content of the nodes that was read. Empty if ``response`` is set, or if the nodes were not read."""
     before: list[Committed] = field(default_factory=list)
     """The committed offsets that the changes replace."""
 
@@ -162,12 +165,12 @@ class _Chunk:
         return BulkVerify([jute.read_operations(Op.GET, self.paths)], len(self.rows), expected and expected.nodes())
 
     def expectation_complete(self) -> bool:
-        """Whether the changes state the expected content of every node, and are simple updates if the nodes have this
+        """Whether the changes state the expected content of every node, and would all be simple updates of this
         content."""
         return _expected([row[2] for row in self.rows]) is not None
 
     def nodes(self) -> list[NodeData]:
-        """The content of each row's node. If the nodes were not read, it is the expected content."""
+        """The content of each row's node. If the nodes were not read, returns the expected content."""
         if self.found:
             return self.found
         if self.response is None:
@@ -180,7 +183,7 @@ class _Chunk:
 
     @property
     def assumed(self) -> bool:
-        """True if the nodes were not read; their creation zxids are then unknown."""
+        """Whether the nodes were not read. If so, the nodes' creation zxids are unknown."""
         return not self.found and self.response is None
 
 
@@ -220,8 +223,8 @@ def _chunks(rows: list[ChangeRow]) -> list[_Chunk]:
 class _BulkBatch:
     """The edits of one batch. Possible simple updates are in chunks; `EditBatch` executes all other changes.
 
-    The constructor starts reading the nodes. It reads only the nodes' parents if the edits contain a scan's zxid and
-    the expected content of all nodes.
+    The constructor starts reading the nodes. If every edit contains the zxid of a scan and the expected content of its
+    nodes, the constructor starts reading the nodes' parents instead.
     """
 
     def __init__(self, session: ZookeeperSession, batch: EditBatch, nodes: NodePaths | None) -> None:
@@ -233,8 +236,8 @@ class _BulkBatch:
         self._outcomes: Callable[[], list[TransactionResult]] = list
         self._responses: Callable[[], list[tuple[RawResponse, list[NodeData | int] | None]]] | None = None
         self._directories: list[tuple[int, bytes]] = []
-        """The parents of the nodes, each with the zxid of the scan. If a child was created or deleted after this zxid,
-        the nodes must be read."""
+        """The parents of the nodes, each with the zxid of the scan. If a child of a parent was created or deleted after
+        this zxid, the nodes must be read."""
         self._zxids: Callable[[], list[list[int | None]]] = list
         rows: list[ChangeRow] = []
         for index, edit in enumerate(batch.edits):
@@ -277,7 +280,7 @@ class _BulkBatch:
         )
 
     def write(self) -> None:
-        """Waits for the reads and sends the transactions. If the session fails, raises the error; nothing of this batch
+        """Waits for the reads and sends the transactions. If the session fails, raises the error; no node of this batch
         was written in this case."""
         writes: list[BulkWrite] = []
         if self._responses is None and self._chunks and not self._children_unchanged():
@@ -297,7 +300,7 @@ class _BulkBatch:
     def results(self) -> list[GroupEditResult]:
         """Waits for the transactions, passes the remaining changes to `EditBatch`, and returns all results.
 
-        Raises if the session fails before anything of this batch was written.
+        Raises an error if the session fails before any node of this batch was written.
         """
         outcomes, new = self.batch.outcomes, tuple.__new__
         again: list[NodeWrite] = []
@@ -319,7 +322,7 @@ class _BulkBatch:
     def _expected_writes(self, chunk: _Chunk, response: RawResponse | None) -> list[bytes]:
         """Returns the write operations of a chunk whose nodes all have their expected content.
 
-        ``response`` is the response that showed the content; it is None if only the parents were read.
+        ``response`` is the response with the content of the nodes, or None if only the parents were read.
         """
         chunk.response = response
         chunk.before = [row[2][1] for row in chunk.rows]
@@ -327,8 +330,7 @@ class _BulkBatch:
         return jute.encode_set_data_many(chunk.paths, new_offsets, [row[2][1][4] for row in chunk.rows])
 
     def _simple_writes(self, chunk: _Chunk, nodes: list[NodeData | int]) -> list[bytes]:
-        """Returns the write operations for those changes of a chunk that are simple updates of their node's content.
-
+        """Returns the write operations for the changes of a chunk that are simple updates of the content in ``nodes``.
         Moves all other changes of the chunk to ``_others``.
         """
         new, set_data = tuple.__new__, jute.encode_set_data

@@ -1,13 +1,15 @@
 """`BulkScan`: reads the offsets of many groups, optimized for groups whose nodes are all regular.
 
-A group is regular if the nodes below its offsets' root are topics, the children of the topics are partitions, and the
-data of the partitions are decimal offsets. Groups that are not regular have a missing or unreadable node, a name that
-is not a partition, or data that is not decimal; this module leaves them to its caller, the store.
+A group is regular if the children of its offsets' root are topics, the children of the topics are partitions, and the
+data of each partition's node is a decimal offset. A group is not regular if a node is missing or unreadable, if a
+node's name is not a partition number, or if a node's data is not a decimal number. This module leaves groups that are
+not regular to its caller, the store.
 
-A scan sends three rounds of requests for each batch of groups: for topics, partitions and offsets. Each round needs the
-names from the previous round's responses. Several batches are in progress at once, each in a different round, so the
-server reads nodes for newer batches while the client decodes the responses for the oldest batch. Because most groups
-share topics and partitions with other groups, the scan caches encoded requests and decoded names.
+A scan sends three rounds of requests for each batch of groups: for topics, partitions and offsets. To build the
+requests of a round, the scan needs the names in the previous round's responses. Several batches are in progress at
+once, each in a different round, so the server reads nodes for newer batches while the client decodes the responses for
+the oldest batch. Because most groups share topics and partitions with other groups, the scan caches encoded requests
+and decoded names.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _MAX_CACHED_NODES: Final = 100_000
 
 CommittedOffsets: TypeAlias = dict[TopicPartition, Committed]
 NamedCommits: TypeAlias = tuple[str, CommittedOffsets | None]
-"""A group and all its offsets; None instead of the offsets if the group is not regular."""
+"""A group, and all its offsets or, if the group is not regular, None."""
 
 
 class BulkScan:
@@ -46,7 +48,8 @@ class BulkScan:
 
     def __init__(self, session: ZookeeperSession, layout: Layout) -> None:
         self.as_of = session.zxid
-        """The session's last zxid before the scan: the scan shows the change with this zxid and all earlier changes."""
+        """The session's last zxid before the scan. The scan's results include the change with this zxid and all earlier
+        changes."""
         self._session = session
         self._layout = layout
         self._names: dict[bytes, list[bytes]] = {}
@@ -54,7 +57,7 @@ class BulkScan:
         self._cached_nodes = 0
 
     def scan(self, groups: Iterable[str]) -> Iterator[list[NamedCommits]]:
-        """Yields the results of one batch of groups at a time, in the order of ``groups``.
+        """Yields the results of each batch of groups, in the order of ``groups``.
 
         Raises if the session fails. Does not check whether the chroot exists.
         """
@@ -66,8 +69,8 @@ class BulkScan:
             if not running:
                 return
             found = None
-            # Advances the newest batch first, so that the server is busy while the client decodes the oldest one's
-            # responses.
+            # Continues the newest batch first, so that the server reads nodes while the client decodes the responses
+            # for the oldest batch.
             for one in reversed(running):
                 found = next(one)
             if found is not None:
@@ -75,7 +78,7 @@ class BulkScan:
                 yield found
 
     def _batch(self, names: list[str]) -> Iterator[list[NamedCommits] | None]:
-        """Yields None after each round of requests has been sent, and finally the result."""
+        """Yields None after sending each round of requests. Yields the result at the end."""
         groups = [self._group(name) for name in names]
         readable = [group for group in groups if group.offsets is not None]
         responses = self._send_lists([group.root for group in readable])
@@ -120,7 +123,7 @@ class BulkScan:
         return found
 
     def _directory(self, topic: bytes, vector: bytes) -> _TopicDirectory | None:
-        """Returns the partitions of a topic, or None if a child's name is not a partition."""
+        """Returns the partitions of a topic, or None if a child's name is not a partition number."""
         key = topic, vector
         if key in self._directories:
             return self._directories[key]
@@ -133,7 +136,7 @@ class BulkScan:
         return directory
 
     def _chunks(self, group: _GroupScan, directory: _TopicDirectory, path: bytes) -> list[_ReadChunk]:
-        """Returns the reads of a topic directory's nodes, in chunks that fit in one request."""
+        """Returns the reads of a topic directory's nodes, divided into chunks that each fit in one request."""
         if len(path) not in directory.templates:
             self._count_cached(len(directory.partitions))
         return [
@@ -172,7 +175,7 @@ class BulkScan:
 
 @dataclass(slots=True)
 class _GroupScan:
-    """A group in progress; ``offsets`` is None if the group is not regular."""
+    """A group whose scan is in progress. ``offsets`` is None if the group is not regular."""
 
     name: str
     root: bytes
@@ -180,14 +183,14 @@ class _GroupScan:
 
 
 class _TopicDirectory:
-    """The partitions of a topic. All groups with the same partitions share one object."""
+    """The partitions of a topic. All groups that have offsets in the same partitions of the topic share one object."""
 
     def __init__(self, names: list[str], partitions: list[TopicPartition]) -> None:
         self._names = names
         self.partitions = partitions
         self.templates: dict[int, list[tuple[list[TopicPartition], list[bytes]]]] = {}
-        """Length of the topic directory's path -> chunks. Each chunk has its partitions and the template of their read
-        operations (see `jute.read_operations_below`)."""
+        """Length of the topic directory's path -> chunks. A chunk consists of partitions and the template of the
+        operations that read them (see `jute.read_operations_below`)."""
 
     def reads(self, length: int) -> list[tuple[list[TopicPartition], list[bytes]]]:
         found = self.templates.get(length)
@@ -211,7 +214,7 @@ class _ReadChunk:
 
 
 def _add_offsets(chunks: list[_ReadChunk], responses: list[list[NodeData | int]]) -> None:
-    """Adds the offsets in each chunk's nodes to its group."""
+    """Adds the offsets in each chunk's nodes to the chunk's group."""
     new, nodes = tuple.__new__, chain.from_iterable(responses)
     for chunk in chunks:
         found = list(islice(nodes, len(chunk.partitions)))

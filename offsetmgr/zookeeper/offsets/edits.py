@@ -1,14 +1,14 @@
-"""`EditBatch`: executes edits of groups in few transactions. It reads the nodes, decides for each change whether to
-write, and writes on condition that the nodes have not changed.
+"""`EditBatch`: executes edits of groups in few transactions. It reads the nodes and decides for each change whether to
+write. A write succeeds only if its node has not changed since it was read.
 
 This module handles every kind of change, one partition at a time. `bulk_edits` executes simple updates itself and
 passes all other changes to this module.
 
-Ordering contract: every write either creates its node or names the data version that was read before. Therefore a write
-takes effect only if the node still has the content on which the decision was based. If one node of a transaction has
-changed, the server rejects the whole transaction. This module then reads all nodes of the transaction again, decides
-again, and retries in smaller transactions. In the end, each node that other clients keep changing is in a transaction
-of its own.
+Ordering contract: every write either creates its node or names the data version of the node that was read. Therefore a
+write takes effect only if the node still has the content on which the decision was based. If one node of a transaction
+has changed, the server rejects the whole transaction. If a transaction is rejected, this module reads its nodes again,
+decides again for each change, and retries the changes in smaller transactions. After several retries, each transaction
+contains only one node, so that a node that other clients keep changing does not prevent other writes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _RACES: Final = (ZookeeperError.BAD_VERSION, ZookeeperError.NO_NODE, ZookeeperEr
 
 @dataclass(slots=True)
 class NodeWrite:
-    """One partition's change in progress."""
+    """The change of one partition, while it is being executed."""
 
     edit: int
     group: str
@@ -56,13 +56,13 @@ class NodeWrite:
     change: Change
     path: str
     data: bytes | None
-    """The node's new content; if it is None, the node is deleted. If the layout has ``topic_in_data``, the content is
+    """The node's new content, or None if the node is to be deleted. If the layout has ``topic_in_data``, the content is
     computed again after each read of the node."""
     found: Offset | None = None
     node: NodeData | None = None
     as_of: int | None = None
-    """If set, the node was not read: ``node`` contains its expected content, and a node that was created after this
-    zxid is not the expected node."""
+    """If this zxid is set, the node was not read, and ``node`` contains the expected content. A node that was created
+    after this zxid is not the expected node."""
     tries: int = 0
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class NodeWrite:
         return same and now.version == self.node.version
 
     def is_applied(self, now: NodeData | None) -> bool:
-        """Whether the node is in exactly the state that this write produces."""
+        """Whether ``now`` is exactly the state of the node that this write produces."""
         if self.data is None or now is None:
             return self.data is None and now is None
         return now.data == self.data and now.version == (self.node.version + 1 if self.node else 0)
@@ -93,14 +93,14 @@ class Transaction:
 
     operations: list[TransactionOperation]
     writes: list[NodeWrite | None]
-    """The write of each operation; None for the creation of a parent."""
+    """The write to which each operation belongs; None if the operation creates a parent."""
 
     def node_writes(self) -> list[NodeWrite]:
         return [write for write in self.writes if write is not None]
 
     def write_at(self, index: int) -> NodeWrite:
-        """Returns the write of the operation at ``index``. If the operation creates a parent, returns the write that
-        needs the parent."""
+        """Returns the write to which the operation at ``index`` belongs. If the operation creates a parent, returns the
+        write that needs this parent."""
         return next(write for write in self.writes[index:] if write is not None)
 
 
@@ -118,8 +118,8 @@ class EditBatch:
     def results(self, pending: list[NodeWrite], *, wrote_any: bool) -> list[GroupEditResult]:
         """Executes the pending writes, with retries, and returns the results of all edits.
 
-        ``wrote_any`` is True if something of this batch has been written already. If the session fails before anything
-        was written, raises the error; later failures become outcomes in the results.
+        ``wrote_any`` is True if a node of this batch may have been written already. If the session fails before any
+        node was written, raises the error. If it fails later, the results contain the error.
         """
         size = MAX_OPERATIONS_PER_TRANSACTION
         while pending:
@@ -149,7 +149,8 @@ class EditBatch:
         ]
 
     def node_writes(self, changes: Iterable[tuple[int, TopicPartition, Change]]) -> Iterator[NodeWrite]:
-        """Yields the writes for ``changes``: the index of the edit, the partition, and the change.
+        """Yields the writes for ``changes``. A change is given by the index of its edit, its partition, and the
+        `Change`.
 
         If a change can never be written, its outcome is recorded immediately.
         """
@@ -167,7 +168,7 @@ class EditBatch:
             yield NodeWrite(index, group, partition, change, path, data)
 
     def _topic_directories(self) -> set[str]:
-        """Returns the existing topic directories of the edits; empty if the layout has no optional topic
+        """Returns the existing topic directories of the edits. The result is empty if the layout has no optional topic
         directories."""
         if not self._layout.topic_in_data:
             return set()
@@ -181,7 +182,8 @@ class EditBatch:
     # --- deciding ---------------------------------------------------------------------------------
 
     def _writes_needed(self, pending: list[NodeWrite]) -> list[NodeWrite]:
-        """Reads the nodes. Returns the writes that are necessary, and records the outcomes of the other writes."""
+        """Reads the nodes of the pending writes. Returns the writes that are necessary, and records the outcomes of the
+        other writes."""
         nodes = self._session.get_many([write.path for write in pending])
         return [write for write, node in zip(pending, nodes, strict=True) if self._needs_writing(write, node)]
 
@@ -277,7 +279,7 @@ class EditBatch:
             return []
         failed = transaction.write_at(outcome.failed_index)
         # Another client may have deleted a parent (NO_NODE) or created a missing parent (NODE_EXISTS), so the parents
-        # are read again.
+        # must be read again.
         self._existing.difference_update(paths.with_ancestors(failed.path.rpartition("/")[0]))
         if outcome.code in _RACES:
             error = Conflict(str(failed), "other clients kept changing it", "try again when the group is idle")
@@ -286,10 +288,11 @@ class EditBatch:
         return [write for write in writes if write is not failed]
 
     def _resolve_in_doubt(self, transaction: Transaction, error: OffsetMgrError | None) -> list[NodeWrite]:
-        """Reads the nodes of a transaction without a response to find out whether the server executed the transaction.
+        """Finds out whether the server executed a transaction that got no response, by reading the transaction's nodes.
 
-        The server executes a transaction entirely or not at all. Therefore one unchanged node proves that the server
-        did not execute the transaction, and one node in exactly the new state proves that it did.
+        The server executes a transaction entirely or not at all. Therefore, if one node is unchanged, the server did
+        not execute the transaction. If one node is in exactly the state that its write produces, the server executed
+        the transaction.
         """
         writes = transaction.node_writes()
         try:
@@ -310,8 +313,8 @@ class EditBatch:
     def _retry(
         self, writes: list[NodeWrite], counted: list[NodeWrite], error: OffsetMgrError | None
     ) -> list[NodeWrite]:
-        """Returns the writes to try again. For each write in ``counted``, counts an attempt; after `_MAX_TRIES`
-        attempts the write fails with ``error``."""
+        """Returns the writes to try again. Counts one attempt for each write in ``counted``. After `_MAX_TRIES`
+        attempts, a write fails with ``error``."""
         for write in counted:
             write.tries += 1
             if write.tries >= _MAX_TRIES:

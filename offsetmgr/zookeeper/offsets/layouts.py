@@ -1,7 +1,8 @@
-"""`Layout`: the paths and the data format of a group's committed offsets, for Kafka 0.7 and for 0.8 and later.
+"""`Layout`: the paths and the data format of a group's committed offsets. There is one layout for Kafka 0.7, and one
+for Kafka 0.8 and later.
 
-No I/O here. `offsetmgr.stores.zookeeper` reads and writes the nodes. `storm_layout` defines the layout of Storm's
-spouts.
+This module performs no I/O. `offsetmgr.stores.zookeeper` reads and writes the nodes. `storm_layout` defines the layout
+of Storm's spouts.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ _NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}")
 
 
 class Layout(Protocol):
-    """A tree of nodes with offsets. Each group has an offsets' root; the root's children are the topics, and a topic's
-    children are the partitions.
+    """A layout of the nodes that contain offsets. Each group has an offsets' root. The children of this root are the
+    topics, and the children of a topic are the partitions.
 
-    In a layout with ``topic_in_data``, a partition's node may also be a direct child of the offsets' root. Such a node
-    is called a *loose node*; its data contains the topic.
+    In a layout with ``topic_in_data``, a partition's node may also be a direct child of the offsets' root. A direct
+    child that is a partition's node is called a *loose node*. The data of a loose node contains the topic.
     """
 
     @property
@@ -84,7 +85,8 @@ class Layout(Protocol):
     def topic_directory(self, group: str, topic: str) -> str | None:
         """The path of a topic's optional directory; None if the layout has no optional directories.
 
-        If the directory exists in ZooKeeper, it contains the topic's nodes, which have the same names as in `path`.
+        If the directory exists in ZooKeeper, it contains the nodes of the topic's partitions. These nodes have the same
+        names as at the paths that `path` returns.
         """
         ...
 
@@ -101,7 +103,7 @@ class Layout(Protocol):
         ...
 
     def decode(self, path: str, data: bytes, partition: TopicPartition) -> tuple[TopicPartition, int]:
-        """Decodes a node's partition and offset; ``partition`` is the partition from the node's name.
+        """Decodes a node's partition and offset. ``partition`` is the partition that is derived from the node's name.
 
         The topic of the result can differ from the topic of ``partition``, because the data of a loose node contains
         its topic. Raises `CorruptData`, which names the node.
@@ -116,7 +118,7 @@ class Layout(Protocol):
 class ConsumersLayout:
     """Kafka 0.8 and later: ``/consumers/GROUP/offsets/TOPIC/PARTITION`` holds the offset in ASCII decimal.
 
-    Source: kafka.utils.ZKGroupTopicDirs and ZookeeperConsumerConnector.commitOffsetToZooKeeper of 0.8 to 1.1.
+    Source: kafka.utils.ZKGroupTopicDirs and ZookeeperConsumerConnector.commitOffsetToZooKeeper of Kafka 0.8 to 1.1.
     """
 
     name = "0.8"
@@ -154,8 +156,8 @@ class ConsumersLayout:
 class BrokersLayout(ConsumersLayout):
     """Kafka 0.7: ``/consumers/GROUP/offsets/TOPIC/BROKER-PARTITION`` holds a byte position in ASCII decimal.
 
-    Source: ZookeeperConsumerConnector.commitOffsets and kafka.cluster.Partition of 0.7.2, and
-    "Consumer offset tracking" of Kafka 0.7's documentation.
+    Source: ZookeeperConsumerConnector.commitOffsets and kafka.cluster.Partition of Kafka 0.7.2, and "Consumer offset
+    tracking" of Kafka 0.7's documentation.
     """
 
     name = "0.7"
@@ -171,8 +173,8 @@ class BrokersLayout(ConsumersLayout):
 
 
 def layout_named(name: str, root: str = "") -> Layout:
-    """Returns the layout with that name; ``root`` is Storm's ``zkRoot``. Raises `UsageError` for an invalid name or
-    root."""
+    """Returns the layout with this name. ``root`` is the ``zkRoot`` of Storm's spouts; other layouts have no root.
+    Raises `UsageError` for an invalid name or root."""
     if name == "storm":
         return StormLayout(root)
     if root:

@@ -12,13 +12,15 @@ from offsetmgr.zookeeper.nodes.offset_data import MAX_OFFSET
 from offsetmgr.zookeeper.offsets.layouts import Layout
 
 ChangeRow: TypeAlias = tuple[int, TopicPartition, Any, bytes]
-"""A possible simple update (see `bulk_edits`): the edit's index, the partition, the `Change`, and the node's path as
-`jute.ustring`. The change has type Any, because no type expresses that its ``after`` and ``expected`` are set."""
+"""A change that may be a simple update (see `bulk_edits`): the edit's index, the partition, the `Change`, and the
+node's path as `jute.ustring`. The `Change` is declared as Any, because its type does not express that the new offset is
+present and that the node is not expected to be absent."""
 _MAX_CACHED_PATHS: Final = 100_000
 
 
 class NodePaths:
-    """The encoded paths of nodes. Their parts are cached by partition, because groups share topics."""
+    """The encoded paths of nodes. The part of a path below the offsets' root is cached for each partition, because
+    groups share topics."""
 
     def __init__(self, chroot: str, layout: Layout) -> None:
         self._chroot = chroot
@@ -28,7 +30,7 @@ class NodePaths:
     def classify(
         self, index: int, edit: GroupEdit, rows: list[ChangeRow], others: list[tuple[int, TopicPartition, Change]]
     ) -> None:
-        """Adds each change of an edit to ``rows`` if it may be a simple update, and otherwise to ``others``."""
+        """Adds each change of an edit to ``rows`` if the change may be a simple update, and to ``others`` if not."""
         try:
             root = self._layout.offsets_root(edit.group)
         except OffsetMgrError:  # `EditBatch` reports the error for each partition
@@ -46,8 +48,8 @@ class NodePaths:
                 rows.append((index, partition, change, ustring(raw + tail)))
 
     def directories(self, edit: GroupEdit) -> list[bytes]:
-        """Returns the parents of an edit's nodes, each as `jute.ustring`. Omits nodes that cannot exist in
-        ZooKeeper."""
+        """Returns the parents of an edit's nodes, each encoded by `jute.ustring`. Omits parents of nodes that cannot
+        exist in ZooKeeper."""
         try:
             root = self._layout.offsets_root(edit.group)
         except OffsetMgrError:

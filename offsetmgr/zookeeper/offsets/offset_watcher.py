@@ -1,7 +1,8 @@
-"""`OffsetWatcher`: reports the groups whose offsets have changed, by means of ZooKeeper watches.
+"""`OffsetWatcher`: uses ZooKeeper watches to report the groups whose offsets may have changed.
 
 The watcher sets one watch on each offset node and on each directory above it. When a watch fires, the watcher first
-sets it again and then reports the group. Because the caller reads the group after the report, it misses no change.
+sets the watch again and then reports the group. If the caller reads a group after the watcher has reported it, the
+caller misses no change.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes import paths
 
 _DEBOUNCE_S: Final = 0.02
-"""How long the watcher waits for further changes after the first one, because a commit of a group writes many nodes."""
+"""How long the watcher waits for further changes after a change. It waits because a group's commit writes many
+nodes."""
 
 
 class OffsetWatcher:
@@ -60,8 +62,8 @@ class OffsetWatcher:
         return groups
 
     def _rewatch_fired(self) -> set[str] | None:
-        """Renews the watches that have fired. Returns the groups of these watches, or None if the list of groups has
-        changed."""
+        """Renews the watches that have fired. Returns the groups to which these watches belong, or None if the list of
+        groups has changed."""
         time.sleep(_DEBOUNCE_S)
         with self._lock:
             fired, self._fired_paths = self._fired_paths, set()
@@ -84,8 +86,7 @@ class OffsetWatcher:
         self._watch_groups(group for group in self._session.children(paths.CONSUMERS) or () if self._selects(group))
 
     def _watch_groups(self, groups: Iterable[str]) -> None:
-        """Sets the missing watches of these groups: first on the directories from the top down, then on the offset
-        nodes."""
+        """Sets the missing watches of these groups. Sets watches on directories before watches on their children."""
         names = list(groups)
         offsets = [paths.offsets(group) for group in names]
         self._set_watches((), [*(paths.group(group) for group in names), *map(paths.ids, names), *offsets])

@@ -2,8 +2,9 @@
 
 ``zkRoot/ID/partition_N`` holds a JSON object. If a spout reads topics by a pattern, the path also contains the topic:
 ``zkRoot/ID/TOPIC/partition_N``. offsetmgr uses the spout's id as the group. When a topology starts, it reads two fields
-of this object: ``offset``, the offset of the next message, and ``topology.id``. It ignores a node without
-``topology.id``. Source: PartitionManager.commit and Partition.getId of storm-kafka 0.9 to 1.2.
+of the JSON object: ``offset``, which is the offset of the next message, and ``topology.id``. The topology ignores a
+node that does not contain ``topology.id``. Source: PartitionManager.commit and Partition.getId of storm-kafka 0.9 to
+1.2.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from offsetmgr.zookeeper.nodes.offset_data import MAX_OFFSET, check_offset
 
 _NODE: Final = re.compile("partition_(0|[1-9][0-9]{0,9})")
 _OFFSETMGR_TOPOLOGY: Final = {"id": "offsetmgr", "name": "offsetmgr"}
-"""The field ``topology`` of a node that no topology has written yet."""
+"""The value of the field ``topology`` in a node that offsetmgr creates."""
 
 
 class StormLayout:
@@ -55,7 +56,7 @@ class StormLayout:
         return f"{self.group_root(group)}/partition_{paths.check_partition(partition.partition)}"
 
     def topic_directory(self, group: str, topic: str) -> str | None:
-        # A topic directory with such a name could not be distinguished from a partition's node.
+        # A topic directory with the name of a partition's node could not be distinguished from this node.
         return None if _NODE.fullmatch(topic) else f"{self.group_root(group)}/{paths.check_topic(topic)}"
 
     def partition(self, topic: str, node: str) -> TopicPartition | None:
@@ -63,7 +64,7 @@ class StormLayout:
         return None if found is None else TopicPartition(topic, int(found[1]))
 
     def encode(self, partition: TopicPartition, offset: int, held: bytes | None) -> bytes:
-        """Replaces the offset in the node's data, and keeps all other fields."""
+        """Replaces the offset in the node's data and keeps all other fields, or creates the data of a new node."""
         check_offset(offset)
         node = _object("", held) if held is not None else {"topology": _OFFSETMGR_TOPOLOGY, "offset": 0}
         node["offset"] = offset

@@ -1,5 +1,5 @@
-"""Finds the existing topic directories of a layout with optional topic directories. If a topic's directory exists, it
-contains the nodes of the topic's partitions."""
+"""Finds existing topic directories in a layout in which topic directories are optional (see `Layout.topic_directory`).
+If a topic's directory exists, it contains the nodes of the topic's partitions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def existing_topic_directories(
 ) -> set[str]:
     """Returns the topic directories that exist; ``topics`` are pairs of a group and a topic.
 
-    Omits names that cannot exist in ZooKeeper. Raises the error of a directory that cannot be read.
+    Omits topics whose directory cannot exist in ZooKeeper. If a directory cannot be read, raises the error.
     """
     directories: dict[str, None] = {}
     for group, topic in topics:
@@ -34,7 +34,7 @@ def existing_topic_directories(
 
 
 def in_directory(path: str, partition: TopicPartition) -> str:
-    """Returns the path of a partition's node in its topic's directory. ``path`` is the path of the node without this
-    directory."""
+    """Returns the path of a partition's node in its topic's directory. ``path`` is the path that the node would have
+    without a topic directory."""
     directory, _, name = path.rpartition("/")
     return f"{directory}/{partition.topic}/{name}"

@@ -1,7 +1,7 @@
-"""Applies hypothetical changes to a group: each function for a change returns a changed snapshot. Other functions find
-the member and the subscription that a change needs. Pure.
+"""Applies hypothetical changes to a group. For each kind of change, one function returns a changed snapshot. Other
+functions find the member or the subscription to which a change refers. Pure.
 
-All functions raise `UsageError` if the change is impossible for the snapshot.
+The functions raise `UsageError` if the change cannot be applied to the snapshot.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ def member_joins(snapshot: GroupSnapshot, member_id: str, subscription: Subscrip
 
 
 def member_leaves(snapshot: GroupSnapshot, name: str) -> GroupSnapshot:
-    """``name`` identifies the member as in `member_named`."""
+    """Removes a member. ``name`` identifies the member as in `member_named`."""
     leaving = member_named(snapshot, name)
     return replace(snapshot, members={one: held for one, held in snapshot.members.items() if one != leaving})
 
 
 def topic_grows(snapshot: GroupSnapshot, topic: str, count: int, broker: int | None = None) -> GroupSnapshot:
-    """Extends a topic to ``count`` partitions, or creates it with ``count`` partitions. In Kafka 0.7, these are the
-    partitions on ``broker``."""
+    """Extends a topic to ``count`` partitions, or creates it with ``count`` partitions. In Kafka 0.7, ``count`` is the
+    number of the topic's partitions on ``broker``."""
     held = dict(snapshot.topics.get(topic, {}))
     others = sum(len(partitions) for name, partitions in snapshot.topics.items() if name != topic)
-    if others + count > MAX_PARTITIONS:  # before the list is built, so that a typo does not exhaust the memory
+    if others + count > MAX_PARTITIONS:  # checked before the list is built, so that a typo does not exhaust the memory
         raise UsageError(
             f"topic {topic}",
             f"would have {count:,} partitions, and all topics together {others + count:,}, but at most "
@@ -70,8 +70,8 @@ def topic_is_deleted(snapshot: GroupSnapshot, topic: str) -> GroupSnapshot:
 
 
 def broker_leaves(snapshot: GroupSnapshot, broker: int) -> GroupSnapshot:
-    """Stops a broker. In Kafka 0.7, the broker's partitions disappear. In later versions, the next in-sync replica
-    becomes their leader."""
+    """Stops a broker. In Kafka 0.7, the broker's partitions disappear. In later versions, the next in-sync replica of
+    each partition that the broker leads becomes the partition's leader."""
     known = {one for held in snapshot.topics.values() for brokers in held.values() for one in brokers}
     if broker not in (known if snapshot.brokers is None else snapshot.brokers):
         raise UsageError(f"broker {broker}", "is not among the live brokers")
@@ -94,8 +94,8 @@ def broker_joins(snapshot: GroupSnapshot, broker: int) -> GroupSnapshot:
 
 
 def member_named(snapshot: GroupSnapshot, name: str) -> str:
-    """Returns the member to which ``name`` refers: its id, its id without the group's prefix, or the host of only one
-    member."""
+    """Returns the member to which ``name`` refers. ``name`` is the member's id, the member's id without the prefix
+    ``GROUP_``, or a host on which only one member runs."""
     for exact in (name, f"{snapshot.group}_{name}"):
         if exact in snapshot.members:
             return exact
@@ -128,7 +128,8 @@ def most_common_subscription(snapshot: GroupSnapshot) -> Subscription:
 
 
 def with_streams(subscription: Subscription, count: int) -> Subscription:
-    """Returns a subscription to the same topics (or pattern), with ``count`` streams each."""
+    """Returns a subscription to the same topics or the same pattern, with ``count`` streams for each topic or for the
+    pattern."""
     if count < 1:
         raise UsageError(f"{count} streams", "a member needs at least one stream")
     if count > MAX_STREAMS:

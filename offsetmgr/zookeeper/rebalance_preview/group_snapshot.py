@@ -12,7 +12,8 @@ from offsetmgr.zookeeper.groups.assignors import ThreadId
 from offsetmgr.zookeeper.groups.subscription import Subscription
 
 MAX_STREAMS: Final = 100_000
-"""Maximum number of streams of all members and topics. A higher number indicates a typo or a corrupt registration."""
+"""The maximum for the sum of the numbers of streams over all members and topics. A higher sum indicates a typo or a
+corrupt registration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +22,13 @@ class GroupSnapshot:
 
     group: str
     members: Mapping[str, Subscription | None]
-    """Live member -> its subscription, or None if its registration cannot be read."""
+    """Live member -> the member's subscription, or None if the member's registration cannot be read."""
     topics: Mapping[str, Mapping[int, tuple[int, ...]]]
-    """Topic -> partition -> its in-sync replicas (empty if unknown). The first replica is the leader; the others follow
-    in the order in which they would become leader. Topics that no member selects may be missing."""
+    """Topic -> partition -> the partition's in-sync replicas (empty if unknown). The first replica is the leader; the
+    others follow in the order in which they would become leader. Topics that no member selects may be missing."""
     owners: Mapping[TopicPartition, ThreadId | None] | None
-    """The present owner of each partition; an owner is None if its node cannot be decoded. The whole mapping is None if
-    the owners are unknown."""
+    """The present owner of each partition. An owner is None if the owner node cannot be decoded. The whole mapping is
+    None if the owners are unknown."""
     brokers: frozenset[int] | None
     """The live brokers; None if unknown."""
 
@@ -48,11 +49,12 @@ class GroupSnapshot:
 
     @property
     def of_kafka_0_7(self) -> bool:
-        """Whether the partitions are of Kafka 0.7, in which each partition belongs to a broker."""
+        """Whether the partitions are partitions of Kafka 0.7, which belong to brokers."""
         return any(isinstance(one, BrokerPartition) for partitions in self.topics.values() for one in partitions)
 
     def streams(self, *, internal: bool = False) -> dict[str, dict[str, int]]:
-        """Returns the number of streams of each member and topic. Patterns are resolved to topics.
+        """Returns the number of streams of each member and topic. For a member that subscribes by a pattern, these are
+        the topics that the pattern selects.
 
         If ``internal`` is True, patterns also select Kafka's internal topics. Raises `AssignmentRefused` if a
         registration is unreadable or the members have more than `MAX_STREAMS` streams, and `InvalidPattern` or

@@ -1,6 +1,7 @@
 """Reads a group's snapshot from ZooKeeper.
 
-The snapshot combines several reads, so during a rebalance its owners and members may be inconsistent.
+The nodes are read with several requests. Therefore, if the group rebalances during the read, the owners and members in
+the result may be inconsistent.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupSnapshot
 
 
 def read_group(session: ZookeeperSession, group: str, extra_topics: Iterable[str] = ()) -> GroupSnapshot:
-    """Reads a group, the topics to which its members subscribe or of which they own partitions, and ``extra_topics``.
+    """Reads a group and its topics. These are the topics to which the members subscribe, the topics of owned
+    partitions, and ``extra_topics``.
 
     Raises `GroupNotFound`, the first error from reading a topic of the result, and any error of the session.
     """
@@ -34,7 +36,7 @@ def read_group(session: ZookeeperSession, group: str, extra_topics: Iterable[str
     for subscription in live.values():
         try:
             consumed.update({} if subscription is None else subscription.topics(existing, exclude_internal=False))
-        except (InvalidPattern, UnsupportedOperation):  # the assignment reports it, unless that member leaves
+        except (InvalidPattern, UnsupportedOperation):  # reported when the assignment is computed
             consumed.update(existing)
     return GroupSnapshot(
         group,
@@ -51,7 +53,8 @@ def read_group(session: ZookeeperSession, group: str, extra_topics: Iterable[str
 def _subscription(member: RegistryMember) -> Subscription | None:
     """Returns the member's subscription, or None if the registration cannot be decoded.
 
-    If the registration's version is unknown, returns the part that could be decoded, because Kafka ignores the version.
+    If the version of the registration's format is unknown, returns the part that could be decoded, because Kafka
+    ignores the version.
     """
     if member.error is not None and not member.subscription:
         return None

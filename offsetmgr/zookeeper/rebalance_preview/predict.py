@@ -23,7 +23,8 @@ from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupSnapshot
 
 Owners = Mapping[TopicPartition, ThreadId | None]
 UNREADABLE: Final = ThreadId("", -1)
-"""Represents an owner whose node cannot be decoded. It is not equal to the thread of any member."""
+"""Represents an unknown owner: the owner node exists but cannot be decoded. This value is not equal to the thread of
+any member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +33,13 @@ class Prediction:
 
     strategy: str
     before: Mapping[TopicPartition, ThreadId]
-    """The present owner of each partition; `UNREADABLE` if the owner's node cannot be decoded. If the owners are
-    unknown, this is the assignment that the members compute before the change."""
+    """The present owner of each partition; `UNREADABLE` if the owner node cannot be decoded. If the snapshot does not
+    contain the owners, this is the assignment that the members would compute without the change."""
     after: Mapping[TopicPartition, ThreadId]
     observed: bool
-    """Whether ``before`` contains the present owners. If False, it is a computed assignment."""
+    """Whether ``before`` contains the present owners. If False, ``before`` is a computed assignment."""
     caveats: tuple[str, ...] = ()
-    """Reasons why the members may compute a different assignment."""
+    """Reasons why the members may compute another assignment than ``after``."""
 
     @property
     def moves(self) -> Moves:

@@ -1,8 +1,8 @@
-"""Encodes a group snapshot as a JSON file, and decodes it or the output of ``zk members --format json``. Pure.
+"""Encodes a group snapshot as a JSON file. Decodes such a file, or the output of ``zk members --format json``. Pure.
 
 Version 1: ``{"format": "offsetmgr-group", "version": 1, "group", "taken_at_ms", "brokers": [id] | null, "members": {id:
 {"pattern", "subscription"} | null}, "topics": {topic: {partition: [broker]}}, "owners": {topic: {partition:
-"member-thread" | null}} | null}``. Partitions are strings; those of Kafka 0.7 have the form ``BROKER-PARTITION``.
+"member-thread" | null}} | null}``. Partitions are strings; a partition of Kafka 0.7 has the form ``BROKER-PARTITION``.
 """
 
 from __future__ import annotations

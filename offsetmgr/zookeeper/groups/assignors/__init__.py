@@ -2,7 +2,7 @@
 
 Every member computes the whole assignment from the nodes in ZooKeeper, and claims the partitions that the assignment
 gives to it. All members must compute the same assignment, so each strategy returns exactly the result of Kafka's code.
-The result depends on the content of the given mappings, but not on their order.
+The result does not depend on the order of the items in the given mappings.
 
 ``assignor_named`` returns the strategy for a value of ``partition.assignment.strategy``.
 """
@@ -40,9 +40,11 @@ STRATEGIES: Final = (
 
 
 def assignor_named(name: str, brokers: Mapping[TopicPartition, int] | None = None) -> Assignor:
-    """Returns the strategy with that name. ``brokers`` maps each partition to its broker; only ``clustered`` needs it.
+    """Returns the strategy with this name. ``brokers`` maps each partition to its broker; only ``clustered`` needs this
+    mapping.
 
-    Raises `UsageError` for an unknown name (Kafka silently uses range), and for ``clustered`` without ``brokers``.
+    Raises `UsageError` if the name is unknown (Kafka uses ``range`` in this case), or if ``name`` is ``clustered`` and
+    ``brokers`` is None.
     """
     if name == RangeAssignor.name:
         return RangeAssignor()

@@ -1,7 +1,7 @@
 """`Assignor`, and the code that the strategies share: thread ids, the threads of a topic, differences between
 assignments.
 
-Source: kafka.consumer.ConsumerThreadId, TopicCount, ZkUtils.getConsumersPerTopic of 0.10.2.
+Source: kafka.consumer.ConsumerThreadId, TopicCount, ZkUtils.getConsumersPerTopic of Kafka 0.10.2.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from offsetmgr.core.errors import AssignmentRefused
 from offsetmgr.core.model import TopicPartition
 
 StreamsOfMembers: TypeAlias = Mapping[str, Mapping[str, int]]
-"""Member id -> topic -> number of streams. Patterns are already resolved to topics."""
+"""Member id -> topic -> number of streams. For a member that subscribes by a pattern, these are the topics that the
+pattern selects."""
 PartitionsOfTopics: TypeAlias = Mapping[str, Sequence[int]]
 """Topic -> the numbers of its partitions, in any order."""
 
 
 class ThreadId(NamedTuple):
-    """One stream of one member, written ``<member id>-<thread>`` in owner nodes.
+    """One stream of one member. Owner nodes contain it as the text ``<member id>-<thread>``.
 
     As in Kafka, threads are sorted by this text: ``c-10`` comes before ``c-2``.
     """
@@ -62,8 +63,8 @@ class Assignor(Protocol):
 def threads_of(streams: StreamsOfMembers) -> dict[str, list[ThreadId]]:
     """Returns the sorted threads that consume each topic.
 
-    Raises `AssignmentRefused` for a subscription with no streams. Kafka asserts that each subscription has at least one
-    stream, so a member that reads such a registration cannot rebalance.
+    Raises `AssignmentRefused` if a subscription has no streams. Kafka asserts that each subscription has at least one
+    stream, so a member that reads a registration without streams cannot rebalance.
     """
     found: dict[str, list[ThreadId]] = {}
     for member_id, topics in streams.items():
@@ -84,7 +85,7 @@ class Moves:
     """Partitions that stay with the same thread."""
     rethreaded: int
     """Partitions that move to another thread of the same member. The member discards the messages that it has fetched
-    from them; the offsets stay in the same process."""
+    from these partitions. The partitions' offsets stay in the same process."""
     moved: int
     """Partitions that move to another member."""
     gained: int

@@ -1,11 +1,12 @@
 """`ClusteredAssignor`: the strategy of Kafka 0.7, which keeps the partitions of a broker together.
 
-In 0.7 a partition's name is ``<broker>-<number>``. The consumer sorts these names as text (``0-1, 0-10, 0-2``) and then
-assigns runs of consecutive partitions as the range strategy does, so that each thread connects to few brokers. Source:
-kafka.utils.ZkUtils.getPartitionsForTopics and ZookeeperConsumerConnector.rebalance of 0.7.
+In Kafka 0.7 a partition's name is ``<broker>-<number>``. The consumer sorts these names as text (``0-1, 0-10, 0-2``)
+and then assigns runs of consecutive partitions as the range strategy does, so that each thread connects to few brokers.
+Source: kafka.utils.ZkUtils.getPartitionsForTopics and ZookeeperConsumerConnector.rebalance of Kafka 0.7.
 
-Since 0.8 partition numbers do not contain the broker, and the Java consumer no longer supports this strategy. It is
-useful only in groups of Python members. These members compute the same assignment only if they read the same leaders.
+Since Kafka 0.8, partition numbers do not contain the broker, and the Java consumer no longer supports this strategy.
+The strategy is useful only in groups whose members are all Python members. The members compute the same assignment only
+if each of them reads the same leaders.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ _AFTER_ALL_BROKERS: Final = ":"  # the character after "9"
 
 
 class ClusteredAssignor:
-    """``brokers`` maps a partition to its leader. Partitions without an entry are sorted last.
+    """``brokers`` maps a partition to its leader. Partitions that are not in ``brokers`` are sorted last.
 
-    Partitions of Kafka 0.7 (`BrokerPartition`) contain their broker and need no entry.
+    A partition of Kafka 0.7 (`BrokerPartition`) contains its broker and does not have to be in ``brokers``.
     """
 
     name: Final = "clustered"
@@ -41,7 +42,7 @@ class ClusteredAssignor:
         return found
 
     def _name(self, partition: TopicPartition) -> str:
-        """The partition's name in 0.7."""
+        """The partition's name in Kafka 0.7."""
         if isinstance(partition.partition, BrokerPartition):
             return str(partition.partition)
         return f"{self._brokers.get(partition, _AFTER_ALL_BROKERS)}-{partition.partition}"

@@ -1,6 +1,7 @@
-"""`RangeAssignor`: for each topic separately, each thread gets a run of consecutive partitions.
+"""`RangeAssignor`: assigns, for each topic separately, a run of consecutive partitions to each thread.
 
-Source: kafka.consumer.RangeAssignor of 0.8.2 to 1.1; before 0.8.2 the same code was in ZookeeperConsumerConnector.
+Source: kafka.consumer.RangeAssignor of Kafka 0.8.2 to 1.1. Before Kafka 0.8.2, the same code was in
+ZookeeperConsumerConnector.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class RangeAssignor:
 
 
 def assign_in_runs(items: Sequence[Item], threads: Sequence[ThreadId]) -> list[tuple[Item, ThreadId]]:
-    """Assigns runs of equal length to the threads; the first ``len(items) % len(threads)`` runs have one more item."""
+    """Assigns runs of ``len(items) // len(threads)`` items to the threads. The first ``len(items) % len(threads)`` runs
+    have one item more."""
     length, longer = divmod(len(items), len(threads))
     assigned: list[tuple[Item, ThreadId]] = []
     for position, thread in enumerate(threads):

@@ -1,7 +1,7 @@
-"""Round-robin strategies: assign the partitions of all topics, sorted by hash, to the threads in turn.
+"""Round-robin strategies: sort the partitions of all topics by hash, and assign them to the threads in rotation.
 
-Source: kafka.consumer.RoundRobinAssignor of 0.10.2 to 1.1, and its version of 0.8.2 to 0.10.1. The older version
-rejected groups whose members do not all consume the same topics; KAFKA-2434 removed this check.
+Source: kafka.consumer.RoundRobinAssignor of Kafka 0.10.2 to 1.1, and of Kafka 0.8.2 to 0.10.1. The older version
+rejects groups whose members do not all consume the same topics. KAFKA-2434 removed this check.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from offsetmgr.zookeeper.groups.assignors.base import PartitionsOfTopics, Stream
 
 
 class RoundRobinAssignor:
-    """Round-robin of 0.10.2 and later. If it is the turn of a thread that does not consume the partition's topic, the
-    thread is skipped.
+    """The round-robin strategy of Kafka 0.10.2 and later. If the next thread does not consume the partition's topic,
+    this thread is skipped.
 
     It sorts partitions by ``String.hashCode`` of ``[topic,partition]``. Partitions of different topics can have the
-    same hash, for example those of ``Aa`` and ``BB``. In this case Kafka uses the order of a hash table, which depends
-    on the order in which ZooKeeper lists the members. This code does not have that order, so it sorts partitions with
-    equal hashes by name; see `partitions_with_equal_hash`.
+    same hash, for example those of ``Aa`` and ``BB``. Kafka assigns partitions with equal hashes in the order of a hash
+    table, which depends on the order in which ZooKeeper lists the members. This class does not receive the order of
+    that list, so it sorts partitions with equal hashes by name. See `partitions_with_equal_hash`.
     """
 
     name: Final = "roundrobin"
@@ -43,9 +43,11 @@ class RoundRobinAssignor:
 
 
 class EqualRoundRobinAssignor:
-    """Round-robin of 0.8.2 to 0.10.1: the same assignment, but only for equal subscriptions.
+    """The round-robin strategy of Kafka 0.8.2 to 0.10.1. It computes the same assignment as `RoundRobinAssignor`, but
+    rejects unequal subscriptions.
 
-    All members must consume the same topics, with the same number of streams of each.
+    All members must consume the same topics, and each member must have the same number of streams for each of its
+    topics.
     """
 
     name: Final = "roundrobin-0.8.2"
@@ -57,8 +59,8 @@ class EqualRoundRobinAssignor:
 
 
 def partitions_with_equal_hash(topics: PartitionsOfTopics) -> list[tuple[TopicPartition, ...]]:
-    """Returns each set of partitions of different topics that have the same hash. Kafka does not define the order of
-    the partitions in a set. Usually there are no such sets."""
+    """Returns sets of partitions of different topics; the partitions of a set have the same hash. Kafka does not define
+    the order of the partitions in a set. Usually no partitions have the same hash."""
     by_hash: defaultdict[int, list[TopicPartition]] = defaultdict(list)
     for topic, numbers in topics.items():
         for number in numbers:
@@ -96,7 +98,8 @@ def _most_common_topics(streams: StreamsOfMembers) -> frozenset[str]:
 
 
 def _difference(topics: Mapping[str, int], common_topics: frozenset[str]) -> str:
-    """Describes how a subscription differs from the most common one; returns an empty string if it does not differ."""
+    """Describes how a subscription differs from the most common subscription. Returns an empty string if the
+    subscriptions do not differ."""
     if missing := sorted(common_topics - topics.keys()):
         return f"lacks {', '.join(missing)}"
     if more := sorted(topics.keys() - common_topics):
