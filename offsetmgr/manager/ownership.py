@@ -15,8 +15,7 @@ The order of events ensures one owner for each shard group (see also `ownership_
 If a process is frozen between its assignment and its claim, the late claim fences the rightful owner. The lease of the
 late process is not valid at this time, so this process serves nothing, and claims nothing else before it has rejoined.
 The runtime of the rightful owner reports the loss through `on_fenced`, and the owner rejoins without the shard group.
-Since no member reports the shard group, the next assignment gives it to some member, which claims it again. Each frozen
-process makes at most one late claim, and each late claim causes at most one more claim, so the sequence ends.
+The next assignment gives it to some member, which claims it again. Each late claim causes at most one more claim.
 """
 
 from __future__ import annotations
