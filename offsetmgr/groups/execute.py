@@ -28,8 +28,8 @@ def execute(
     group, in any order.
 
     Calls ``on_images`` once the file is durable, before any change. A change that fails raises no error; its outcome is
-    part of the group's result. Raises `OffsetMgrError` if the before-images cannot be written (nothing is changed
-    then), or if the whole store is unreachable.
+    part of the group's result. Raises `OffsetMgrError` if the before-images cannot be written (in this case nothing is
+    changed), or if the whole store is unreachable.
     """
     write_images(images, plan, header)
     if on_images is not None:
