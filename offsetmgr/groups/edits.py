@@ -20,8 +20,8 @@ from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 def plan_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelection) -> Iterator[GroupEditPlan]:
     """Plans the deletion of the groups' committed offsets in the selected topics.
 
-    If a partition cannot be read, there is no before-image. Its offset is not deleted, and the plan contains the error
-    as the problem of the partition.
+    A partition that cannot be read has no before-image. Its offset is not deleted, and the read error is the problem of
+    its change.
     """
     for found in scan_in_order(store, groups):
         if found.error is not None:

@@ -81,8 +81,8 @@ class TopicSelection:
         """Checks that stores with partitions of these kinds can hold the selection, and returns the selection
         unchanged.
 
-        Raises `UsageError` if ``kinds`` does not contain that of Kafka 0.7, and a pattern names only partitions of
-        Kafka 0.7. An example is ``7-2``, which is not a valid range of partition numbers.
+        Raises `UsageError` if none of the stores is a store of Kafka 0.7, and a pattern names only partitions of Kafka
+        0.7. An example is ``7-2``, which is not a valid range of partition numbers.
         """
         if PartitionKinds.OF_BROKERS not in kinds:
             for pattern in self.patterns:

@@ -1,4 +1,4 @@
-"""Splits groups into batches, which limits memory, and reads one batch ahead."""
+"""Splits groups into batches to limit memory, and reads one batch ahead."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Executes conditional writes under the journal: the loop that apply, rollback and finalize share.
+"""Executes conditional writes and records them in the journal. Apply, rollback and finalize share this loop.
 
     fsync the intent -> pass the edit to the store -> append the outcome
 
-The store receives the edits as a lazy stream, so that it can keep many groups in flight. The intents of a batch share
-one fsync. Memory grows with the groups in flight.
+The store receives the edits as a lazy stream, so that the store can edit many groups at the same time. The intents of a
+batch share one fsync. Memory grows with the number of groups that the store edits at the same time.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ BATCH_GROUPS = 100
 class GroupWrite:
     """The changes to one group: each of ``steps`` replaces ``target`` (the before-image) by ``after``.
 
-    ``group`` is the group's name in the plan (the journal's key), ``target_group`` its name in the store. ``in_doubt``
-    are partitions that an earlier attempt with an unknown outcome may have written; if such a partition holds
-    ``after``, it counts as written.
+    ``group`` is the group's name in the plan and in the journal, and ``target_group`` is its name in the store.
+    ``in_doubt`` are partitions that an earlier attempt with an unknown outcome may have written. If a partition in
+    ``in_doubt`` holds ``after``, it counts as written.
     """
 
     group: str
@@ -84,7 +84,8 @@ class GroupOutcome:
 
     @property
     def lock_ends_s(self) -> float:
-        """The seconds within which the lock of a killed run ends; 0 if no such lock rejected the write."""
+        """The maximum number of seconds until the lock of a killed run ends; 0 if no such lock was the cause of the
+        rejection."""
         return max((e.lock_ends_s for e in self.failed.values() if isinstance(e, GroupActive)), default=0)
 
 
@@ -92,10 +93,10 @@ class GroupOutcome:
 class Report:
     """The result of a run.
 
-    ``groups`` counts the processed groups, ``changed`` those with a written partition, ``not_atomic`` those written
-    without a lock, and ``skipped`` those that an earlier run had completed. ``written`` and ``unchanged`` count
-    partitions. ``failed`` has the outcomes of groups with failures. ``interrupted`` is True if the caller stopped the
-    run before all groups were done.
+    ``groups`` counts the processed groups, ``changed`` the groups with a written partition, ``not_atomic`` the groups
+    that were written without a lock, and ``skipped`` the groups that an earlier run had completed. ``written`` and
+    ``unchanged`` count partitions. ``failed`` has the outcomes of groups with failures. ``interrupted`` is True if the
+    caller stopped the run before all groups were done.
     """
 
     groups: int = 0
@@ -126,7 +127,8 @@ class Executor:
     """Executes tasks against one store under one journal.
 
     ``name`` is the prefix of the journal's records (``apply``, ``undo``, ``delete``). ``stop`` is called before each
-    batch of groups: once it returns True, no new batch starts; the groups in flight are completed and recorded.
+    batch of groups. Once it returns True, no new batch starts, but the batches that have started are completed and
+    recorded.
     """
 
     name: str
@@ -144,9 +146,9 @@ class Executor:
     def run(self, tasks: Iterable[GroupWrite]) -> Report:
         """Executes all tasks and returns the report.
 
-        It retries groups that were rejected as active until ``wait_empty_s`` has passed. If the lock of an earlier run
-        was the cause, it retries until that lock must have ended. Raises only if the whole store or the journal cannot
-        be used; the journal then contains everything that was done.
+        If a group was rejected as active, the method retries it until ``wait_empty_s`` has passed. If the cause was the
+        lock of an earlier run, the method retries at least until that lock must have ended. Raises only if the whole
+        store or the journal cannot be used; the journal then contains everything that was done.
         """
         report = Report()
         waiting: dict[str, GroupWrite] = {}
@@ -170,7 +172,7 @@ class Executor:
             for outcome, task in self._execute(list(waiting.values())):
                 if not outcome.lock_ends_s:
                     locked.discard(task.target_group)
-                    wait_s[task.group] = self.wait_empty_s  # the members are consumers now
+                    wait_s[task.group] = self.wait_empty_s  # the members are now consumers, not a lock
                 if waited_s >= wait_s[task.group] or not outcome.active_members:
                     del waiting[task.group]
                     locked.discard(task.target_group)
@@ -266,7 +268,7 @@ def _edit(task: GroupWrite) -> GroupEdit:
 
 
 def _all_rejected(task: GroupWrite) -> GroupOutcome:
-    """Returns the outcome of a group whose partitions are all refused, so that it is not passed to the store."""
+    """Returns the outcome of a group whose partitions are all rejected. The group is not passed to the store."""
     return GroupOutcome(task.group, task.target_group, (), {}, dict(task.rejected))
 
 
@@ -291,7 +293,7 @@ def outcome_of(task: GroupWrite, result: GroupEditResult) -> GroupOutcome:
         found = _found(outcome)
         if outcome.status is EditStatus.UNCHANGED or (found is not None and _holds(found, step.after)):
             if step.tp in task.in_doubt:
-                written.append(step.tp)  # inferred: the interrupted run wrote it and could not record that
+                written.append(step.tp)  # inferred: the interrupted run wrote it without recording the outcome
             else:
                 unchanged[step.tp] = "already held the value to write"
         elif task.keep_newer and step.action is Action.COPY and step.after is not None and _beyond(found, step.after):
@@ -313,7 +315,8 @@ def _found(outcome: ChangeOutcome) -> Offset | None:
 
 
 def _conflict(step: PlanStep, found: Offset, terms: tuple[str, str]) -> Conflict:
-    """Returns the error, with all offsets, of a partition that another client changed. Nothing was written to it."""
+    """Returns the error of a partition that another client changed. The error names all offsets, and nothing was
+    written to the partition."""
     return Conflict(
         str(step.tp),
         f"holds {_text(found)}, which is neither {_text(before_image(step.target))} ({terms[0]})"

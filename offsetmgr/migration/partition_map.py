@@ -45,8 +45,9 @@ class ResolvedStart(NamedTuple):
 class PositionTable:
     """A table of byte positions and the offsets of the messages that begin there, both ascending.
 
-    A position between two entries is rejected. With ``floor``, the preceding entry is used instead, so the group
-    consumes the messages from that entry on again. A position before the first entry is always rejected.
+    Without ``floor``, a position between two entries is rejected. With ``floor``, the preceding entry is used, so the
+    group consumes the messages between that entry and the position again. A position before the first entry is always
+    rejected.
     """
 
     entries: tuple[tuple[int, int], ...]

@@ -1,7 +1,7 @@
 """The progress of a migration, read from its journal: which groups are started, completed or in doubt.
 
-Memory grows with the number of groups (a few numbers each) and not with the offsets: a group's intent is read again
-from its position in the journal when it is needed.
+Memory grows with the number of groups and not with the number of offsets. Only a few numbers are kept for each group,
+and a group's intent is read again from the journal when it is needed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NOT_WRITTEN_ERRORS: Final = frozenset(
         "UnsupportedOperation",
     }
 )
-"""Names of errors after which nothing was written. After any other error the outcome is unknown."""
+"""Names of the errors that mean that nothing was written. After any other error the outcome is unknown."""
 
 
 def decode_steps(encoded: Mapping[str, list[dict[str, Any]]]) -> list[PlanStep]:
@@ -102,7 +102,7 @@ class GroupProgress:
             self.done.add(group)
 
     def close(self) -> None:
-        """Records the groups whose last attempt has no recorded outcome as unknown. Call this method after the last
+        """Adds the groups whose last attempt has no recorded outcome to ``unknown``. Call this method after the last
         record of the journal."""
         self.unknown |= self._pending
 
@@ -135,7 +135,7 @@ class MigrationState:
 
     @classmethod
     def read(cls, path: Path, plan_sha256: str) -> MigrationState:
-        """Reads a journal. Raises `JournalError` for a damaged journal or one of another plan."""
+        """Reads a journal. Raises `JournalError` if the journal is damaged or belongs to another plan."""
         state = cls(path)
         if not path.exists():
             return state

@@ -1,8 +1,8 @@
 """Rolls a plan back: restores the before-images and deletes the offsets that apply created.
 
-A partition is changed only if it still holds the offset that apply wrote. If it holds another offset, another client
-has committed since, and the partition is refused unless ``force``. After the cutover, the before-images would rewind
-the groups; use a reverse plan instead.
+A partition is changed only if it still holds the offset that apply wrote. If the partition holds another offset,
+another client has committed since apply. In this case the partition is refused unless ``force`` is True. After the
+cutover, the before-images would rewind the groups; use a reverse plan instead.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from offsetmgr.migration.progress import MigrationState
 def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force: bool = False) -> Report:
     """Undoes the writes that the journal records, or resumes an earlier rollback.
 
-    ``force`` restores before-images even if the offset has changed since. Raises `JournalError` if nothing was applied,
-    `GateRefused` after the plan was finalized (use a reverse plan then), `PlanError` for another cluster.
+    ``force`` restores before-images even if the offset has changed since apply. Raises `JournalError` if nothing was
+    applied, `GateRefused` if the plan was finalized (use a reverse plan instead), and `PlanError` if the store is not
+    the plan's target.
     """
     check_endpoint("target", plan.header.target, executor.store)
     if not state.apply.intents:
@@ -58,7 +59,7 @@ def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force
 
 
 class RollbackDifference(NamedTuple):
-    """A partition that the journal does not record as written and that does not hold its before-image.
+    """A partition that does not hold its before-image, although the journal does not record a write to it.
 
     ``before`` and ``now`` are offsets (None: no commit). ``error`` is the reason why the partition could not be read.
     """
@@ -71,8 +72,8 @@ class RollbackDifference(NamedTuple):
 
 
 def unrecorded_writes(plan: PlanFile, state: MigrationState) -> Iterator[tuple[GroupPlan, list[PlanStep]]]:
-    """Yields, by group, the planned writes for which the journal has no final outcome: apply stopped before them, they
-    failed, or the journal lost its end."""
+    """Yields, by group, the planned writes for which the journal has no final outcome. Apply stopped before these
+    writes, the writes failed, or the end of the journal was lost."""
     for group in plan.groups():
         steps = group.writes()
         if group.group in state.apply.intents:

@@ -1,7 +1,7 @@
 """A runbook: the rolling bounces that lead one group to another phase, written from the group's observed state.
 
 A runbook is a value: the stages with their settings, gates and ways back, and the *baseline*, which is the observation
-of the group at the time of writing. `runbook_render` turns it into Markdown.
+of the group when the runbook was written. `runbook_render` turns it into Markdown.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ def check_phase(
     rules: EvidenceThresholds | None = None,
     window: ObservationWindow | None = None,
 ) -> PhaseReport:
-    """Watches the group until the check is final, the window is over, or no member is alive; returns the check.
+    """Watches the group until the check is final, the window is over, or no member is alive. Returns the result of the
+    check.
 
     Raises `GroupNotFound` if neither the registry nor a store knows the group, and any error of the servers during the
     first observation.

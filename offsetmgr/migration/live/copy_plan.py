@@ -18,8 +18,8 @@ OffsetsByPartition = Mapping[TopicPartition, Offset]
 def partitions_ahead(
     used: OffsetsByPartition, other: OffsetsByPartition
 ) -> dict[TopicPartition, tuple[int | None, int]]:
-    """Returns the partitions in which the unused store is ahead, each with both offsets: first the one in use (None if
-    there is no commit), then the larger one."""
+    """Returns the partitions in which the unused store is ahead, each with two offsets: the offset in use (None if
+    there is no commit), and the larger offset in the unused store."""
     found: dict[TopicPartition, tuple[int | None, int]] = {}
     for tp in sorted(other):
         in_use, unused = used.get(tp, ABSENT), other[tp]
