@@ -146,8 +146,8 @@ class DiskLogs:
         return f"log:{','.join(map(str, self.sources.log_dirs))}"
 
     def log_origin(self) -> LogOrigin:
-        """Returns an origin with the cluster id in ``meta.properties`` of the log directories, or `UNNAMED` if there is
-        none."""
+        """Returns an origin with the cluster id in ``meta.properties`` of the log directories, or `UNNAMED` if no file
+        contains an id."""
         found = cluster_id(self.sources)
         if found is None:
             return replace(UNNAMED, how="no meta.properties in the log dirs names a cluster id")

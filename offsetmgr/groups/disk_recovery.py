@@ -195,8 +195,8 @@ class _GroupLocations:
         self.failed: set[int] = set()
 
     def is_in_coordinator_partition(self, partition: int, group: SavedGroup) -> bool:
-        """Returns True if the group belongs to this partition, so that its offsets in the partition can be used at
-        once. A group that belongs to another partition is remembered for `misplaced_groups`."""
+        """Returns True if the group's offsets in this partition are used. A group that belongs to another partition is
+        remembered for `misplaced_groups`."""
         name = group.group
         if self._count is not None and shard_for(name, self._count) != partition:
             known = self._misplaced.get(name)

@@ -24,12 +24,12 @@ def execute(
     guard: Guard = Guard.LOCK,
     on_images: Callable[[Path], None] | None = None,
 ) -> Iterator[GroupEditResult]:
-    """Writes the before-images to ``images`` (which must not exist), then edits the store; yields one result for each
+    """Writes the before-images to ``images`` (which must not exist), then edits the store. Yields one result for each
     group, in any order.
 
-    Calls ``on_images`` once the file is durable, before any change. A change that fails raises no error; its outcome is
-    part of the group's result. Raises `OffsetMgrError` if the before-images cannot be written (in this case nothing is
-    changed), or if the whole store is unreachable.
+    Calls ``on_images`` once the file is durable, before any change. A change that fails raises no error, because the
+    outcome of each change is part of the group's result. Raises `OffsetMgrError` if the before-images cannot be written
+    (in this case nothing is changed), or if the whole store is unreachable.
     """
     write_images(images, plan, header)
     if on_images is not None:

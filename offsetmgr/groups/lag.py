@@ -224,7 +224,7 @@ def _row(
 
 
 def uncommitted(group: str, tp: TopicPartition, log: LogRange | OffsetMgrError | None) -> LagRow:
-    """Returns the row of a partition without a commit. Its lag is unknown; its log range may be known."""
+    """Returns the row of a partition without a commit. The lag is unknown, but the log range may be known."""
     if isinstance(log, LogRange):
         return LagRow(group, tp, ABSENT, log.start, log.end, None, NOTHING)
     return LagRow(group, tp, ABSENT, None, None, None, NOTHING, log)

@@ -2,8 +2,8 @@
 kafka-consumer-groups.
 
 `resolve` is pure. The semantics are those of Kafka's ConsumerGroupCommand: to-offset, shift-by and from-file are
-clamped to the log (with a note); to-datetime and by-duration use the log's end if no record is that recent; to-current
-uses the log's end if nothing is committed.
+clamped to the log (with a note); to-datetime and by-duration use the log's end if there is no record at or after the
+time; to-current uses the log's end if nothing is committed.
 """
 
 from __future__ import annotations

@@ -117,9 +117,9 @@ class TopicSelection:
     def explicit_partitions(
         self, counts: Mapping[str, int], kind: PartitionKinds = PartitionKinds.NUMBERED
     ) -> list[TopicPartition]:
-        """Returns, sorted, the partitions that are selected even without a commit: those named by number, and all
-        partitions of topics that are named without partition numbers. ``counts`` has the partition counts of topics, as
-        far as they are known."""
+        """Returns, sorted, the partitions that are selected even without a commit: the partitions that are named by
+        number, and all partitions of topics that are named without partition numbers. ``counts`` has the partition
+        counts of topics, as far as they are known."""
         whole = {p.name for p in self.patterns if p.partitions is None and not is_pattern(p.name)}
         if kind is PartitionKinds.OF_BROKERS:
             return self.numbered(kind)

@@ -79,8 +79,8 @@ def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path | None = Non
     """Returns what `bounce` would do now: its commands, and the offsets that it would copy first.
 
     The function checks the gate before the first step, and writes nothing. If the bounce is already in progress, the
-    result is its saved state. Raises `GateRefused` if the bounce must not begin, and `UsageError` if the template is
-    invalid.
+    result is the saved state of the bounce. Raises `GateRefused` if the bounce must not begin, and `UsageError` if the
+    template is invalid.
     """
     check_template(spec.command)
     state = resume(state_path, spec.group, spec.to) if state_path is not None else None

@@ -122,7 +122,8 @@ def finalize(
     remover: Executor | None = None,
     accept: Collection[Status] = (),
 ) -> FinalizeReport:
-    """Finalizes a plan. With ``remover`` (an executor over the source store) it also deletes the source's offsets.
+    """Finalizes a plan. With ``remover`` (an executor over the source store), the function also deletes the source's
+    offsets.
 
     For each group, the gate is checked again just before the source's offsets are deleted. An offset is deleted only if
     the target is not behind the source in its partition. If a run was interrupted during the deletion, the next run

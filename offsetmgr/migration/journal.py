@@ -5,8 +5,8 @@ is appended *before* the store is written, and the outcome after the write. A cr
 command checks the store for every intent without an outcome.
 
 Every line is a JSON object with a sequence number and a CRC-32 of its own bytes. If a crash during an append left a
-torn last line, opening the journal for writing removes it; damage anywhere else is an error. Only one process at a time
-can have a journal open for writing.
+torn last line, the line is removed when the journal is opened for writing. Damage anywhere else is an error. Only one
+process at a time can have a journal open for writing.
 """
 
 from __future__ import annotations

@@ -51,20 +51,20 @@ class GroupWrite:
     in_doubt: frozenset[TopicPartition] = frozenset()
     allow_rewind: bool = False
     keep_newer: bool = False
-    """Whether a partition counts as done if it is already beyond the offset to copy."""
+    """Whether a partition counts as done if its current offset is already beyond the offset to copy."""
     terms: tuple[str, str] = ("the offset when the plan was made", "the planned offset")
     """The names that messages use for ``target`` and ``after``."""
     force: bool = False
     """Whether to overwrite any current value. Set only on the user's explicit request."""
     rejected: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
-    """Partitions that will not be written, each with the reason. They remain in ``steps``, so that the first intent
-    contains the correct before-images of all partitions."""
+    """Partitions that will not be written, each with the reason. These partitions remain in ``steps``, so that the
+    first intent contains the correct before-images of all partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOutcome:
-    """The outcome of one group. ``written`` are the partitions that were changed; ``unchanged`` are those that needed
-    no change or must not be changed, each with the reason; ``failed`` are those with an error."""
+    """The outcome of one group. ``written`` are the partitions that were changed; ``unchanged`` are the partitions that
+    needed no change or must not be changed, each with the reason; ``failed`` are the partitions with an error."""
 
     group: str
     target_group: str
@@ -147,8 +147,8 @@ class Executor:
         """Executes all tasks and returns the report.
 
         If a group was rejected as active, the method retries it until ``wait_empty_s`` has passed. If the cause was the
-        lock of an earlier run, the method retries at least until that lock must have ended. Raises only if the whole
-        store or the journal cannot be used; the journal then contains everything that was done.
+        lock of an earlier run, the method retries at least until that lock must have ended. Raises an error only if the
+        whole store or the journal cannot be used. In this case the journal contains everything that was done.
         """
         report = Report()
         waiting: dict[str, GroupWrite] = {}

@@ -1,10 +1,10 @@
 """Keeps a target store in step with a source store, for consumers without dual commit.
 
 The mirror only moves offsets forward. Either store can be ZooKeeper or Kafka. If the target has compare-and-set, every
-write is conditional on the version that was read. If the target is Kafka, the mirror locks each group: it joins as a
-static member, so a restarted mirror takes over at once and a frozen one is fenced. The mirror refuses groups to which
-other clients commit. Brokers of Kafka 0.8.2 have no group lock, so the store compares the offsets just before each
-write. The mirror keeps no state: a restarted mirror compares both sides again.
+write is conditional on the version that was read. If the target is Kafka, the mirror locks each group: it joins the
+group as a static member, so a restarted mirror takes over at once and a frozen mirror is fenced. The mirror refuses
+groups to which other clients commit. Brokers of Kafka 0.8.2 have no group lock, so the store compares the offsets just
+before each write. The mirror keeps no state: a restarted mirror compares both sides again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Mirror:
     """Mirrors the groups that ``options`` select.
 
     ``idle_s`` limits the time between two full comparisons, so that a missed notification delays an offset but does not
-    lose it. Before a group is locked, it is watched for other clients for ``settle_s``.
+    lose it. Before the mirror locks a group, it watches the group for other clients for ``settle_s``.
 
     ``legacy_groups`` returns the live old consumers that commit to the source. If the target's groups must be locked, a
     group is locked only after its old consumers were seen to commit to the source alone (`mirror_safety`). With
@@ -376,7 +376,7 @@ class Mirror:
     def _record_commit(
         self, mirror: GroupMirror, outcomes: Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError
     ) -> bool:
-        """Records the outcome of a commit to a locked group; returns True if it is complete."""
+        """Records the outcome of a commit to a locked group; returns True if the commit is complete."""
         if isinstance(outcomes, LockLost):
             # ``lock.lost`` has the reason: a consumer joined the group, or another mirror took over.
             self._handle_lost_lock(mirror, (mirror.lock.lost if mirror.lock else None) or outcomes)

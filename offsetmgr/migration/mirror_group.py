@@ -159,8 +159,9 @@ class GroupMirror:
 
 @dataclass(frozen=True, slots=True)
 class MirrorStatus:
-    """The status of a running mirror. ``lag`` is the sum over all groups with a known lag; ``unknown`` counts the other
-    groups, except refused ones. ``recreated`` counts partitions that were refused because their topic was recreated."""
+    """The status of a running mirror. ``lag`` is the sum over all groups with a known lag; ``unknown`` counts the
+    groups with an unknown lag, except refused groups. ``recreated`` counts partitions that were refused because their
+    topic was recreated."""
 
     rounds: int
     copied: int

@@ -2,11 +2,11 @@
 evidence, a mirror must not lock the group in Kafka. Pure.
 
 While a group is locked in Kafka, the commits of a member with dual commit fail. After a failed commit to Kafka, the
-member does not write ZooKeeper either, so neither store would receive its progress. A dual member writes Kafka first,
-so its ZooKeeper offset is never ahead of its offset in Kafka. Therefore, if the ZooKeeper offset of a partition was
-seen to *move* beyond the offset that was read from Kafka afterwards, the owner of the partition commits to ZooKeeper
-alone. A ZooKeeper offset that is merely ahead proves nothing: a member that was just restarted with dual commit may not
-have committed yet.
+member does not write ZooKeeper either, so neither store would receive the member's progress. A dual member writes Kafka
+first, so its ZooKeeper offset is never ahead of its offset in Kafka. Therefore, if the ZooKeeper offset of a partition
+was seen to *move* beyond the offset that was read from Kafka afterwards, the owner of the partition commits to
+ZooKeeper alone. A ZooKeeper offset that is merely ahead proves nothing: a member that was just restarted with dual
+commit may not have committed yet.
 """
 
 from __future__ import annotations

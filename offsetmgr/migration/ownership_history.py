@@ -53,7 +53,7 @@ class StoreHistory:
     last: Offset | None = None
     changes: list[OffsetChange] = field(default_factory=list)
     error: OffsetMgrError | None = None
-    """The error of the latest read; None if it succeeded."""
+    """The error of the latest read; None if the read succeeded."""
     lowered: str | None = None
     """The change, as text, if the offset was deleted or decreased. No consumer makes such a change."""
 

@@ -35,7 +35,7 @@ class MappedStart(StrEnum):
 
 
 class ResolvedStart(NamedTuple):
-    """An offset for a byte position, and its derivation as text."""
+    """The offset for a byte position, and the derivation of this offset as text."""
 
     offset: int
     how: str
@@ -104,7 +104,7 @@ def read_map(path: Path) -> PartitionMap:
 
 
 def parse_map(name: str, data: bytes) -> PartitionMap:
-    """Parses a partition map; ``name`` is its name in errors.
+    """Parses a partition map; ``name`` is the name of the map in errors.
 
     Raises `UnknownVersion`, `MalformedData` with the topic and the partition, and `PlanError` for an unconfirmed draft.
     """

@@ -37,7 +37,7 @@ class Action(StrEnum):
     KEEP_NEWER = "keep-newer"
     """The target is ahead of the source and is not changed."""
     TARGET_ONLY = "target-only"
-    """Only the target has a commit here; it is not changed."""
+    """Only the target has a commit for this partition. The commit is not changed."""
     REFUSE_REWIND = "refuse-rewind"
     """The target is ahead, and the caller asked for the source's offset without allowing a rewind."""
     REFUSE_TOPIC_MISSING = "refuse-topic-missing"

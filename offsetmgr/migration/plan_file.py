@@ -46,8 +46,8 @@ _HASH = b', "sha256": "'
 
 
 class PlanSummary:
-    """Counts of a plan, collected while it is written: its groups, its steps by action, and its groups with an error or
-    with members."""
+    """Counts of a plan, collected while the plan is written: its groups, its steps by action, and its groups with an
+    error or with members."""
 
     def __init__(self) -> None:
         self.groups = 0

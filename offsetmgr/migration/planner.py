@@ -97,8 +97,8 @@ def _check_target(target: StoreEndpoint, store: OffsetStore) -> None:
 class Planner:
     """Plans a migration.
 
-    ``cluster`` is the Kafka cluster to whose logs the offsets belong. If it is None, topics and log ranges are not
-    checked, and the plan records that.
+    ``cluster`` is the Kafka cluster to whose logs the offsets belong. If ``cluster`` is None, topics and log ranges are
+    not checked, and the plan records that.
     """
 
     source: OffsetStore

@@ -1,6 +1,6 @@
 """The gate before the first step of a rolling bounce: determines the group's phase, and whether the change is safe now.
 
-It only reads.
+The check only reads.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def find_start(
     """Returns the change that leads to the phase ``to``, with the evidence that the change may begin.
 
     A change to the dual phase may begin only if the larger of both stores' offsets does not skip messages. A change
-    from the dual phase may begin only if every member is known to be dual. (ZooKeeper may be behind in partitions
-    without traffic: the caller copies those offsets first and checks again.)
+    from the dual phase may begin only if every member is known to be dual. (ZooKeeper may be behind Kafka in partitions
+    without traffic, because the caller copies Kafka's offsets of these partitions and checks again.)
 
     Raises `GateRefused` with the reason; `GateClosed` if the evidence is insufficient.
     """

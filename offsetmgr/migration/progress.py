@@ -57,8 +57,9 @@ class GroupProgress:
     """The progress of one kind of work (apply, undo, or delete) according to the journal. Groups are identified by
     their names in the plan.
 
-    ``intents`` has the position of each group's first intent, ``outcomes`` the positions of its outcomes. ``done`` are
-    the groups with nothing left to do; ``unknown`` are the groups with an attempt whose outcome was not recorded.
+    ``intents`` has the position of each group's first intent. ``outcomes`` has the positions of each group's outcomes.
+    ``done`` are the groups with nothing left to do; ``unknown`` are the groups with an attempt whose outcome was not
+    recorded.
     """
 
     opened: bool = False
@@ -111,9 +112,9 @@ class GroupProgress:
 class PartitionSet:
     """A group's partitions by the outcome of one kind of work, over all of its runs.
 
-    ``written`` are the partitions that this work wrote. ``unchanged`` are those that it left unchanged, for a recorded
-    reason. ``in_doubt`` are those with an attempt whose outcome is unknown; if such a partition holds the value to
-    write, this work is inferred to have written it.
+    ``written`` are the partitions that this work wrote. ``unchanged`` are the partitions that this work left unchanged,
+    for a recorded reason. ``in_doubt`` are the partitions with an attempt whose outcome is unknown. If a partition in
+    ``in_doubt`` holds the value to write, this work is inferred to have written it.
     """
 
     written: frozenset[TopicPartition]

@@ -121,7 +121,8 @@ def _ignore_pid(_: int) -> None:
 def run_in_shell(
     command: str, log: Path, timeout_seconds: float, started: Callable[[int], None] = _ignore_pid
 ) -> CommandResult:
-    """Runs the command with ``/bin/sh`` and appends its output to the log file. ``started`` receives its process id.
+    """Runs the command with ``/bin/sh`` and appends its output to the log file. ``started`` receives the process id of
+    the command.
 
     The command runs in its own session, so that Ctrl-C at the terminal does not reach it. After the timeout, the
     command and every process of its session are killed.

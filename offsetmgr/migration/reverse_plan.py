@@ -44,7 +44,7 @@ class _Forward(NamedTuple):
 
 @dataclass(frozen=True)
 class ReversePlanner:
-    """Plans every group of ``plan`` in the other direction. ``base`` is the planner of that direction, with
+    """Plans every group of ``plan`` in the other direction. ``base`` is the planner of the other direction, with
     `reverse_options`.
 
     A group that was never copied gets an entry with a note. If a copied offset no longer exists in the new store, the

@@ -87,7 +87,7 @@ def unrecorded_writes(plan: PlanFile, state: MigrationState) -> Iterator[tuple[G
 def differences(plan: PlanFile, state: MigrationState, target: OffsetStore) -> Iterator[RollbackDifference]:
     """Yields the partitions without a recorded outcome whose offset in the target differs from the plan's before-image.
 
-    A journal that lost its end looks like the journal of an apply that was stopped early, so only the target shows
+    A journal whose end was lost looks like the journal of an apply run that was stopped early, so only the target shows
     whether these offsets were written.
     """
     for batch in batched(unrecorded_writes(plan, state), READ_BATCH_GROUPS):

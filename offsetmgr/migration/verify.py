@@ -2,8 +2,8 @@
 target.
 
 Each result has a confidence (data rule "verdicts carry evidence"): *seen* (both values were read), *inferred*, or
-*unknown*, which never passes. The source is read first. A dual consumer writes Kafka before ZooKeeper, so Kafka as the
-target never appears to be behind.
+*unknown*, which never passes. The source is read first. A dual consumer writes Kafka before ZooKeeper, so it never
+makes a target in Kafka appear to be behind.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ Ordering contract::
     5  the members continue in the new mode
 
 If this process is killed before step 4, or frozen until its session has ended, the members return to the old mode by
-themselves. Copies that were already made do no harm, because they only moved offsets forward. After step 4 the switch
-is complete.
+themselves. Offsets that were already copied do no harm, because a copy only moves offsets forward. After step 4 the
+switch is complete.
 """
 
 from __future__ import annotations

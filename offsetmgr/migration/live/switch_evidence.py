@@ -68,5 +68,6 @@ class SwitchEvidence:
 
     @property
     def unacknowledged(self) -> tuple[FollowerAck, ...]:
-        """The members that were not seen to follow the new mode yet. They have stopped committing in the old mode."""
+        """The members that were not seen to follow the new mode yet. These members have stopped committing in the old
+        mode."""
         return tuple(member for member in self.members if member.followed_ms is None)
