@@ -134,7 +134,7 @@ def _partitions(
     listener: RecoveryListener,
     processes: int,
 ) -> Iterator[SavedPartition | int]:
-    """Yields the content of every readable partition, and the number of every unreadable one."""
+    """Yields the content of every readable partition, and the number of every unreadable partition."""
     # A transaction may span several partitions, so its outcome is stored by partition and producer id.
     producers = {tp.partition: found for tp, found in decisions.items() if tp.topic == sources.topic}
     read = partial(_read_one, producers)

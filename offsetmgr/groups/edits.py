@@ -141,9 +141,9 @@ def plan_undo(
 ) -> Iterator[GroupEditPlan]:
     """Plans the undo of an edit: restores the previous offsets and deletes the offsets that the edit created.
 
-    If a partition holds neither the offset that the edit wrote nor the previous one, another client has committed since
-    the edit. Unless ``force`` is True, the partition gets the problem `Conflict`. An undo may rewind offsets. An offset
-    of a topic that was recreated after the commit gets a problem too; ``crossing`` detects these offsets. If
+    If a partition holds neither the offset that the edit wrote nor the previous offset, another client has committed
+    since the edit. Unless ``force`` is True, the partition gets the problem `Conflict`. An undo may rewind offsets. An
+    offset of a topic that was recreated after the commit gets a problem too; ``crossing`` detects these offsets. If
     ``crossing`` is None, the caller guarantees that the before-images belong to the store's logs.
     """
     pending: dict[str, GroupImages] = {}

@@ -101,8 +101,8 @@ def open_file(
     """Opens and checks a snapshot. If the content of the file names no group, ``group`` is the group of its offsets.
     ``accept_unterminated`` has the same meaning as in `offsetmgr.snapshots.registry.open_snapshot`.
 
-    Raises `UsageError` if the format is unknown, `MalformedData`, `UnknownVersion`, `OffsetMgrError` if the file cannot
-    be read.
+    Raises `UsageError` if the format is unknown. Raises `MalformedData`, `UnknownVersion` or another `OffsetMgrError`
+    if the file cannot be read.
     """
     name = registry.format_name(str(path), format_name)
     stream: BinaryIO

@@ -30,9 +30,9 @@ NOTHING: Final = "nothing committed"
 class LagRow(NamedTuple):
     """One partition of one group. None means unknown.
 
-    ``lag`` counts the records from the committed offset, or from the log's start if that is larger. It is unknown if
-    the committed offset is beyond the log's end, for example because the topic was recreated. In this case ``note``
-    says that the offset is beyond the log's end. ``error`` is the reason why the partition could not be read.
+    ``lag`` counts the records from the committed offset, or from the log's start if the log's start is larger. It is
+    unknown if the committed offset is beyond the log's end, for example because the topic was recreated. In this case
+    ``note`` says that the offset is beyond the log's end. ``error`` is the reason why the partition could not be read.
     """
 
     group: str

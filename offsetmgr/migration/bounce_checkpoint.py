@@ -147,7 +147,7 @@ def load(path: Path) -> BounceState | None:
 
 def resume(path: Path, group: str, to: CommitMode) -> BounceState | None:
     """Returns the saved state of this bounce; None if the bounce has not begun. Raises `UsageError` if the file belongs
-    to another bounce or to a finished one, and any error from `load`."""
+    to another bounce or to a finished bounce, and any error from `load`."""
     state = load(path)
     if state is None:
         return None

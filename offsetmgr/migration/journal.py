@@ -35,7 +35,7 @@ undo-complete, finalized, refreshed, delete-intent, delete-outcome."""
 
 @dataclass(frozen=True, slots=True)
 class EncodedJson:
-    """A value of a record that is already encoded as JSON."""
+    """A value in a record. The value is already encoded as JSON."""
 
     text: str
 

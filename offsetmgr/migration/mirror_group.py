@@ -113,7 +113,7 @@ class GroupMirror:
         self.stale = False
 
     def behind(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Returns the offsets of the source that are ahead of the target."""
+        """Returns the source's offsets that are larger than the target's offsets."""
         behind = {tp: c for tp, c in self.mirrored_offsets.items() if self.target_offsets.get(tp, -1) < c.offset}
         return {tp: OffsetAndMetadata(c.offset, c.metadata) for tp, c in behind.items()}
 

@@ -42,8 +42,8 @@ class RegisteredMember:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOwner:
-    """One ownership: the member, and the transaction (czxid) that created its owner znode. If the znode is created
-    again, this is a new ownership, even by the same member."""
+    """One ownership: the member, and the transaction (czxid) that created its owner znode. A znode that is created
+    again is a new ownership, even if the member is the same."""
 
     member: str
     czxid: int

@@ -96,9 +96,9 @@ class PartitionHistory:
     changed_ms: int = 0
     """The time at which an offset or the log's end last changed, initially the start of the history."""
     zookeeper_alone: str | None = None
-    """The proof that a commit went to ZooKeeper and not to Kafka, as text."""
+    """The proof, as text, that a commit went to ZooKeeper and not to Kafka."""
     kafka_alone: str | None = None
-    """The proof that a commit went to Kafka and not to ZooKeeper, as text."""
+    """The proof, as text, that a commit went to Kafka and not to ZooKeeper."""
 
     @property
     def unchanged_ms(self) -> int:

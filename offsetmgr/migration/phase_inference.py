@@ -62,7 +62,7 @@ class PhaseReport:
 
     @property
     def not_bounced(self) -> tuple[str, ...]:
-        """The members from before the bounce that have not been restarted."""
+        """The members that were registered before the bounce and have not been restarted."""
         return tuple(m.member for m in self.members if m.wrong and m.why.startswith(_NOT_BOUNCED))
 
     @property
@@ -251,7 +251,7 @@ def _assess_member(
 @dataclass(frozen=True, slots=True)
 class InferredPhase:
     """The inferred phase of a group; ``phase`` is None if the evidence is insufficient, or if members are in different
-    phases. ``members`` are the phases of the single members."""
+    phases. ``members`` has the phases that the observed commits prove."""
 
     phase: CommitMode | None
     confidence: Confidence

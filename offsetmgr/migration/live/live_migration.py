@@ -129,8 +129,8 @@ class LiveMigration:
             raise Conflict(f"switch of group {self.group}", why, "to change the mode, leave out --declare")
 
     def inspect(self, to: CommitMode) -> SwitchSnapshot:
-        """Returns the state of the group and the offsets that a change to this mode must copy. Raises `GroupNotFound`
-        if the group has no declared mode, and any error from reading."""
+        """Returns the state of the group and the offsets that a change to the mode ``to`` must copy. Raises
+        `GroupNotFound` if the group has no declared mode, and any error from reading."""
         _ = self.crossing
         seen = self._read_state()
         followers = tuple(self._nodes.followers())
