@@ -1,7 +1,7 @@
 """The everyday commands as library calls: reset, set, copy, rename, import, delete, lag, diff, describe.
 
-The functions return values; the command line prints them. The functions depend on the `OffsetStore` and `Cluster`
-protocols, not on a concrete store.
+Each function returns its result and prints nothing. The functions depend on the `OffsetStore` and `Cluster` protocols,
+not on a concrete store.
 
 Ordering contract of every edit: the edit is planned, then its before-images are written and fsynced, then the store is
 edited. Each change is conditional on its before-image, so the file of before-images contains exactly the values that

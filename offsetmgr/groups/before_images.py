@@ -27,8 +27,8 @@ def new_path(directory: Path, operation: str, taken_at_ms: int) -> Path:
 def header_for(
     store: OffsetStore, tool_version: str = "", topic_ids: Mapping[str, str] | None = None
 ) -> SnapshotHeader:
-    """Returns the header for a snapshot of ``store``, or for a file of its before-images. ``topic_ids`` maps the topics
-    of the store to their ids.
+    """Returns the header for a snapshot of ``store``, or for a file of before-images of ``store``. ``topic_ids`` maps
+    the topics of the store to their ids.
 
     Raises any error from `OffsetStore.identity`.
     """
@@ -89,7 +89,8 @@ class BeforeImageFile:
 
 
 def holds_images(path: Path) -> bool:
-    """Returns whether ``path`` is a file of before-images. (Importing such a file undoes the edit.)"""
+    """Returns whether ``path`` is a file of before-images. (The import of a file of before-images undoes the edit that
+    wrote the file.)"""
     try:
         with path.open("rb") as stream:
             return is_images(stream)
@@ -98,7 +99,7 @@ def holds_images(path: Path) -> bool:
 
 
 def load_images(path: Path) -> Iterator[GroupImages]:
-    """Yields the before-images in a file, one group at a time. The whole file is checked first: if it is damaged,
+    """Yields the before-images in a file, one group at a time. The whole file is checked first. If the file is damaged,
     `MalformedData` is raised before any group is yielded."""
     with path.open("rb") as stream:
         yield from read_images(stream, what=f"before-images {path}")

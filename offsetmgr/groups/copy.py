@@ -23,9 +23,9 @@ def plan_copy(
     allow_rewind: bool = False,
     crossing: CrossClusterCheck | None = None,
 ) -> Iterator[GroupEditPlan]:
-    """Plans the copy of the committed offsets of ``group`` in ``source`` to the group ``name`` in ``target``.
+    """Plans to copy the committed offsets of ``group`` in ``source`` to the group ``name`` in ``target``.
 
-    Raises `GroupNotFound` if the group does not exist, or has no offsets in these topics.
+    Raises `GroupNotFound` if ``group`` does not exist in ``source``, or has no offsets in ``topics``.
     """
     (found,) = scan_in_order(source, [group])
     if not (found.offsets or found.errors or found.error):
@@ -37,8 +37,8 @@ def plan_copy(
 
 
 def verify_copy(source: OffsetStore, group: str, target: OffsetStore, name: str) -> int:
-    """Reads both groups again and compares offset and metadata of every committed partition of the original with the
-    copy; returns the number of these partitions.
+    """Reads both groups again, and compares the offset and the metadata of each partition of the original group with
+    the copy. Returns the number of partitions of the original group.
 
     Raises `Conflict` if the copy differs from the original, and any error from reading the groups.
     """

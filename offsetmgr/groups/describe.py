@@ -31,7 +31,7 @@ class DescribedPartition(NamedTuple):
 
 
 class DescribedGroup(NamedTuple):
-    """One group: its ``description``, and its ``partitions`` with a commit or an owner, sorted.
+    """One group: its ``description``, and the ``partitions`` that have a commit or an owner, sorted.
 
     If the group could not be described, ``error`` is the reason and the other fields are empty.
     """
@@ -85,8 +85,8 @@ def describe(
 
 
 def require_idle(describe_groups: DescribeGroups, groups: Iterable[str], what: str) -> None:
-    """Raises `GroupActive` if a group has members, and the error of a group that ``describe_groups`` could not
-    describe."""
+    """Raises `GroupActive` if a group has members. If ``describe_groups`` could not describe a group, raises the error
+    of that group."""
     for group, description in describe_groups(list(groups)).items():
         if isinstance(description, OffsetMgrError):
             raise description
@@ -98,7 +98,7 @@ def reject_active(describe_groups: DescribeGroups, plans: Iterable[GroupEditPlan
     """Yields the plans, and sets the ``problem`` of each plan whose group must not be edited now.
 
     If a group has members, its problem is `GroupActive`, because the next commit of the members would overwrite the
-    edit. If the members could not be determined, the problem is the error of that request.
+    edit. If the request for the members failed, the problem is the error of the request.
     """
     remaining = iter(plans)
     while batch := list(islice(remaining, GROUPS_AT_ONCE)):

@@ -16,9 +16,10 @@ from offsetmgr.groups.topic_matches import TopicMatches
 class OffsetDifference(NamedTuple):
     """A difference between the stores, or a partition that could not be compared.
 
-    ``kind`` is ``only-left``, ``only-right``, ``offset``, ``metadata``, ``leader-epoch`` or ``unreadable``. If it is
-    ``unreadable``, ``error`` is the reason, and ``left`` or ``right`` is None for the store that could not be read.
-    ``partition`` is None if the whole group could not be read.
+    ``kind`` is ``only-left``, ``only-right``, ``offset``, ``metadata``, ``leader-epoch`` or ``unreadable``. If ``kind``
+    is ``unreadable``, ``error`` is the reason. ``left`` is None if the offset in the left store is unreadable, and
+    ``right`` is None if the offset in the right store is unreadable. If the whole group is unreadable, ``partition``,
+    ``left`` and ``right`` are None.
     """
 
     group: str
@@ -36,7 +37,8 @@ def diff(
     topics: TopicSelection = ALL_TOPICS,
     topic_matches: TopicMatches | None = None,
 ) -> Iterator[OffsetDifference]:
-    """Yields the differences between the stores in the order of ``groups``, and sorted by partition within a group.
+    """Yields the differences between the stores, in the order of ``groups``. Within a group, the differences are sorted
+    by partition.
 
     A field that only one of the stores can hold (metadata, leader epoch) is not compared. If ``topic_matches`` is
     given, the partitions of all groups are recorded in it.

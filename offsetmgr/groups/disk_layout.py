@@ -31,18 +31,19 @@ class TopicDirectories:
     transactions: dict[int, list[Path]] = field(default_factory=dict)
     log_dirs: list[Path] = field(default_factory=list)
     named: bool = False
-    """Whether the caller named directories of single partitions. If so, a missing partition is not an error."""
+    """Whether the caller named directories of single partitions. In this case a missing partition is not an error."""
     empty: list[Path] = field(default_factory=list)
     """Log directories without any partition, for example the mount point of a disk that is not mounted."""
 
     @property
     def complete(self) -> bool:
-        """Whether all partitions from 0 to the largest are present, so that the number of partitions is known."""
+        """Whether every partition from 0 to the largest partition number is present. Only in this case the number of
+        partitions is known."""
         return len(self.partitions) == max(self.partitions) + 1
 
     @property
     def missing(self) -> str:
-        """The missing partitions below the largest one, as text: 3, 7, 10-18."""
+        """The missing numbers below the largest partition number, as text, for example ``3, 7, 10-18``."""
         numbers = [-1, *sorted(self.partitions)]
         gaps = [(before + 1, after - 1) for before, after in pairwise(numbers) if after - before > 1]
         return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in gaps)
@@ -50,7 +51,8 @@ class TopicDirectories:
 
 def find_topic_directories(directories: Sequence[Path], topic: str = CONSUMER_OFFSETS) -> TopicDirectories:
     """Returns the partition directories of ``topic``. Each of ``directories`` is a broker's log directory, or the
-    directory of a single partition. If all of them are partition directories of one other topic, that topic is used.
+    directory of a single partition. If all of ``directories`` are partition directories of the same topic, that topic
+    is used instead of ``topic``.
 
     A directory is used once, even if several paths lead to it. Raises `UsageError` if no partition is found, or if the
     partition directories belong to several topics. Also raises `FileFailure` and `UnsupportedOperation`.
@@ -118,12 +120,13 @@ class _LayoutBuilder:
 
 
 def cluster_id(sources: TopicDirectories) -> str | None:
-    """Returns the cluster id in ``meta.properties`` of the log directories; None if there is none."""
+    """Returns the cluster id in the ``meta.properties`` files of the log directories; None if no file contains an
+    id."""
     for log_dir in sources.log_dirs:
         try:
             lines = (log_dir / "meta.properties").read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError):
-            continue  # the id is optional
+            continue  # the cluster id is optional
         for line in lines:
             name, _, value = line.partition("=")
             if name.strip() == "cluster.id" and value.strip():
@@ -133,7 +136,7 @@ def cluster_id(sources: TopicDirectories) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class DiskLogs:
-    """The log directories as a source of offsets, for `offsetmgr.stores.cross_cluster_check.OriginStore`."""
+    """The log directories as a source of offsets. It implements `offsetmgr.stores.cross_cluster_check.OriginStore`."""
 
     sources: TopicDirectories
     has_topic_creation_times: ClassVar[bool] = False
@@ -143,19 +146,19 @@ class DiskLogs:
         return f"log:{','.join(map(str, self.sources.log_dirs))}"
 
     def log_origin(self) -> LogOrigin:
-        """Returns an origin with the cluster id in ``meta.properties`` of the log directories, or `UNNAMED` if there is
-        none."""
+        """Returns an origin with the cluster id in ``meta.properties`` of the log directories, or `UNNAMED` if no file
+        contains an id."""
         found = cluster_id(self.sources)
         if found is None:
             return replace(UNNAMED, how="no meta.properties in the log dirs names a cluster id")
         return LogOrigin(found, "cluster.id in meta.properties")
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:  # noqa: ARG002
-        """Returns an empty mapping, because the log directories do not contain this."""
+        """Returns an empty mapping, because offsetmgr does not read topic ids from log directories."""
         return {}
 
     def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
-        """Returns an empty mapping, because the log directories do not contain this."""
+        """Returns an empty mapping, because log directories do not contain the creation times of topics."""
         return {}
 
 
@@ -177,7 +180,8 @@ def report_problems(sources: TopicDirectories, listener: RecoveryListener) -> No
 
 
 def missing_directories(sources: TopicDirectories) -> list[OffsetMgrError]:
-    """Returns an error for each log directory without partitions, and one for missing partitions below the largest.
+    """Returns one error for each log directory without partitions, and one error for all missing partitions below the
+    largest partition number.
 
     If the caller named directories of single partitions, missing partitions are not an error.
     """

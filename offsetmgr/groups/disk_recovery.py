@@ -1,8 +1,8 @@
 """Reads committed offsets from the directories of a stopped Kafka cluster, in parallel, and merges the groups.
 
 `disk_layout` finds the directories, and `replica_choice` selects one of several replicas. This module writes nothing.
-Notes and errors go to a `RecoveryListener`. An error affects only one directory or partition; the others are still read
-(data rule "absent is not zero").
+Notes and errors go to a `RecoveryListener`. An error affects only one directory or one partition. The other directories
+and partitions are still read (data rule "absent is not zero").
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _SHOWN: Final = 5
 
 
 class Expiry(NamedTuple):
-    """The rule that leaves out expired offsets: those that a broker would delete in an expiration check at the time
-    ``at`` (ms since 1970).
+    """The rule that leaves out expired offsets. An offset has expired if a broker would delete it in an expiration
+    check at the time ``at`` (ms since 1970).
 
     ``retention_ms`` is ``offsets.retention.minutes`` in milliseconds.
     """
@@ -62,12 +62,12 @@ class Expiry(NamedTuple):
 def saved_groups(
     sources: TopicDirectories, listener: RecoveryListener, *, processes: int = 1, expiry: Expiry | None = None
 ) -> Iterator[SavedGroup]:
-    """Yields every group with offsets, partition by partition, and sorted by name within a partition. Uses at most
-    ``processes`` processes.
+    """Yields every group that has offsets, partition by partition. Within a partition, the groups are sorted by name.
+    Uses at most ``processes`` processes.
 
-    If the number of partitions was raised, a group may be in several partitions. In this case the offsets in the
-    partition of its coordinator are used. Memory grows with the offsets of the partitions that are being read, and with
-    the names of all groups.
+    If the number of partitions was raised, a group may be in several partitions. In this case the function uses the
+    offsets in the partition that the group's coordinator reads. Memory grows with the offsets of the partitions that
+    are being read, and with the names of all groups.
     """
     report_problems(sources, listener)
     decisions = _decisions(sources, listener, processes)
@@ -85,7 +85,8 @@ def saved_groups(
 
 
 def group_offsets(saved: SavedGroup) -> GroupOffsets:
-    """Returns the group as stores and snapshots represent it, without offsets that offsetmgr marked as deleted."""
+    """Returns the group in the form that stores and snapshots use, without the offsets that offsetmgr marked as
+    deleted."""
     new = tuple.__new__  # skips the argument handling of named tuples
     offsets = {
         tp: new(Committed, (*one[:4], None)) for tp, one in saved.offsets.items() if not is_deleted(one[0], one[1])
@@ -110,8 +111,8 @@ def _unexpired(group: SavedGroup, expiry: Expiry | None, listener: RecoveryListe
 def _decisions(
     sources: TopicDirectories, listener: RecoveryListener, processes: int
 ) -> dict[TopicPartition, dict[int, bool]]:
-    """Returns the transactions whose outcome is known. For each partition, the result maps a producer id to whether its
-    transaction was committed."""
+    """Returns the known outcomes of transactions. For each partition, the result maps the id of a producer to True if
+    the producer's transaction was committed, and otherwise to False."""
     found: dict[TopicPartition, dict[int, bool]] = defaultdict(dict)
     for number, result in read_most_advanced_replicas(
         sources.transactions, read_decisions, TRANSACTIONS, listener, processes
@@ -133,8 +134,8 @@ def _partitions(
     listener: RecoveryListener,
     processes: int,
 ) -> Iterator[SavedPartition | int]:
-    """Yields the content of every readable partition, and the number of every unreadable one."""
-    # A transaction may span several partitions, so a decision is identified by the partition and the producer.
+    """Yields the content of every readable partition, and the number of every unreadable partition."""
+    # A transaction may span several partitions, so its outcome is stored by partition and producer id.
     producers = {tp.partition: found for tp, found in decisions.items() if tp.topic == sources.topic}
     read = partial(_read_one, producers)
     unknown_starts: set[str] = set()
@@ -183,7 +184,7 @@ def _report(found: SavedPartition, listener: RecoveryListener) -> None:
 
 
 class _GroupLocations:
-    """If a group is in several partitions, decides from which one its offsets are used."""
+    """If a group is in several partitions, selects the partition whose offsets are used."""
 
     def __init__(self, sources: TopicDirectories, listener: RecoveryListener) -> None:
         self._count = max(sources.partitions) + 1 if sources.complete else None
@@ -194,8 +195,8 @@ class _GroupLocations:
         self.failed: set[int] = set()
 
     def is_in_coordinator_partition(self, partition: int, group: SavedGroup) -> bool:
-        """Returns True if the group belongs to this partition and can be used at once. A group that belongs to another
-        partition is remembered for `misplaced_groups`."""
+        """Returns True if the group's offsets in this partition are used. A group that belongs to another partition is
+        remembered for `misplaced_groups`."""
         name = group.group
         if self._count is not None and shard_for(name, self._count) != partition:
             known = self._misplaced.get(name)
@@ -215,8 +216,8 @@ class _GroupLocations:
         return False
 
     def misplaced_groups(self) -> Iterator[SavedGroup]:
-        """Yields the groups that were found only in partitions of other coordinators. Call this method after all
-        partitions have been read."""
+        """Yields the groups that were found only in partitions that their coordinator does not read. Call this method
+        after all partitions have been read."""
         stale, only_misplaced = 0, list[str]()
         for name, (partition, group) in sorted(self._misplaced.items()):
             if name in self._seen:

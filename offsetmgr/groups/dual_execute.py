@@ -4,8 +4,8 @@ A dual store returns the larger of its two stores' offsets, so a single before-i
 Therefore each of the two stores has its own plan and its own before-images.
 
 Ordering contract: both files of before-images are complete and fsynced before the first edit. The primary store is
-written before the secondary; a partition that the primary rejected is not written to the secondary (data rule "dual
-commit: Kafka first"). Every write is conditional on the value in its before-image.
+written before the secondary store. If the primary store rejects a partition, the partition is not written to the
+secondary store (data rule "dual commit: Kafka first"). Every write is conditional on the value in its before-image.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ from offsetmgr.groups.selection import scan_in_order
 from offsetmgr.stores.dual_calls import GROUPS_IN_FLIGHT, edit_store
 from offsetmgr.stores.dual_policy import accepted_by_primary, dual_rejection, outcome_of
 
+"""The number of groups in a batch. A batch is written first to the primary store, and then to the secondary store."""
+
 
 @runtime_checkable
 class StorePair(Protocol):
-    """A store that keeps the same offsets in two others."""
+    """A store that keeps the same offsets in two other stores."""
 
     @property
     def primary(self) -> OffsetStore: ...
@@ -49,8 +51,8 @@ def execute_dual(
 ) -> Iterator[GroupEditResult]:
     """Executes a plan like `execute`, with one file of before-images for the primary store and one for the secondary.
 
-    If only the write to the secondary store fails, the partition's status is FAILED, and its error says whether the
-    primary was written.
+    If a partition fails only in the secondary store, its status is FAILED, and its error says whether the partition was
+    written to the primary store.
     """
     names = [p.group for p in plan if p.edit() is not None]
     with EditPlan() as first, EditPlan() as second:
@@ -69,8 +71,8 @@ def execute_dual(
 def _changed_since_plan(
     plan: GroupEditPlan, in_primary: GroupOffsets, in_secondary: GroupOffsets
 ) -> Mapping[TopicPartition, OffsetMgrError]:
-    """Returns the partitions that cannot be changed, each with its error: a partition that cannot be read in one of the
-    stores, or that has changed since the plan."""
+    """Returns the partitions that must not be changed, each with its error. Either one of the stores cannot read the
+    partition, or the offset has changed since the plan was made."""
     found: dict[TopicPartition, OffsetMgrError] = {}
     for change in plan.changes:
         tp = change.partition
@@ -86,7 +88,7 @@ def _changed_since_plan(
 def _plan_for_store(
     plan: GroupEditPlan, found: GroupOffsets, changed: Mapping[TopicPartition, OffsetMgrError], store: OffsetStore
 ) -> GroupEditPlan:
-    """Returns the plan of one of the two stores: the same changes, with the before-images of this store."""
+    """Returns the plan for one of the two stores: the changes in ``plan``, with before-images from this store."""
 
     def for_store(planned: PlannedChange) -> PlannedChange:
         before: Offset = found.offsets.get(planned.partition, ABSENT)

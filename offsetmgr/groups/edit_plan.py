@@ -19,7 +19,8 @@ from offsetmgr.core.model import Committed, Offset, OffsetAndMetadata, TopicPart
 from offsetmgr.core.offset_store import Capabilities, Change, GroupEdit
 
 MAX_CHANGES_IN_MEMORY: Final = 60_000
-"""The number of changes that a plan keeps in memory before it moves them to a temporary file; about 40 MB."""
+"""The number of changes that a plan keeps in memory before it moves them to a temporary file. These changes need about
+40 MB."""
 
 
 class PlannedChange(NamedTuple):
@@ -58,7 +59,8 @@ class GroupEditPlan:
     def edit(self) -> GroupEdit | None:
         """Returns the edit, with each change conditional on its before-image; None if there is nothing to write.
 
-        Every change allows a rewind, because the plan has already decided about rewinds with the same before-image.
+        Every change in the edit allows a rewind, because rewinds were accepted or rejected when the plan was made, with
+        the same before-images.
         """
         new = tuple.__new__  # skips the argument handling of named tuples
         changes = {
@@ -73,8 +75,8 @@ class GroupEditPlan:
 
 @dataclass(slots=True)
 class Counts:
-    """The number of partitions in a plan that are written, stay unchanged, or have a problem. ``groups`` counts the
-    groups with at least one write."""
+    """Counts the partitions of a plan: partitions to write, partitions that stay unchanged, and partitions with a
+    problem. ``groups`` counts the groups with at least one write."""
 
     groups: int = 0
     writes: int = 0
@@ -84,7 +86,7 @@ class Counts:
 
 @dataclass(slots=True)
 class EditPlan:
-    """The changes of one edit, group by group. It can be iterated several times; close it afterwards."""
+    """The changes of one edit, group by group. The plan can be iterated several times. Close it after use."""
 
     counts: Counts = field(default_factory=Counts)
     _in_memory: list[GroupEditPlan] = field(default_factory=list)
@@ -93,7 +95,7 @@ class EditPlan:
 
     @classmethod
     def of(cls, groups: Iterable[GroupEditPlan]) -> Self:
-        """Returns a plan of all these groups."""
+        """Returns a plan that contains all of ``groups``."""
         plan = cls()
         for group in groups:
             plan.add(group)
@@ -157,10 +159,10 @@ def plan_change(
     *,
     note: str = "",
 ) -> PlannedChange:
-    """Returns the change of one partition, with a note if it rewinds or changes nothing."""
+    """Returns the change of one partition, with a note if the change is a rewind or has no effect."""
     if not isinstance(before, Committed):  # fast path, because imports into empty stores are the largest edits
         return PlannedChange(partition, before, after, note, None, after is not None)
-    if after is not None and after.offset > before.offset:  # fast path: nearly every import does this
+    if after is not None and after.offset > before.offset:  # fast path: nearly every import raises offsets
         return tuple.__new__(PlannedChange, (partition, before, after, note, None, True))
     if same_value(before, after, capabilities):
         return PlannedChange(partition, before, after, note or "unchanged", None, False)

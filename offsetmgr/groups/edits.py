@@ -1,4 +1,4 @@
-"""Plans edits that need no log: delete, import, copy, and undo.
+"""Plans the edits that need no log ranges: delete, import, copy, and undo.
 
 Each function yields one `GroupEditPlan` for each group and writes nothing.
 """
@@ -21,7 +21,8 @@ from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 def plan_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelection) -> Iterator[GroupEditPlan]:
     """Plans the deletion of the groups' committed offsets in the selected topics.
 
-    A partition that cannot be read has no before-image, so it is a problem of the plan and is not deleted.
+    A partition that cannot be read has no before-image. Its offset is not deleted, and the read error is the problem of
+    its change.
     """
     for found in scan_in_order(store, groups):
         if found.error is not None:
@@ -51,11 +52,11 @@ class GroupRemovingStore(Protocol):
 
 
 def remove_groups(store: OffsetStore, groups: Iterable[str]) -> Iterator[tuple[str, OffsetMgrError | None]]:
-    """Deletes groups whose offsets have already been deleted with before-images. Yields each group with its error, or
-    with None if it was deleted.
+    """Deletes groups after their offsets have been deleted with before-images. Yields each group with its error, or
+    with None if the group was deleted.
 
-    A group that has offsets again is not deleted; its error is `Conflict`. Yields nothing for a store in which a group
-    consists only of its offsets.
+    A group that has offsets again is not deleted, and its error is `Conflict`. Yields nothing for a store in which a
+    group consists only of its offsets.
     """
     if not isinstance(store, GroupRemovingStore):
         return
@@ -92,10 +93,10 @@ def plan_import(
 ) -> Iterator[GroupEditPlan]:
     """Plans the import of the offsets in ``sources`` (groups of a snapshot or of another store) into ``store``.
 
-    Unless ``allow_rewind``, a change that would rewind its partition is a problem (data rule "no accidental rewind").
-    An offset of a topic that was recreated after the commit is a problem too; ``crossing`` detects it. If ``crossing``
-    is None, the caller guarantees that the offsets belong to the logs of the target's cluster; leader epochs are not
-    imported. Partitions without an offset in ``sources`` are not changed.
+    Unless ``allow_rewind`` is True, a change that would lower a committed offset gets a problem (data rule "no
+    accidental rewind"). An offset of a topic that was recreated after the commit gets a problem too; ``crossing``
+    detects these offsets. If ``crossing`` is None, the caller guarantees that the offsets belong to the logs of the
+    target's cluster, and leader epochs are not imported. Partitions without an offset in ``sources`` are not changed.
     """
     rename, new = rename or {}, tuple.__new__
     keeps_epochs = crossing is not None and crossing.comparison.keeps_epochs
@@ -141,10 +142,10 @@ def plan_undo(
 ) -> Iterator[GroupEditPlan]:
     """Plans the undo of an edit: restores the previous offsets and deletes the offsets that the edit created.
 
-    If a partition holds neither the offset that the edit wrote nor the previous one, another client has committed since
-    the edit. Unless ``force``, this is a problem (`Conflict`). An undo may rewind. An offset of a topic that was
-    recreated after the commit is a problem too; ``crossing`` detects it. If ``crossing`` is None, the caller guarantees
-    that the before-images belong to the store's logs.
+    If a partition holds neither the offset that the edit wrote nor the previous offset, another client has committed
+    since the edit. Unless ``force`` is True, the partition gets the problem `Conflict`. An undo may rewind offsets. An
+    offset of a topic that was recreated after the commit gets a problem too; ``crossing`` detects these offsets. If
+    ``crossing`` is None, the caller guarantees that the before-images belong to the store's logs.
     """
     pending: dict[str, GroupImages] = {}
 

@@ -1,4 +1,4 @@
-"""Reads the groups for a snapshot file, and opens snapshot files. `offsetmgr.stores.snapshot` writes them."""
+"""Reads the groups for a snapshot file, and opens snapshot files. `offsetmgr.stores.snapshot` writes snapshot files."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 def export_groups(
     store: OffsetStore, groups: Iterable[str], topics: TopicSelection = ALL_TOPICS, *, strict: bool = False
 ) -> Iterator[GroupOffsets]:
-    """Yields the groups of a snapshot in the order of ``groups``. Groups without offsets in these topics are left out.
+    """Yields the groups for a snapshot, in the order of ``groups``. Groups without offsets in ``topics`` are left out.
 
     With ``strict``, the function raises `GroupNotFound` for a group that the store does not know, or that has no
-    offsets in these topics. The error of a value that cannot be read is part of the results; the writer of the snapshot
-    rejects or records it. At the end the function raises `UnknownTopicOrPartition` for a selected topic in which no
-    group has an offset.
+    offsets in ``topics``. If a value cannot be read, its error is part of the yielded group, and the writer of the
+    snapshot rejects or records the error. At the end the function raises `UnknownTopicOrPartition` for a selected topic
+    in which no group has an offset.
     """
     topic_matches = TopicMatches(topics)
     for found in topic_matches.record_each(scan_in_order(store, groups)):
@@ -82,7 +82,7 @@ class SnapshotFile:
         return {}
 
     def groups(self) -> Iterator[str]:
-        """Yields its groups in the order of the file."""
+        """Yields the groups of the snapshot in the order of the file."""
         return self._reader.groups()
 
     def read(self, groups: set[str] | None = None) -> Iterator[GroupOffsets]:
@@ -98,11 +98,11 @@ class SnapshotFile:
 def open_file(
     path: Path, format_name: str | None = None, group: str | None = None, *, accept_unterminated: bool = False
 ) -> SnapshotFile:
-    """Opens and checks a snapshot. ``group`` is the group of a file whose content names no group.
+    """Opens and checks a snapshot. If the content of the file names no group, ``group`` is the group of its offsets.
     ``accept_unterminated`` has the same meaning as in `offsetmgr.snapshots.registry.open_snapshot`.
 
-    Raises `UsageError` if the format is unknown, `MalformedData`, `UnknownVersion`, `OffsetMgrError` if the file cannot
-    be read.
+    Raises `UsageError` if the format is unknown. Raises `MalformedData`, `UnknownVersion` or another `OffsetMgrError`
+    if the file cannot be read.
     """
     name = registry.format_name(str(path), format_name)
     stream: BinaryIO
@@ -119,7 +119,7 @@ def open_file(
 
 
 def _reader(stream: BinaryIO, name: str, group: str | None, what: str, accept_unterminated: bool) -> SnapshotReader:
-    """Opens the snapshot; passes ``group`` on only if the content names no group."""
+    """Opens the snapshot. ``group`` is used only if the content of the snapshot names no group."""
     read = partial(registry.open_snapshot, what=what, accept_unterminated=accept_unterminated)
     if name == "csv":
         first = next((line for line in stream if line.strip()), b"")
@@ -136,8 +136,8 @@ def _reader(stream: BinaryIO, name: str, group: str | None, what: str, accept_un
 
 @contextmanager
 def seekable(file: str) -> Iterator[Path]:
-    """Yields a regular file with the content of ``file``: the file itself, or a copy of a pipe or of standard input
-    (``-``), which can be read only once. Raises `FileFailure`."""
+    """Yields the path of a regular file with the content of ``file``. If ``file`` is a pipe or standard input (``-``),
+    which can be read only once, the regular file is a copy. Raises `FileFailure`."""
     path = Path(file)
     if file != "-" and (path.is_file() or not path.exists() or path.is_dir()):
         yield path

@@ -16,12 +16,12 @@ from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known
 from offsetmgr.kafka.cluster.base import Cluster
 
 BATCH: Final = 100_000
-"""The number of offsets whose log ranges are requested together. The limit bounds memory; most clusters have fewer
-committed offsets."""
+"""The number of offsets whose log ranges are requested together. The limit bounds memory. Most clusters have fewer
+committed offsets than the limit."""
 
 STALE: Final = "older than Kafka's"
-"""The beginning of a row's note if the group's offset in Kafka is larger than its offset in the store, or the only one.
-In this case the lag is counted from the offset in Kafka."""
+"""The beginning of a row's note if Kafka has a larger offset than the store, or if only Kafka has an offset. In both
+cases the lag is counted from the offset in Kafka."""
 
 NOTHING: Final = "nothing committed"
 """The note of a partition without a commit."""
@@ -30,9 +30,9 @@ NOTHING: Final = "nothing committed"
 class LagRow(NamedTuple):
     """One partition of one group. None means unknown.
 
-    ``lag`` counts the records from the committed offset, or from the log's start if that is larger. It is unknown if
-    the committed offset is beyond the log's end, for example because the topic was recreated; ``note`` then mentions
-    it. ``error`` is the reason why the partition could not be read.
+    ``lag`` counts the records from the committed offset, or from the log's start if the log's start is larger. It is
+    unknown if the committed offset is beyond the log's end, for example because the topic was recreated. In this case
+    ``note`` says that the offset is beyond the log's end. ``error`` is the reason why the partition could not be read.
     """
 
     group: str
@@ -77,10 +77,11 @@ def lag(
     """Yields the lag of each group, in the order of ``groups``. Without a ``cluster``, the lag and the log ranges are
     unknown.
 
-    ``newer`` is the Kafka store of the same cluster, to which groups may have moved from ZooKeeper. If the offset of a
-    partition in ``newer`` is larger than in ``store``, or the only one, the lag is counted from that offset, and the
-    note mentions it. With ``strict``, a group that neither the store nor ``newer`` knows raises `GroupNotFound`.
-    ``partitions`` has, for each group, the partitions that are reported even without a commit.
+    ``newer`` is the Kafka store of the same cluster, to which groups may have moved from ZooKeeper. If ``newer`` has a
+    larger offset of a partition than ``store``, or if only ``newer`` has an offset, the lag is counted from the offset
+    in ``newer``, and the note of the row begins with `STALE`. With ``strict``, a group that neither the store nor
+    ``newer`` knows raises `GroupNotFound`. ``partitions`` has, for each group, the partitions that are reported even
+    without a commit.
 
     The function scans the store once and sends one bulk request to the cluster for each `BATCH` offsets.
     """
@@ -115,8 +116,8 @@ def _flush(
     *,
     strict: bool,
 ) -> Iterator[GroupLag]:
-    """Yields the rows of one batch. ``logs`` caches the log ranges; a range that ends before a commit is requested
-    again."""
+    """Yields the rows of one batch. ``logs`` caches the log ranges. If a committed offset is beyond a cached log end,
+    the range is requested again."""
     all_topics = not topics.patterns
     in_kafka = {} if newer is None else {found.group: found for found in newer.scan([found.group for found in batch])}
     to_read: set[TopicPartition] = set()
@@ -158,7 +159,7 @@ def _flush(
             if found.error is None and tp not in offsets and tp not in found.errors
         ]
         rows.sort(key=_partition)
-        # If Kafka could not be read, the rows have the error. If the group has no row, the error is the group's.
+        # If Kafka could not be read, the rows of the group have the error. If no row has it, the `GroupLag` has it.
         unread = None if other is None or any(row.error is other.error for row in rows) else other.error
         yield GroupLag(found.group, rows, found.error or unread)
 
@@ -166,7 +167,7 @@ def _flush(
 def _with_missing_topics(
     cluster: Cluster, logs: Mapping[TopicPartition, LogRange | OffsetMgrError]
 ) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
-    """Returns the log ranges. If a whole topic does not exist, its partitions have the error of the topic."""
+    """Returns the log ranges. If a topic does not exist, each of its partitions has the error of the topic."""
     unknown = {tp.topic for tp, log in logs.items() if isinstance(log, UnknownTopicOrPartition)}
     if not unknown:
         return logs
@@ -181,8 +182,8 @@ def _with_missing_topics(
 def _larger_in_kafka(
     in_kafka: GroupOffsets | None, tp: TopicPartition, committed: Offset
 ) -> Committed | OffsetMgrError | None:
-    """Returns the partition's offset in Kafka if it is larger than ``committed`` or the only one, and otherwise None.
-    If Kafka could not be read, returns the error."""
+    """Returns the partition's offset in Kafka if it is larger than ``committed``, or if ``committed`` is not an offset.
+    Otherwise returns None. If Kafka could not be read, returns the error."""
     if in_kafka is None:
         return None
     if (error := in_kafka.error or in_kafka.errors.get(tp)) is not None:
@@ -223,7 +224,7 @@ def _row(
 
 
 def uncommitted(group: str, tp: TopicPartition, log: LogRange | OffsetMgrError | None) -> LagRow:
-    """Returns the row of a partition without a commit. Its lag is unknown; its log range may be known."""
+    """Returns the row of a partition without a commit. The lag is unknown, but the log range may be known."""
     if isinstance(log, LogRange):
         return LagRow(group, tp, ABSENT, log.start, log.end, None, NOTHING)
     return LagRow(group, tp, ABSENT, None, None, None, NOTHING, log)

@@ -1,7 +1,7 @@
 """Waits for group locks that a killed run of offsetmgr left behind.
 
-The coordinator removes such a lock after its session timeout. If a lock still exists after that time, it belongs to a
-live run, and its group counts as active.
+The coordinator removes the lock of a killed run after the session timeout of the lock. If a lock still exists after
+that time, it belongs to a run that has not ended, and the locked group counts as active.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ OnWait: TypeAlias = Callable[[list[str], float], None]
 
 
 def wait_for_leftover_locks(describe_groups: DescribeGroups, clock: Clock, waiting: OnWait) -> DescribeGroups:
-    """Returns a `DescribeGroups` that waits until no group has a lock of a killed run, but at most until the session
-    timeouts of these locks have passed."""
+    """Returns a `DescribeGroups` that waits while groups are locked by other runs of offsetmgr. For each group, it
+    waits at most for the session timeout of the lock."""
 
     def describe(groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
         found = dict(describe_groups(list(groups)))

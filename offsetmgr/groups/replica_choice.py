@@ -1,8 +1,9 @@
 """Reads each partition from its most advanced replica among the directories of several brokers.
 
-A stopped cluster has no partition leaders. As in leader elections (KIP-101), the replica with the latest leader epoch
-is selected; if several replicas have the same epoch, the longest one. If one of the given replicas was in sync, the
-selected replica has every acknowledged record. It may also have records that were never acknowledged.
+A stopped cluster has no partition leaders. As in leader elections (KIP-101), this module selects the replica with the
+latest leader epoch. If several replicas have this epoch, it selects the replica with the longest log. If one of the
+given replicas was in sync, the selected replica has every acknowledged record. The selected replica may also have
+records that were never acknowledged.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from offsetmgr.segments.partition import segments_in
 Result = TypeVar("Result")
 
 _BYTES_PER_PROCESS: Final = 16 * 1024 * 1024
-"""The number of bytes for which one more process is started. Reading them takes about a quarter of a second."""
+"""The number of bytes to read for which one more process is started. A process reads this number of bytes in about a
+quarter of a second."""
 
 
 class RecoveryListener(Protocol):
     """Receives the notes, errors and progress of a read."""
 
     def note(self, text: str) -> None:
-        """Receives information that is not an error: a truncated damaged tail, the selected replica, ..."""
+        """Receives information that is not an error, for example about a truncated tail or the selected replica."""
         ...
 
     def error(self, error: OffsetMgrError) -> None:

@@ -1,8 +1,9 @@
-"""Resets a group: computes the offset at which it continues, for each scenario of kafka-consumer-groups.
+"""Plans the reset of a group: computes the offset at which the group continues, for each scenario of
+kafka-consumer-groups.
 
 `resolve` is pure. The semantics are those of Kafka's ConsumerGroupCommand: to-offset, shift-by and from-file are
-clamped to the log (with a note); to-datetime and by-duration use the log's end if no record is that recent; to-current
-uses the log's end if nothing is committed.
+clamped to the log (with a note); to-datetime and by-duration use the log's end if there is no record at or after the
+time; to-current uses the log's end if nothing is committed.
 """
 
 from __future__ import annotations
@@ -93,8 +94,9 @@ def resolve(
 ) -> ResolvedOffset:
     """Returns the offset at which the group continues.
 
-    ``given`` is the partition's offset in `ToOffsets`; ``for_time`` is the offset that the broker found for `ToTime`.
-    Raises `UsageError` if the scenario needs a committed or given offset and the partition has none.
+    ``explicit_offset`` is the partition's offset in `ToOffsets`. ``for_time`` is the offset that the broker found for
+    `ToTime`. Raises `UsageError` if the scenario needs a committed offset or an explicit offset, and the partition does
+    not have it.
     """
     match scenario:
         case ToEarliest():
@@ -132,12 +134,13 @@ def plan_reset(
 ) -> Iterator[GroupEditPlan]:
     """Plans a reset, group by group.
 
-    If a topic is named exactly, every partition of the topic is reset, even without a commit. For patterns, and without
-    a topic, only partitions with a commit are reset. `ToOffsets` resets only the partitions that it contains. Unless
-    ``create``, a group that the store does not know is an error.
+    If a topic is named exactly, every selected partition of the topic is reset, even if it has no commit. If topics are
+    selected by a pattern or not at all, only partitions with a commit are reset. `ToOffsets` resets only the partitions
+    that it contains. Unless ``create`` is True, a group that the store does not know is an error.
 
-    Raises any error of the whole store or cluster; an error of a single partition is the problem of its change. Raises
-    `UsageError` for a store of Kafka 0.7, because its byte positions do not refer to the cluster's logs.
+    Raises any error that concerns the whole store or the whole cluster. An error that concerns a single partition is
+    the problem of the partition's change. Raises `UsageError` for a store of Kafka 0.7, because its byte positions do
+    not refer to the cluster's logs.
     """
     if store.capabilities.partitions is PartitionKinds.OF_BROKERS:
         raise UsageError(
@@ -168,7 +171,8 @@ def _partitions(
 
 
 class _LogRanges:
-    """The log ranges of the cluster (and the offsets for a time), requested in bulk and once for each partition."""
+    """The log ranges of partitions, and for `ToTime` the offsets for the time. Both are requested in bulk, and only
+    once for each partition."""
 
     def __init__(self, cluster: Cluster, scenario: Scenario) -> None:
         self._cluster = cluster
@@ -177,8 +181,8 @@ class _LogRanges:
         self.times: dict[TopicPartition, int | OffsetMgrError | None] = {}
 
     def load(self, partitions: Iterable[TopicPartition]) -> None:
-        """Requests the ranges of new partitions. Raises `UnsupportedOperation` if a leader cannot find offsets by time;
-        in this case nothing is reset."""
+        """Requests the log ranges of the partitions for which it has not requested them yet. Raises
+        `UnsupportedOperation` if a leader cannot find offsets by time; in this case nothing is reset."""
         new = {tp for tp in partitions if tp not in self.ranges}
         if new:
             self.ranges.update(self._cluster.log_ranges(new))

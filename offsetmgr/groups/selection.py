@@ -28,7 +28,7 @@ def is_pattern(name: str) -> bool:
 
 
 def literal_of(pattern: str) -> str | None:
-    """Returns the name that a pattern matches, if it can match only one; otherwise None."""
+    """Returns the name that a pattern matches; None if the pattern can match more than one name."""
     name = re.sub(r"\[([*?\[])\]", r"\1", pattern)
     return name if glob.escape(name) == pattern else None
 
@@ -108,8 +108,8 @@ class TopicSelection:
         """Checks that stores with partitions of these kinds can hold the selection, and returns the selection
         unchanged.
 
-        Raises `UsageError` if no store is of Kafka 0.7 and a pattern names only partitions of Kafka 0.7, such as
-        ``7-2``, which is not a valid range.
+        Raises `UsageError` if none of the stores is a store of Kafka 0.7, and a pattern names only partitions of Kafka
+        0.7. An example is ``7-2``, which is not a valid range of partition numbers.
         """
         if PartitionKinds.OF_BROKERS not in kinds:
             for pattern in self.patterns:
@@ -120,7 +120,7 @@ class TopicSelection:
         return not self.patterns or any(p.matches(tp) for p in self.patterns)
 
     def matches_topic(self, topic: str) -> bool:
-        """Returns whether any partition of the topic could be selected."""
+        """Returns whether a partition of the topic can be part of the selection."""
         return not self.patterns or any(
             fnmatchcase(topic, p.name) if is_pattern(p.name) else topic == p.name for p in self.patterns
         )
@@ -144,9 +144,9 @@ class TopicSelection:
     def explicit_partitions(
         self, counts: Mapping[str, int], kind: PartitionKinds = PartitionKinds.NUMBERED
     ) -> list[TopicPartition]:
-        """Returns, sorted, the partitions that are selected even without a commit: those named by number, and all
-        partitions of topics that are named without partition numbers. ``counts`` has the partition counts of topics, as
-        far as they are known."""
+        """Returns, sorted, the partitions that are selected even without a commit: the partitions that are named by
+        number, and all partitions of topics that are named without partition numbers. ``counts`` has the partition
+        counts of topics, as far as they are known."""
         whole = {p.name for p in self.patterns if p.partitions is None and not is_pattern(p.name)}
         if kind is PartitionKinds.OF_BROKERS:
             return self.numbered(kind)
@@ -167,8 +167,8 @@ class TopicSelection:
         return left
 
     def expand(self, counts: Mapping[str, int], committed: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Returns the selected partitions, sorted: all existing partitions of exactly named topics, and the committed
-        ones that match a glob.
+        """Returns the selected partitions, sorted. They are the selected partitions of exactly named topics, and the
+        partitions in ``committed`` that match a glob.
 
         ``counts`` are the partition counts of the named topics. Raises `UnknownTopicOrPartition` if a named topic or
         partition does not exist.
@@ -234,9 +234,9 @@ def _cut(text: str) -> str:
 def choose_groups(store: OffsetStore, names: Iterable[str], *, all_groups: bool = False) -> list[str]:
     """Returns the selected groups, sorted.
 
-    A name that equals an existing group selects only that group, even if it could also be read as a glob. A name
-    without a glob is returned even if no such group exists; the caller checks this with `require_known`. Raises
-    `GroupNotFound` if a pattern matches no group, and any error from ``store.groups()``.
+    A name that equals an existing group selects only that group, even if it could also be read as a glob. A name that
+    is not a glob is returned even if no group has this name. The caller checks with `require_known` that the group
+    exists. Raises `GroupNotFound` if a pattern matches no group, and any error from ``store.groups()``.
     """
     names = list(names)
     if not all_groups and not any(is_pattern(name) for name in names):
@@ -261,22 +261,22 @@ def named_groups(names: Iterable[str], chosen: Iterable[str]) -> set[str]:
 
 
 def literal_first(patterns: Iterable[str], existing: Container[str]) -> list[str]:
-    """Returns the patterns. Each pattern that equals the name of an existing group is escaped, so that it matches only
-    that group."""
+    """Returns the patterns, in which each pattern that equals the name of an existing group is escaped. An escaped
+    pattern matches only the group of that name."""
     return [literal_pattern(pattern) if pattern in existing else pattern for pattern in patterns]
 
 
 def matching_groups(patterns: Iterable[str], existing: Iterable[str]) -> list[str]:
-    """Returns the ``existing`` groups that match a pattern, in unchanged order; all of them if there is no pattern. A
-    pattern that equals an existing group matches only that group."""
+    """Returns the groups in ``existing`` that match a pattern, in unchanged order. If there are no patterns, returns
+    all groups. A pattern that equals the name of an existing group matches only that group."""
     known, given = list(existing), list(patterns)
     selection = GroupSelection.parse(given, set(known))
     return [group for group in known if not given or selection.matches(group)]
 
 
 def require_known(store: OffsetStore, empty: Iterable[str], hint: str = KNOWN_GROUPS) -> None:
-    """Raises `GroupNotFound` if the store does not list one of ``empty``, the groups for which no offsets were
-    found."""
+    """Raises `GroupNotFound` if the store's list of groups does not contain every group in ``empty``. These are groups
+    for which no offsets were found."""
     if empty := list(empty):
         known = set(store.groups())
         if unknown := sorted(group for group in empty if group not in known):
@@ -291,7 +291,8 @@ def require_known(store: OffsetStore, empty: Iterable[str], hint: str = KNOWN_GR
 def scan_in_order(store: OffsetStore, groups: Iterable[str]) -> Iterator[GroupOffsets]:
     """Scans groups like ``store.scan``, with the results in the order of ``groups``.
 
-    Only results that arrive before their turn are kept in memory, so memory grows with the number of groups in flight.
+    Results that arrive out of order are kept in memory until their turn. Therefore memory grows with the number of
+    groups that the store reads at the same time.
     """
     requested: deque[str] = deque()
 

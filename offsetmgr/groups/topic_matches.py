@@ -1,4 +1,5 @@
-"""Finds ``--topic`` patterns that match no partition. Such a pattern is probably mistyped, so the command fails."""
+"""Finds ``--topic`` patterns that match no partition. A pattern without a match is probably mistyped, so the command
+fails."""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ from offsetmgr.groups.selection import TopicPattern, TopicSelection
 
 
 class TopicMatches:
-    """Receives partitions, and records which patterns of a selection have not matched any of them yet."""
+    """Receives partitions, and records the patterns of a selection that have not matched any partition yet."""
 
     def __init__(self, topics: TopicSelection) -> None:
         self._unmatched: list[TopicPattern] = list(topics.patterns)
         self._incomplete = False
-        """Whether some partitions could not be read. A pattern without a match may match one of them."""
+        """Whether some partitions could not be read. A pattern without a match may match an unreadable partition."""
 
     def record(self, partitions: Iterable[TopicPartition], *, incomplete: bool = False) -> None:
         """Records partitions. ``incomplete`` means that there may be further partitions, which could not be read."""
@@ -30,7 +31,7 @@ class TopicMatches:
         self.record([*group.offsets, *group.errors] if self._unmatched else (), incomplete=group.error is not None)
 
     def record_each(self, groups: Iterable[GroupOffsets]) -> Iterator[GroupOffsets]:
-        """Yields the groups and records each."""
+        """Yields the groups, and records the partitions of each group."""
         for group in groups:
             self.record_group(group)
             yield group
@@ -55,8 +56,8 @@ def require_topics(plans: Iterable[GroupEditPlan], topics: TopicSelection, where
     """Yields the plans. At the end, raises `UnknownTopicOrPartition` for selected topics that occur in none of the
     plans.
 
-    If no selected topic occurs in a plan and a group was rejected for that reason, nothing is raised, because the user
-    has already seen the error of that group.
+    If none of the selected topics occurs in a plan, and a plan has the problem `GroupNotFound`, nothing is raised,
+    because the user has already seen this problem.
     """
     topic_matches, any_rejected = TopicMatches(topics), False
     for plan in plans:

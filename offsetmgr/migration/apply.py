@@ -44,8 +44,8 @@ def apply(
     the report counts only the steps to write. ``open_logs`` returns the cluster against which the plan was checked: an
     offset that is now outside its log (because of retention, or because the topic was recreated) is rejected too.
 
-    Raises `PlanError` if the target or the cluster is not that of the plan, `JournalError` if the plan was rolled back
-    or finalized, and any error from reading the cluster.
+    Raises `PlanError` if the target or the cluster differs from the plan's target or cluster, `JournalError` if the
+    plan was rolled back or finalized, and any error from reading the cluster.
     """
     check_endpoint("target", plan.header.target, writer.store)
     if state.undo.may_have_written:
@@ -92,8 +92,8 @@ def _recreated(plan: PlanFile, target: OffsetStore) -> dict[str, str]:
 
 
 def _without_recreated(tasks: Iterator[GroupWrite], recreated: Mapping[str, str]) -> Iterator[GroupWrite]:
-    """Yields the tasks, and refuses the partitions of recreated topics, because the planned offsets refer to deleted
-    logs."""
+    """Yields the tasks, in which the partitions of recreated topics are marked as rejected, because their planned
+    offsets refer to deleted logs."""
     for task in tasks:
         rejected: dict[TopicPartition, OffsetMgrError] = {
             step.tp: RecreatedTopic(str(step.tp), recreated[step.tp.topic], "make a new plan")
@@ -104,8 +104,8 @@ def _without_recreated(tasks: Iterator[GroupWrite], recreated: Mapping[str, str]
 
 
 def _within_log_ranges(tasks: Iterator[GroupWrite], logs: Logs) -> Iterator[GroupWrite]:
-    """Yields the tasks, and refuses offsets outside their log. Groups share topics, so the log range of each partition
-    is requested only once in a run."""
+    """Yields the tasks, in which partitions whose planned offset is outside the log are marked as rejected. Groups
+    share topics, so the log range of each partition is requested only once in a run."""
     ranges = LogRangeCache(logs)
     for batch in batched(tasks, READ_BATCH_GROUPS):
         ranges.load({step.tp for task in batch for step in task.steps})

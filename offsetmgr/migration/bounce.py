@@ -1,8 +1,8 @@
 """Executes a rolling bounce: restarts one member at a time, checks a gate after each restart, and checks the whole
 group at the end.
 
-This module defines the order of the steps; `commit_mode`, `precheck` and `phase_inference` make the decisions. A run
-that is killed at any point can be resumed.
+This module defines the order of the steps. The rules for the decisions are in `commit_mode`, `precheck` and
+`phase_inference`. A run that is killed at any point can be resumed.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def bounce(
     restart commands goes to a file of the same name with the suffix ``.log``.
 
     ``stop`` is called between steps and while a gate is watched. A failed command or a closed gate is reported in the
-    result and raises no error. Raises `GateRefused` if the change may not begin, and `UsageError` for the state file of
-    another bounce.
+    result and raises no error. Raises `GateRefused` if the bounce must not begin, and `UsageError` if the state file
+    belongs to another bounce.
     """
     check_template(spec.command)
     log = state_path.with_suffix(".log")
@@ -83,8 +83,8 @@ class _BounceRun:
     stop: Callable[[], bool]
 
     def start(self, copied: Iterable[OffsetCopy]) -> BounceState:
-        """Checks the gate before the first step, makes the copy that a change back to ZooKeeper needs, and saves the
-        state."""
+        """Checks the gate before the first step, copies the offsets that must be in ZooKeeper before a change to
+        ZooKeeper, and saves the state."""
         start = _find_start(self.view, self.spec)
         state = _new_state(self.spec, start)
         state.copies.extend(copied)
@@ -115,8 +115,8 @@ class _BounceRun:
         return self._finish(state)
 
     def _restart(self, state: BounceState, step: RestartStep) -> BounceResult | None:
-        """Runs the step's command unless it has already succeeded; returns None if the step can continue with its
-        gate."""
+        """Runs the step's command unless it has already succeeded. Returns None if the gate of the step can be checked
+        next."""
         if step.status is StepStatus.RETURNED:
             return None
         self._await_earlier_command(step)
@@ -163,8 +163,8 @@ class _BounceRun:
         )
 
     def _await_return(self, step: RestartStep) -> Mapping[str, RegisteredMember]:
-        """Waits until a member that is not registered registers again. If only its session has expired, the member
-        registers with the same id."""
+        """Waits until a member that has lost its registration registers again. A member whose session expired, but
+        whose process still runs, registers with the same id."""
         window = replace(self.spec.window, seconds=self.spec.restart_seconds)
         self.progress(f"  {step.member} is not registered: waiting up to {window.seconds:g} s for it to come back")
         history = self._watch_until(window, lambda w: w.latest is not None and step.member in w.latest.members)
@@ -233,7 +233,7 @@ class _BounceRun:
     def _watch_gate(
         self, phase: CommitMode, baseline: Observation | None, rules: EvidenceThresholds, step: RestartStep | None
     ) -> GroupHistory:
-        """Watches until the gate can be decided: the result is final, or a member is in the wrong phase."""
+        """Watches the group until the result of the gate is final, or until the gate can no longer pass."""
 
         def enough(history: GroupHistory) -> bool:
             report = assess_phase(history, phase, baseline=baseline, rules=rules, only=_scope(history, step))
@@ -251,7 +251,8 @@ class _BounceRun:
         rules = replace(spec.rules, catch_up_later=True) if to_dual_from_kafka else spec.rules
         history = self._watch_gate(spec.to, state.baseline, rules, None)
         report = assess_phase(history, spec.to, baseline=state.baseline, rules=rules)
-        # All members are dual now. In partitions without traffic they never raise a ZooKeeper offset below Kafka's.
+        # If the gate has passed, all members are in the dual phase. In partitions without traffic, dual members never
+        # raise a ZooKeeper offset that is below Kafka's.
         if to_dual_from_kafka and report.passed and self._copy(state, history):
             report = self._gate(spec.to, state.baseline, spec.rules, None)
         if not report.passed:

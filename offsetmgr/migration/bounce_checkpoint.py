@@ -39,9 +39,9 @@ class StepStatus(Enum):
 
 @dataclass(slots=True)
 class RestartStep:
-    """The restart of one member. ``czxid`` is its registration at the start of the bounce. ``before`` are the
-    registrations (czxid by id) just before the command; a later registration that is not among them is a successor of
-    the member."""
+    """The restart of one member. ``czxid`` identifies the member's registration at the start of the bounce. ``before``
+    has the registrations (czxid by id) just before the command. A registration that is not in ``before`` is a successor
+    of the member."""
 
     member: str
     host: str | None
@@ -59,7 +59,7 @@ class RestartStep:
 
 @dataclass(slots=True)
 class OffsetCopy:
-    """An offset that is copied from Kafka to ZooKeeper; ``before`` is None if ZooKeeper had none.
+    """An offset that is copied from Kafka to ZooKeeper; ``before`` is None if ZooKeeper had no offset.
 
     ``outcome`` is ``intended`` until the outcome is known, then ``written``, ``caught-up`` (the consumer committed
     first) or the text of the error.
@@ -146,8 +146,8 @@ def load(path: Path) -> BounceState | None:
 
 
 def resume(path: Path, group: str, to: CommitMode) -> BounceState | None:
-    """Returns the saved state of this bounce; None if it has not begun. Raises `UsageError` if the file belongs to
-    another bounce or to a finished one, and any error from `load`."""
+    """Returns the saved state of this bounce; None if the bounce has not begun. Raises `UsageError` if the file belongs
+    to another bounce or to a finished bounce, and any error from `load`."""
     state = load(path)
     if state is None:
         return None

@@ -28,13 +28,14 @@ from offsetmgr.migration.restart_command import (
 
 @dataclass(frozen=True, slots=True)
 class BounceSpec:
-    """The parameters of a bounce. If ``start`` is None, it is inferred from the group's commits.
+    """The parameters of a bounce. ``start`` is the phase in which the bounce starts. If it is None, the phase is
+    inferred from the group's commits.
 
-    ``baseline`` has the members to restart; None means those that are registered now. ``start_baseline`` is the
+    ``baseline`` has the members to restart; None means the members that are registered now. ``start_baseline`` is the
     baseline of the previous bounce, for the gate before this bounce. ``hosts`` maps member ids to hosts; it is needed
-    for members whose id does not contain the host. ``window`` limits the time for which each gate is watched,
-    ``restart_seconds`` the time in which a member must leave and return, and ``command_seconds`` the run time of the
-    command.
+    for members whose id does not contain the host. ``window`` limits the time for which each gate is watched.
+    ``restart_seconds`` limits the time in which a restarted member must register again. ``command_seconds`` limits the
+    run time of the command.
     """
 
     group: str
@@ -57,7 +58,7 @@ class BounceOutcome(Enum):
     STOPPED = "stopped"
     """Stopped on request; the same call resumes the bounce."""
     FAILED = "failed"
-    """A command failed or a gate stayed closed; the same call resumes the bounce there."""
+    """A command failed or a gate stayed closed. The same call resumes the bounce at this command or gate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,9 @@ class BounceResult:
 def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path | None = None) -> BounceResult:
     """Returns what `bounce` would do now: its commands, and the offsets that it would copy first.
 
-    It checks the gate before the first step, which only reads. If the bounce is already in progress, the result is its
-    saved state. Raises `GateRefused` if the change may not begin, `UsageError` for an invalid template.
+    The function checks the gate before the first step, and writes nothing. If the bounce is already in progress, the
+    result is the saved state of the bounce. Raises `GateRefused` if the bounce must not begin, and `UsageError` if the
+    template is invalid.
     """
     check_template(spec.command)
     state = resume(state_path, spec.group, spec.to) if state_path is not None else None
@@ -111,8 +113,8 @@ def _find_start(view: GroupView, spec: BounceSpec) -> BounceStart:
 
 
 def _new_state(spec: BounceSpec, start: BounceStart) -> BounceState:
-    """Returns a new state with one step for each live member of the baseline. Live members that are not in the baseline
-    have already been restarted."""
+    """Returns a new state with one step for each live member of the baseline. A live member that is not in the baseline
+    gets no step, because it has already been restarted."""
     baseline = spec.baseline or start.observation
     steps = [
         RestartStep(m.id, spec.hosts.get(m.id, m.host or "") or None, m.czxid)

@@ -26,7 +26,8 @@ class TranslatedOffset(NamedTuple):
 
 @dataclass(slots=True)
 class Translator:
-    """Translates byte positions. Without a ``cluster``, a map entry with a starting point cannot be translated."""
+    """Translates byte positions. Without a ``cluster``, a position cannot be translated if its map entry has a starting
+    point."""
 
     map: PartitionMap
     cluster: Cluster | None
@@ -61,8 +62,8 @@ class Translator:
                 self._starts[tp] = _start_at_time(at, found.get(tp), logs.get(tp))
 
     def translate(self, old: TopicPartition, position: int) -> TranslatedOffset | None:
-        """Returns the new partition and offset of a group at this byte position; None if the map does not contain the
-        partition."""
+        """Returns the new partition and the offset at which a group continues that was at ``position`` in the partition
+        ``old``. Returns None if the map does not contain ``old``."""
         entry = self.map.entry(old)
         if entry is None:
             return None

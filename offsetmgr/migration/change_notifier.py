@@ -1,4 +1,4 @@
-"""Notification of a mirror that its source may have changed."""
+"""Notifies a mirror when its source may have changed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class ChangeNotifier(Protocol):
     """Waits for changes of the source. `OffsetWatcher` implements it for ZooKeeper."""
 
     def wait(self, timeout_s: float) -> set[str] | None:
-        """Waits at most ``timeout_s`` and returns the groups that may have changed since the last call: an empty set if
-        there was no change, None if any group may have changed."""
+        """Waits at most ``timeout_s`` and returns the groups that may have changed since the last call. The set is
+        empty if there was no change. None means that every group may have changed."""
         ...
 
 
 @dataclass(slots=True)
 class PollingNotifier:
-    """Notifier for sources without watches: reports, once in each interval, that any group may have changed."""
+    """Notifier for sources without watches: reports once in each interval that every group may have changed."""
 
     clock: Clock
     interval_s: float

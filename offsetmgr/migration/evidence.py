@@ -1,8 +1,8 @@
 """The evidence that a watched partition gives about the phase of its owner.
 
 Pure. Every result has a confidence (data rule "verdicts carry evidence"): *seen* (observed commits prove it),
-*inferred* (it follows from given numbers under a stated assumption) or *unknown* (then the result names a remedy). An
-unknown result never passes.
+*inferred* (it follows from the stated numbers and a stated assumption) or *unknown* (in this case the result names a
+remedy). An unknown result never passes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ class EvidenceThresholds:
 
     ``quiet_ms`` is the time without changes after which a partition counts as idle. With ``accept_idle``, partitions
     without traffic pass if the stores' offsets show that nothing can be lost. With ``accept_spare``, new members
-    without partitions pass. With ``catch_up_later``, idle partitions whose ZooKeeper offset is behind pass the check of
-    the dual phase, because the caller copies Kafka's offset to ZooKeeper before it checks the phase for the last time.
+    without partitions pass. With ``catch_up_later``, idle partitions whose ZooKeeper offset is below Kafka's pass the
+    check of the dual phase, because the caller copies Kafka's offset to ZooKeeper before it checks the phase for the
+    last time.
     """
 
     accept_idle: bool = False
@@ -81,7 +82,7 @@ def _offset_or_none(offset: int) -> int | None:
 
 
 def assess_owned(history: PartitionHistory, phase: CommitMode, rules: EvidenceThresholds) -> PartitionEvidence:
-    """Returns the evidence about whether the partition's owner is in the phase."""
+    """Returns the evidence for or against the assumption that the partition's owner is in ``phase``."""
 
     def result(ok: bool, known: Confidence, why: str, remedy: str = "", *, final: bool = True) -> PartitionEvidence:
         return PartitionEvidence(
@@ -153,8 +154,8 @@ def _numbers(history: PartitionHistory) -> str:
 
 
 def _check_idle(history: PartitionHistory, rules: EvidenceThresholds, result: _MakeResult) -> PartitionEvidence | None:
-    """Returns None if the partition is idle. Otherwise returns the result that says why: its log end is unknown,
-    messages are waiting, or it has not been quiet for long enough."""
+    """Returns None if the partition is idle. Otherwise returns a result with the reason: the log end is unknown,
+    messages are waiting, or the partition has changed during the last ``quiet_ms``."""
     if history.lag is None:
         why = (
             f"the log's end cannot be read, so an idle partition cannot be distinguished from a stuck one; "
@@ -175,10 +176,10 @@ def _check_idle(history: PartitionHistory, rules: EvidenceThresholds, result: _M
 def _assess_idle(
     history: PartitionHistory, rules: EvidenceThresholds, result: _MakeResult, *, safe: bool, because: str, unsafe: str
 ) -> PartitionEvidence:
-    """Returns the result of a partition without traffic. It passes only if the offsets show that nothing can be lost
-    (``safe``) and the caller accepts idle partitions.
+    """Returns the result for a partition without traffic. The partition passes only if the offsets show that nothing
+    can be lost (``safe``), and if the caller accepts idle partitions.
 
-    If it is not safe, the result is not final, because the next automatic commit may change the offsets.
+    If ``safe`` is False, the result is not final, because the next automatic commit may change the offsets.
     """
     if not safe:
         why = f"no traffic; {_numbers(history)}: {unsafe}"

@@ -26,8 +26,8 @@ from offsetmgr.migration.verify import MigrationVerifier, PartitionResult, Statu
 
 @dataclass(frozen=True, slots=True)
 class GroupGate:
-    """The result of the check that no member of a group commits to the source alone. ``passed`` is True if this is
-    proved."""
+    """The result of the check whether a member of one group commits to the source alone. ``passed`` is True if the
+    evidence shows that no member does."""
 
     group: str
     passed: bool
@@ -51,9 +51,9 @@ Gates: TypeAlias = tuple[GroupGate, ...]
 class FinalizeReport:
     """The result of finalize.
 
-    ``verified`` counts the partitions that passed, and ``left_out`` those whose failure the caller accepted.
-    ``deleted`` is the report of the deletion, None without one; ``kept`` names the offsets that stay in the source,
-    each with the reason.
+    ``verified`` counts the partitions that passed. ``left_out`` counts the partitions whose failure the caller
+    accepted. ``deleted`` is the report of the deletion, or None if no deletion was requested. ``kept`` names the
+    offsets that stay in the source, each with the reason.
     """
 
     verified: int
@@ -122,11 +122,13 @@ def finalize(
     remover: JournaledWriter | None = None,
     accept: Collection[Status] = (),
 ) -> FinalizeReport:
-    """Finalizes a plan. With ``remover`` (a writer of the source store) it also deletes the source's offsets.
+    """Finalizes a plan. With ``remover`` (an executor over the source store), the function also deletes the source's
+    offsets.
 
-    The source's offsets of a group are deleted right after the gate of the group was checked again, and only for
-    partitions in which the target is not behind. If a run was interrupted during the deletion, the next run continues
-    there. Raises `GateRefused`, and `JournalError` if the plan was not applied completely or was rolled back.
+    For each group, the gate is checked again just before the source's offsets are deleted. An offset is deleted only if
+    the target is not behind the source in its partition. If a run was interrupted during the deletion, the next run
+    continues the deletion. Raises `GateRefused`, and `JournalError` if the plan was not applied completely or was
+    rolled back.
     """
     name = f"plan {verifier.plan.path}"
     if state.undo.may_have_written:
@@ -150,8 +152,8 @@ def _removals(
     verifier: MigrationVerifier, gate: FinalizeGate, state: MigrationState, kept: list[str]
 ) -> Iterator[GroupWrite]:
     """Yields the deletions of the source's current offsets, for the planned partitions in which the target is not
-    behind. Each deletion is conditional on the offset that was read. The offsets that must stay are appended to
-    ``kept``, each with the reason."""
+    behind the source. Each deletion is conditional on the offset that was read. The offsets that must stay are appended
+    to ``kept``, each with the reason."""
     for plan in verifier.plan.groups():
         if plan.group in state.delete.done or plan.error:
             continue
@@ -167,7 +169,7 @@ def _removals(
 
 
 def _removable(plan: GroupPlan, verifier: MigrationVerifier, kept: list[str]) -> tuple[PlanStep, ...]:
-    # The source is read before the target, so a target with the same offset has everything that the source had.
+    # The source is read before the target. Therefore a target that is not behind has every offset that was read.
     (source,) = verifier.source.scan([plan.group])
     (target,) = verifier.target.scan([plan.target_group])
     if problem := source.error or target.error:
@@ -191,5 +193,5 @@ def _removable(plan: GroupPlan, verifier: MigrationVerifier, kept: list[str]) ->
 
 def _required_offset(step: PlanStep, committed: Committed) -> int:
     """Returns the offset that the target must have before the source's offset may be deleted. If the source holds a
-    byte position, this is the offset in the plan."""
+    byte position, the required offset is the offset in the plan."""
     return step.after.offset if step.origin is not None and step.after is not None else committed.offset

@@ -1,7 +1,7 @@
 """The gates of `finalize`, which check that no member commits to the source alone.
 
-In a migration between ZooKeeper and Kafka the gate watches the old consumers' commits, as `runbook check` does.
-Otherwise it asks the source's coordinator for members.
+In a migration between ZooKeeper and Kafka the gate watches the old consumers' commits, as `runbook check` does. For
+another source in Kafka, the gate asks the source's coordinator for members.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _EVIDENCE = {
 class OldConsumerGate:
     """Gate for migrations between ZooKeeper and Kafka: every live old consumer must commit to the target.
 
-    ``target`` is the phase in which the migration ends (kafka, or zookeeper on the way back). If ``exclusive``, the
-    source's offsets will be deleted, so no member may commit to the source. Otherwise members in the dual phase pass
-    too.
+    ``target`` is the phase in which the migration ends (kafka, or zookeeper on the way back). ``exclusive`` means that
+    the source's offsets will be deleted, so no member may commit to the source. Without ``exclusive``, members in the
+    dual phase pass too.
     """
 
     view: GroupView
@@ -109,11 +109,11 @@ def closed_gate(
     rules: EvidenceThresholds,
     restricting_option: str = "",
 ) -> GroupGate:
-    """Returns the closed gate of a group that is in none of the accepted phases. The reason is that of the phase with
-    the fewest failures. If the gate is closed only because of partitions without traffic, the reason names these
-    partitions, and the hint names the option that accepts them.
+    """Returns the closed gate of a group that is in none of the accepted phases. The reason is taken from the check of
+    the accepted phase with the fewest failures. If the gate is closed only because of partitions without traffic, the
+    reason names these partitions, and the hint names the option that accepts them.
 
-    ``restricting_option`` is the command-line option because of which only one phase is accepted.
+    ``restricting_option`` is the command-line option that limits the accepted phases to one; empty if no option does.
     """
     nearest = min(reports, key=lambda report: (len(report.wrong), sum(not part.ok for part in report.partitions)))
     phase = f"phase {nearest.phase.value}" + (f" (required by {restricting_option})" if restricting_option else "")
@@ -150,8 +150,8 @@ class CoordinatorGate:
     """Gate for other sources in Kafka: the group has no members, and no offset changes during the window.
 
     The coordinator does not know consumers without membership: old consumers, and consumers that assign partitions to
-    themselves. Therefore the offsets are read twice, ``window.seconds`` apart. If they are equal, the gate infers that
-    no client commits.
+    themselves. Therefore the offsets are read twice, ``window.seconds`` apart. If no offset has changed between the two
+    reads, the gate infers that no client commits.
     """
 
     source: OffsetStore
@@ -175,8 +175,8 @@ class InactivityGate:
     """Gate for sources in a ZooKeeper of Kafka 0.7 or of Storm's spouts: no offset changes during the window, and no
     member is registered.
 
-    Spouts do not register, so for them ``members`` is None. If no offset changes, the gate infers that no client
-    commits.
+    Spouts do not register, so ``members`` is None if the source belongs to spouts. If no offset changes, the gate
+    infers that no client commits.
     """
 
     source: OffsetStore
@@ -207,8 +207,8 @@ class InactivityGate:
 
 
 def _assess_inactivity(name: str, before: GroupOffsets, after: GroupOffsets, known: str) -> GroupGate:
-    """Returns the gate of a group without known members, from two reads of its offsets. ``known`` is the gate's detail
-    if it passes."""
+    """Returns the gate of a group without known members, from two reads of its offsets. ``known`` is the detail of the
+    gate if the gate passes."""
     if error := before.error or after.error:
         return GroupGate(name, False, VerifyEvidence.UNKNOWN, str(error))
     moved = next((tp for tp, found in after.offsets.items() if before.offsets.get(tp) != found), None)

@@ -1,8 +1,8 @@
 """Copies Kafka's offsets to ZooKeeper for partitions without traffic, when a group goes back to ZooKeeper.
 
-A dual member never writes ZooKeeper for such a partition, because it assumes that the larger offset, from which it
-started, is already stored. The copy only moves offsets forward. Each write is conditional on the version that was read,
-so if a consumer commits at the same time, the consumer's commit is kept.
+A dual member never raises the ZooKeeper offset of a partition without traffic. The member starts from the larger of
+both offsets, and assumes that this offset is already stored. The copy only moves offsets forward. Each write is
+conditional on the version that was read, so if a consumer commits at the same time, the consumer's commit is kept.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def copy_forward(
     before-images durable.
 
     If a write is rejected because a consumer has committed, and ZooKeeper now has at least the offset to copy, the
-    partition counts as caught up. If a partition is still behind, its error is raised after all outcomes are set.
+    partition counts as caught up. If ZooKeeper is still behind in a partition, the error of the partition is raised
+    after all outcomes are set.
     """
     copies = {
         tp: OffsetCopy(tp.topic, tp.partition, offset_or(c.expected, -1) if c.expected else None, c.after.offset)

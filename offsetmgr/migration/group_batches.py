@@ -1,4 +1,4 @@
-"""Splits groups into batches, which limits memory, and reads one batch ahead."""
+"""Splits groups into batches to limit memory, and reads one batch ahead."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def batched(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
 
 def prefetch(read: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[tuple[_T, _R]]:
     """Yields each item with the result of ``read``, in order, and calls ``read`` for the next item while the caller
-    processes the current one.
+    processes the current item.
 
     ``read`` runs in a separate thread, one call at a time; ``items`` are consumed in the caller's thread. If ``read``
     fails for an item, the error is raised in place of that item.

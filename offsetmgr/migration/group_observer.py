@@ -1,7 +1,7 @@
 """Observes a live group of old consumers: its registry, its owners, both stores and the logs, once or over a window.
 
-The order of the reads is the one on which the evidence relies (see `observation`). It is the only module of the
-runbooks that reads from servers, and it writes nothing.
+The evidence relies on the order of the reads (see `observation`). This module is the only module of the runbooks that
+reads from servers. It writes nothing.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ class GroupView:
     def observe(self, group: str, *, tolerant: bool = False) -> Observation:
         """Makes one observation.
 
-        With ``tolerant``, a retriable error of a whole store, for example because its coordinator is moving or loading,
-        is recorded as the reading of every partition. An error of the registry is always raised. Raises `Unreachable`,
-        `TimedOut` and other errors of the stores.
+        With ``tolerant``, a retriable error of a whole store is recorded as the read result of every partition. Such an
+        error occurs, for example, while the coordinator is moving or loading. An error of the registry is always
+        raised. Raises `Unreachable`, `TimedOut` and other errors of the stores.
         """
         view = self.registry.members(group, self.cluster.topics)
         before = self.registry.owners(group)
@@ -146,8 +146,8 @@ class _StoreSample:
     error: OffsetMgrError | None = None
 
     def of(self, tp: TopicPartition) -> OffsetReadResult:
-        """Returns the reading of one partition. All commits of the group were read, so a partition that was not found
-        has no commit."""
+        """Returns the read result of one partition. All commits of the group were read, so a partition that was not
+        found has no commit."""
         return self.error if self.error is not None else self.found.get(tp, ABSENT)
 
 
@@ -184,8 +184,8 @@ def watch_group(
 ) -> GroupHistory:
     """Observes the group repeatedly until ``enough`` or ``stop`` returns True, or until the window is over.
 
-    The first observation raises any error of the servers, unless ``tolerant``. Later observations tolerate retriable
-    errors of a store.
+    Unless ``tolerant`` is True, the first observation raises any error of the servers. All later observations tolerate
+    retriable errors of a store.
     """
     history = GroupHistory([view.observe(group, tolerant=tolerant)])
     deadline = view.clock.monotonic() + window.seconds

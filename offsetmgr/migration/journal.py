@@ -5,8 +5,8 @@ is appended *before* the store is written, and the outcome after the write. A cr
 command checks the store for every intent without an outcome.
 
 Every line is a JSON object with a sequence number and a CRC-32 of its own bytes. If a crash during an append left a
-torn last line, opening the journal for writing removes it; damage anywhere else is an error. Only one process at a time
-can have a journal open for writing.
+torn last line, the line is removed when the journal is opened for writing. Damage anywhere else is an error. Only one
+process at a time can have a journal open for writing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ undo-complete, finalized, refreshed, delete-intent, delete-outcome."""
 
 @dataclass(frozen=True, slots=True)
 class EncodedJson:
-    """A value of a record that is already encoded as JSON."""
+    """A value in a record. The value is already encoded as JSON."""
 
     text: str
 
@@ -65,7 +65,7 @@ def _decode(line: bytes) -> JournalRecord | None:
 
 
 def read_journal(path: Path) -> Iterator[tuple[int, JournalRecord]]:
-    """Yields every record, in order, with its byte position. It leaves out a torn last line.
+    """Yields every record, in order, with its byte position. A torn last line is left out.
 
     Raises `JournalError` if an earlier line is damaged or missing, or if the file cannot be read.
     """
@@ -102,7 +102,8 @@ def record_at(path: Path, position: int) -> JournalRecord:
 class Journal:
     """A journal, open for writing by this process only.
 
-    Thread-safe, because a store may consume the stream of edits in its own thread, and this stream appends the intents.
+    The class is thread-safe. The stream of edits appends the intents to the journal, and a store may consume this
+    stream in its own thread.
     """
 
     def __init__(self, path: Path, *, plan_sha256: str, clock: Clock) -> None:
@@ -176,7 +177,7 @@ class Journal:
                 self._write(data)
                 os.fsync(self._fd)
             except OSError as error:
-                os.ftruncate(self._fd, self._end)  # a complete line must not follow a torn one
+                os.ftruncate(self._fd, self._end)  # a complete line must not follow a torn line
                 raise JournalError(
                     f"journal {self.path}", error.strerror or str(error), "make room, then run the same command again"
                 ) from error
@@ -195,7 +196,8 @@ class Journal:
 
 
 def check_opening(path: Path, record: JournalRecord, plan_sha256: str) -> None:
-    """Raises `JournalError` or `UnknownVersion` if a journal's first record does not fit this plan and version."""
+    """Raises `JournalError` or `UnknownVersion` if a journal's first record is not an opening record of this plan and
+    of the known version."""
     if record.get("kind") != "open":
         raise JournalError(f"journal {path}", "it does not begin with an opening record")
     if record["journal"] != VERSION:

@@ -1,8 +1,9 @@
-"""Writes under the journal, for apply, rollback and finalize: the tasks, their outcomes, the journal as the sink of the
-executor, and the retries of groups that are active or locked.
+"""Executes conditional writes and records them in the journal. Apply, rollback and finalize share this loop.
 
-`offsetmgr.groups.execute` has the order of the steps. The intents of a batch share one fsync with the outcomes that
-came before them.
+    fsync the intent -> pass the edit to the store -> append the outcome
+
+The store receives the edits as a lazy stream, so that the store can edit many groups at the same time. The intents of a
+batch share one fsync. Memory grows with the number of groups that the store edits at the same time.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ BATCH_GROUPS = 100
 class GroupWrite:
     """The changes to one group: each of ``steps`` replaces ``target`` (the before-image) by ``after``.
 
-    ``group`` is the group's name in the plan (the journal's key), ``target_group`` its name in the store. ``in_doubt``
-    are partitions that an earlier attempt with an unknown outcome may have written; if such a partition holds
-    ``after``, it counts as written.
+    ``group`` is the group's name in the plan and in the journal, and ``target_group`` is its name in the store.
+    ``in_doubt`` are partitions that an earlier attempt with an unknown outcome may have written. If a partition in
+    ``in_doubt`` holds ``after``, it counts as written.
     """
 
     group: str
@@ -51,12 +52,12 @@ class GroupWrite:
     guard: Guard
     in_doubt: frozenset[TopicPartition] = frozenset()
     keep_newer: bool = False
-    """Whether a partition counts as done if it is already beyond the offset to copy."""
+    """Whether a partition counts as done if its current offset is already beyond the offset to copy."""
     terms: tuple[str, str] = ("the offset when the plan was made", "the planned offset")
     """The names that messages use for ``target`` and ``after``."""
     rejected: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
-    """Partitions that will not be written, each with the reason. They remain in ``steps``, so that the first intent
-    contains the correct before-images of all partitions."""
+    """Partitions that will not be written, each with the reason. These partitions remain in ``steps``, so that the
+    first intent contains the correct before-images of all partitions."""
 
     def edit(self) -> GroupEdit | None:
         """Returns the edit, with each change conditional on its before-image; None if all partitions are rejected."""
@@ -70,8 +71,8 @@ class GroupWrite:
 
 @dataclass(frozen=True, slots=True)
 class GroupOutcome:
-    """The outcome of one group. ``written`` are the partitions that were changed; ``unchanged`` are those that needed
-    no change or must not be changed, each with the reason; ``failed`` are those with an error."""
+    """The outcome of one group. ``written`` are the partitions that were changed; ``unchanged`` are the partitions that
+    needed no change or must not be changed, each with the reason; ``failed`` are the partitions with an error."""
 
     group: str
     target_group: str
@@ -91,7 +92,8 @@ class GroupOutcome:
 
     @property
     def lock_ends_s(self) -> float:
-        """The seconds within which the lock of a killed run ends; 0 if no such lock rejected the write."""
+        """The maximum number of seconds until the lock of a killed run ends; 0 if no such lock was the cause of the
+        rejection."""
         return max((e.lock_ends_s for e in self.failed.values() if isinstance(e, GroupActive)), default=0)
 
 
@@ -99,10 +101,10 @@ class GroupOutcome:
 class Report:
     """The result of a run.
 
-    ``groups`` counts the processed groups, ``changed`` those with a written partition, ``not_atomic`` those written
-    without a lock, and ``skipped`` those that an earlier run had completed. ``written`` and ``unchanged`` count
-    partitions. ``failed`` has the outcomes of groups with failures. ``interrupted`` is True if the caller stopped the
-    run before all groups were done.
+    ``groups`` counts the processed groups, ``changed`` the groups with a written partition, ``not_atomic`` the groups
+    that were written without a lock, and ``skipped`` the groups that an earlier run had completed. ``written`` and
+    ``unchanged`` count partitions. ``failed`` has the outcomes of groups with failures. ``interrupted`` is True if the
+    caller stopped the run before all groups were done.
     """
 
     groups: int = 0
@@ -133,7 +135,8 @@ class JournaledWriter:
     """Executes tasks against one store under one journal.
 
     ``name`` is the prefix of the journal's records (``apply``, ``undo``, ``delete``). ``stop`` is called before each
-    batch of groups: once it returns True, no new batch starts; the groups in flight are completed and recorded.
+    batch of groups. Once it returns True, no new batch starts, but the batches that have started are completed and
+    recorded.
     """
 
     name: str
@@ -151,9 +154,9 @@ class JournaledWriter:
     def run(self, tasks: Iterable[GroupWrite]) -> Report:
         """Executes all tasks and returns the report.
 
-        It retries groups that were rejected as active until ``wait_empty_s`` has passed. If the lock of an earlier run
-        was the cause, it retries until that lock must have ended. Raises only if the whole store or the journal cannot
-        be used; the journal then contains everything that was done.
+        If a group was rejected as active, the method retries it until ``wait_empty_s`` has passed. If the cause was the
+        lock of an earlier run, the method retries at least until that lock must have ended. Raises an error only if the
+        whole store or the journal cannot be used. In this case the journal contains everything that was done.
         """
         report = Report()
         waiting: dict[str, GroupWrite] = {}
@@ -177,7 +180,7 @@ class JournaledWriter:
             for outcome, task in self._execute(list(waiting.values())):
                 if not outcome.lock_ends_s:
                     locked.discard(task.target_group)
-                    wait_s[task.group] = self.wait_empty_s  # the members are consumers now
+                    wait_s[task.group] = self.wait_empty_s  # the members are now consumers, not a lock
                 if waited_s >= wait_s[task.group] or not outcome.active_members:
                     del waiting[task.group]
                     locked.discard(task.target_group)
@@ -279,7 +282,7 @@ def outcome_of(task: GroupWrite, result: GroupEditResult | None) -> GroupOutcome
         found, after = _found(outcome), None if step.after is None else step.after.offset
         if outcome.status is EditStatus.UNCHANGED or (found is not None and holds_offset(found, after)):
             if step.tp in task.in_doubt:
-                written.append(step.tp)  # inferred: the interrupted run wrote it and could not record that
+                written.append(step.tp)  # inferred: the interrupted run wrote it without recording the outcome
             else:
                 unchanged[step.tp] = "already held the value to write"
         elif (
@@ -305,7 +308,8 @@ def _found(outcome: ChangeOutcome) -> Offset | None:
 
 
 def _conflict(step: PlanStep, found: Offset, terms: tuple[str, str]) -> Conflict:
-    """Returns the error, with all offsets, of a partition that another client changed. Nothing was written to it."""
+    """Returns the error of a partition that another client changed. The error names all offsets, and nothing was
+    written to the partition."""
     return Conflict(
         str(step.tp),
         f"holds {_text(found)}, which is neither {_text(before_image(step.target))} ({terms[0]})"

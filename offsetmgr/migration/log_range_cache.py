@@ -36,7 +36,8 @@ class LogRangeCache:
             self._known.update(self.cluster.log_ranges(existing))
 
     def refresh(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
-        """Requests again the ranges of partitions whose cached end is below one of these offsets, because logs grow."""
+        """If one of these offsets is beyond the cached log end of its partition, requests the log range again, because
+        the log may have grown."""
         stale = {tp for tp, offset in offsets if (end := self.end(tp)) is not None and offset > end}
         if stale and self.cluster is not None:
             self._known.update(self.cluster.log_ranges(stale))
@@ -53,7 +54,8 @@ class LogRangeCache:
         return self._known[tp]
 
     def holds(self, tp: TopicPartition, offset: int) -> bool:
-        """Returns whether an offset is within its log (the log's end is allowed). True without a cluster."""
+        """Returns whether an offset is within its log (the log's end is allowed). Returns True if there is no
+        cluster."""
         found = self._known.get(tp)
         if isinstance(found, LogRange):
             return found.start <= offset <= found.end

@@ -1,10 +1,10 @@
 """Keeps a target store in step with a source store, for consumers without dual commit.
 
-The mirror only moves offsets forward; either store can be ZooKeeper or Kafka. If the target has compare-and-set, every
-write is conditional on the version that was read. If the target is Kafka, the mirror locks each group: it joins as a
-static member, so a restarted mirror takes over at once and a frozen one is fenced. It refuses groups to which other
-clients commit. Brokers of Kafka 0.8.2 have no group lock, so the store compares the offsets just before each write. The
-mirror keeps no state: a restarted mirror compares both sides again.
+The mirror only moves offsets forward. Either store can be ZooKeeper or Kafka. If the target has compare-and-set, every
+write is conditional on the version that was read. If the target is Kafka, the mirror locks each group: it joins the
+group as a static member, so a restarted mirror takes over at once and a frozen mirror is fenced. The mirror refuses
+groups to which other clients commit. Brokers of Kafka 0.8.2 have no group lock, so the store compares the offsets just
+before each write. The mirror keeps no state: a restarted mirror compares both sides again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from offsetmgr.migration.plan import PlanOptions
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 HOLDER = "offsetmgr-mirror"
-"""The name under which mirrors lock groups. The last mirror that is started for a group takes it over."""
+"""The name under which mirrors lock groups. The last mirror that is started for a group takes the group over."""
 
 _MAX_WAIT_S: Final = 0.25
 """The longest single wait, so that the mirror reacts to ``stop`` quickly."""
@@ -41,12 +41,12 @@ class Mirror:
     """Mirrors the groups that ``options`` select.
 
     ``idle_s`` limits the time between two full comparisons, so that a missed notification delays an offset but does not
-    lose it. Before a group is locked, it is watched for other clients for ``settle_s``.
+    lose it. Before the mirror locks a group, it watches the group for other clients for ``settle_s``.
 
     ``legacy_groups`` returns the live old consumers that commit to the source. If the target's groups must be locked, a
-    group is locked only after its old consumers were seen to commit to the source alone (`mirror_safety`).
-    ``legacy_groups`` is None if there are no old consumers, or if the user trusts them. ``watch_s`` limits the wait for
-    this evidence with ``once``. Locked groups are committed again every ``refresh_s`` (well below the retention).
+    group is locked only after its old consumers were seen to commit to the source alone (`mirror_safety`). With
+    ``once``, ``watch_s`` limits the wait for this evidence. ``legacy_groups`` is None if there are no old consumers, or
+    if the user trusts them. Locked groups are committed again every ``refresh_s`` (well below the retention).
 
     ``crossing`` detects offsets in the deleted log of a recreated topic, which are not mirrored. If ``crossing`` is
     None, the caller guarantees that there are no such offsets. Leader epochs are never mirrored.
@@ -77,7 +77,7 @@ class Mirror:
     def run(self, *, once: bool = False) -> MirrorStatus:
         """Mirrors until ``stop`` returns True, or (``once``) until everything is written. Returns the last status.
 
-        An error in the first round is raised; after a later error, the next round retries.
+        An error in the first round is raised. After an error in a later round, the next round retries.
         """
         try:
             changed: set[str] | None = None
@@ -296,7 +296,7 @@ class Mirror:
         return pending
 
     def _read_target(self, batch: list[GroupMirror], pending: set[str]) -> None:
-        """Reads the target. In a group that this mirror has not locked, only other clients change offsets."""
+        """Reads the target. If a group has changed that this mirror has not locked, another client commits to it."""
         named = {mirror.target_group: mirror for mirror in batch}
         for name, found in self._target_offsets(batch).items():
             mirror = named[name]
@@ -321,11 +321,11 @@ class Mirror:
             mirror.unlocked_read = found
 
     def _may_lock(self, mirror: GroupMirror, legacy: LegacyGroup, pending: set[str]) -> bool:
-        """Returns whether the group may be locked, because no other client commits to it; else watches it."""
+        """Returns True if no other client commits to the group, so that it may be locked; else watches the group."""
         if mirror.ended:
             return False
         now = self.clock.monotonic()
-        assert mirror.unlocked_read is not None  # it was read a moment ago
+        assert mirror.unlocked_read is not None  # the caller has just read the group
         mirror.evidence.observe(legacy, mirror.source_offsets, mirror.unlocked_read.offsets, now)
         if unproven := mirror.evidence.unproven(legacy, now):
             why = f"whether they also commit to Kafka is unknown so far: {', '.join(unproven)}"
@@ -376,7 +376,7 @@ class Mirror:
     def _record_commit(
         self, mirror: GroupMirror, outcomes: Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError
     ) -> bool:
-        """Records the outcome of a commit to a locked group; returns True if it is complete."""
+        """Records the outcome of a commit to a locked group; returns True if the commit is complete."""
         if isinstance(outcomes, LockLost):
             # ``lock.lost`` has the reason: a consumer joined the group, or another mirror took over.
             self._handle_lost_lock(mirror, (mirror.lock.lost if mirror.lock else None) or outcomes)

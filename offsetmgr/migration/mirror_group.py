@@ -22,12 +22,12 @@ class MirrorState(StrEnum):
     """The target is ahead of the source in some partitions. These partitions are not changed; the others follow the
     source."""
     WATCHING = "watching"
-    """Whether old consumers or other clients also commit to the target is unknown so far. Nothing is locked or
-    written."""
+    """The mirror has not found out yet whether old consumers or other clients also commit to the target. Nothing is
+    locked or written."""
     REJECTED = "rejected"
     """Other clients use the group in the target. Nothing is written."""
     TAKEN = "taken"
-    """The mirror of this group has ended, because a consumer started with the group in the target (the cutover), or
+    """The mirror of this group has ended, because a consumer of the group started on the target (the cutover), or
     because another mirror took the group over."""
     FAILING = "failing"
     """The last attempt failed and will be retried."""
@@ -37,9 +37,9 @@ class MirrorState(StrEnum):
 class GroupMirror:
     """One mirrored group.
 
-    ``lag`` is the number of messages by which the target was behind the source at the last read, where a missing commit
-    counts as offset 0; None if the last read failed, or if nothing was read yet. ``copied`` is the number of offsets
-    written so far.
+    ``lag`` is the number of messages by which the target was behind the source at the last read. A missing commit
+    counts as offset 0. ``lag`` is None if the last read failed, or if nothing was read yet. ``copied`` is the number of
+    offsets written so far.
     """
 
     group: str
@@ -50,7 +50,7 @@ class GroupMirror:
     copied: int = 0
     lock: HeldLock | None = None
     note: str = ""
-    """Information for the user about a group that follows."""
+    """Information for the user, shown while the target of the group is in step."""
     problem: OffsetMgrError | None = None
     """The error if the last read of the source failed for the whole group or for a partition."""
     source_offsets: Mapping[TopicPartition, Committed] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class GroupMirror:
 
     @property
     def not_mirrored(self) -> str:
-        """The partitions that are not mirrored, as text; "" if there are none."""
+        """The partitions that are not mirrored, as text; "" if every partition is mirrored."""
         if not self.recreated:
             return ""
         tp, error = min(self.recreated.items())
@@ -94,7 +94,7 @@ class GroupMirror:
         return f"refused: {tp}: {error.why}{more}"
 
     def fail(self, error: OffsetMgrError, *, lag_unknown: bool = False) -> None:
-        """Records an error that is retried later. If ``lag_unknown``, the lag of the group becomes unknown."""
+        """Records an error. The mirror retries later. With ``lag_unknown``, the lag of the group becomes unknown."""
         self.state, self.detail = MirrorState.FAILING, str(error)
         if lag_unknown:
             self.lag = None
@@ -103,7 +103,7 @@ class GroupMirror:
         self.state, self.detail, self.lag = MirrorState.REJECTED, why, None
 
     def mark_taken(self, why: str) -> None:
-        """Ends the mirror of the group, because another client uses it from now on."""
+        """Ends the mirror of the group, because another client uses the group from now on."""
         self.state, self.detail, self.lock = MirrorState.TAKEN, why, None
         if self.lag:
             self.detail += f"; the target was {count_of(self.lag, 'offset')} behind the source then"
@@ -113,7 +113,7 @@ class GroupMirror:
         self.stale = False
 
     def behind(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Returns the offsets of the source that are ahead of the target."""
+        """Returns the source's offsets that are larger than the target's offsets."""
         behind = {tp: c for tp, c in self.mirrored_offsets.items() if self.target_offsets.get(tp, -1) < c.offset}
         return {tp: OffsetAndMetadata(c.offset, c.metadata) for tp, c in behind.items()}
 
@@ -134,7 +134,8 @@ class GroupMirror:
         self.detail = "; ".join(filter(None, (self.note, self.not_mirrored)))
 
     def record_outcomes(self, outcomes: Mapping[TopicPartition, ChangeOutcome]) -> bool:
-        """Records the outcome of a write; returns False if a write failed and should be retried soon."""
+        """Records the outcomes of a write. Returns False if a partition failed with an error that should be retried
+        soon."""
         failed: list[OffsetMgrError] = []
         for tp, outcome in outcomes.items():
             if outcome.status is not EditStatus.FAILED:
@@ -158,8 +159,9 @@ class GroupMirror:
 
 @dataclass(frozen=True, slots=True)
 class MirrorStatus:
-    """The status of a running mirror. ``lag`` is the sum over all groups with a known lag; ``unknown`` counts the other
-    groups, except refused ones. ``recreated`` counts partitions that were refused because their topic was recreated."""
+    """The status of a running mirror. ``lag`` is the sum over all groups with a known lag; ``unknown`` counts the
+    groups with an unknown lag, except refused groups. ``recreated`` counts partitions that were refused because their
+    topic was recreated."""
 
     rounds: int
     copied: int

@@ -1,12 +1,12 @@
-"""Collects evidence that a group's live old (ZooKeeper-based) consumers commit only to ZooKeeper. Only then may a
-mirror lock the group in Kafka. Pure.
+"""Collects evidence that a group's live old (ZooKeeper-based) consumers commit only to ZooKeeper. Without this
+evidence, a mirror must not lock the group in Kafka. Pure.
 
 While a group is locked in Kafka, the commits of a member with dual commit fail. After a failed commit to Kafka, the
-member does not write ZooKeeper either, so neither store would receive its progress. A dual member writes Kafka first,
-so its ZooKeeper offset is never ahead of its offset in Kafka. Therefore the owner of a partition commits to ZooKeeper
-alone if its ZooKeeper offset was seen to *move* beyond the offset that was read from Kafka afterwards. A ZooKeeper
-offset that is merely ahead proves nothing: a member that was just restarted with dual commit may not have committed
-yet.
+member does not write ZooKeeper either, so neither store would receive the member's progress. A dual member writes Kafka
+first, so its ZooKeeper offset is never ahead of its offset in Kafka. Therefore, if the ZooKeeper offset of a partition
+was seen to *move* beyond the offset that was read from Kafka afterwards, the owner of the partition commits to
+ZooKeeper alone. A ZooKeeper offset that is merely ahead proves nothing: a member that was just restarted with dual
+commit may not have committed yet.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, TopicPartition
 
 REBALANCE_S: Final = 10.0
-"""The seconds for which partitions may still be assigned to a member that has none: an old consumer tries to rebalance
-4 times, 2 s apart."""
+"""The number of seconds after a change of the members during which a member without partitions may still get some. An
+old consumer tries to rebalance 4 times, 2 s apart."""
 
 _UNKNOWN: Final = "an owner that cannot be read"
 
@@ -55,12 +55,12 @@ NO_MEMBERS: Final = LegacyGroup({}, {})
 @dataclass(slots=True)
 class LegacyMemberEvidence:
     """The evidence about the members of one group. A member is identified by its id and its session, so a member that
-    registers again counts as a new one."""
+    registers again counts as a new member."""
 
     members: Mapping[str, int] | None = None
     changed_at: float = -math.inf
-    """The time (monotonic seconds) at which the members were first seen or last changed; minus infinity if there were
-    none."""
+    """The time (monotonic seconds) at which the members were first seen or last changed; minus infinity if no member
+    was seen."""
     _first_seen: dict[TopicPartition, tuple[LegacyOwner, int]] = field(default_factory=dict)
     _proven: set[tuple[str, int]] = field(default_factory=set)
 

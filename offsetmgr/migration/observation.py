@@ -26,10 +26,10 @@ OffsetReadResult: TypeAlias = Offset | OffsetMgrError
 class RegisteredMember:
     """A member as registered in ``/consumers/GROUP/ids/ID``.
 
-    ``host`` is part of a generated id (``GROUP_HOST-MILLISECONDS-8 hex digits``). It is None if the id was configured
-    (``consumer.id``); such an id stays the same after a restart. ``registered_at_ms`` (since 1970) and ``czxid`` are
-    those of the *last* registration: a process registers again after its session has expired. ``session`` is its
-    session id.
+    ``host`` is part of a generated id (``GROUP_HOST-MILLISECONDS-8 hex digits``). ``host`` is None if the id was
+    configured (``consumer.id``). A configured id stays the same after a restart. ``registered_at_ms`` (since 1970) and
+    ``czxid`` describe the *last* registration: a process registers again after its session has expired. ``session`` is
+    the id of the ZooKeeper session.
     """
 
     id: str
@@ -42,8 +42,8 @@ class RegisteredMember:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOwner:
-    """One ownership: the member, and the transaction (czxid) that created its owner znode. If the znode is created
-    again, this is a new ownership, even by the same member."""
+    """One ownership: the member, and the transaction (czxid) that created its owner znode. A znode that is created
+    again is a new ownership, even if the member is the same."""
 
     member: str
     czxid: int

@@ -2,15 +2,15 @@
 commits.
 
 Pure. A change of an offset is attributed to a member only if the same ownership (the czxid of the owner's znode) was
-observed before and after it, so a change of owner begins a new history. The conclusions rely on two orders: a dual
-member writes Kafka before ZooKeeper and finishes one commit before it begins the next
+observed before and after the change. Therefore a change of the owner begins a new history. The conclusions rely on two
+orders: a dual member writes Kafka before ZooKeeper and finishes one commit before it begins the next
 (ZookeeperConsumerConnector.commitOffsets), and an observation reads ZooKeeper before Kafka.
 
 * *ZooKeeper alone*: ZooKeeper changed to X, and Kafka, read afterwards, is below X. A dual member would have written X
   to Kafka first.
 * *Kafka alone*: Kafka changed to X and then to Y, and ZooKeeper, read after Y was seen, has not changed. A dual member
-  finishes the commit of X in ZooKeeper before it begins that of Y. X must be larger than every earlier offset in either
-  store, because a dual member does not write the offset again from which it started.
+  finishes the commit of X in ZooKeeper before it begins the commit of Y. X must be larger than both stores' offsets at
+  the start of the history, because a dual member does not write its starting offset again.
 * *both*: both stores changed.
 """
 
@@ -41,7 +41,7 @@ class OffsetChange(NamedTuple):
 
 
 def offset_or(reading: OffsetReadResult | None, default: int = -1) -> int:
-    """Returns the offset, or ``default`` (less than every offset), for comparisons."""
+    """Returns the offset for comparisons; ``default``, which is less than every offset, if there is no offset."""
     return reading.offset if isinstance(reading, Committed) else default
 
 
@@ -53,9 +53,9 @@ class StoreHistory:
     last: Offset | None = None
     changes: list[OffsetChange] = field(default_factory=list)
     error: OffsetMgrError | None = None
-    """The error of the latest read; None if it succeeded."""
+    """The error of the latest read; None if the read succeeded."""
     lowered: str | None = None
-    """The change, as text, if the offset was deleted or decreased, which no consumer does."""
+    """The change, as text, if the offset was deleted or decreased. No consumer makes such a change."""
 
     def add(self, at_ms: int, reading: OffsetReadResult | None) -> bool:
         """Records one read; returns True if the offset has changed."""
@@ -96,9 +96,9 @@ class PartitionHistory:
     changed_ms: int = 0
     """The time at which an offset or the log's end last changed, initially the start of the history."""
     zookeeper_alone: str | None = None
-    """The proof that a commit went to ZooKeeper and not to Kafka, as text."""
+    """The proof, as text, that a commit went to ZooKeeper and not to Kafka."""
     kafka_alone: str | None = None
-    """The proof that a commit went to Kafka and not to ZooKeeper, as text."""
+    """The proof, as text, that a commit went to Kafka and not to ZooKeeper."""
 
     @property
     def unchanged_ms(self) -> int:

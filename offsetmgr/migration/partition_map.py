@@ -35,7 +35,7 @@ class MappedStart(StrEnum):
 
 
 class ResolvedStart(NamedTuple):
-    """An offset for a byte position, and its derivation as text."""
+    """The offset for a byte position, and the derivation of this offset as text."""
 
     offset: int
     how: str
@@ -45,8 +45,9 @@ class ResolvedStart(NamedTuple):
 class PositionTable:
     """A table of byte positions and the offsets of the messages that begin there, both ascending.
 
-    A position between two entries is rejected. With ``floor``, the preceding entry is used instead, so the group
-    consumes the messages from that entry on again. A position before the first entry is always rejected.
+    Without ``floor``, a position between two entries is rejected. With ``floor``, the preceding entry is used, so the
+    group consumes the messages between that entry and the position again. A position before the first entry is always
+    rejected.
     """
 
     entries: tuple[tuple[int, int], ...]
@@ -103,7 +104,7 @@ def read_map(path: Path) -> PartitionMap:
 
 
 def parse_map(name: str, data: bytes) -> PartitionMap:
-    """Parses a partition map; ``name`` is its name in errors.
+    """Parses a partition map; ``name`` is the name of the map in errors.
 
     Raises `UnknownVersion`, `MalformedData` with the topic and the partition, and `PlanError` for an unconfirmed draft.
     """

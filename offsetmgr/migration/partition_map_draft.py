@@ -1,6 +1,6 @@
 """The draft of a partition map, which an operator corrects and confirms.
 
-The draft is a guess: only the people who moved the data know which new partition each broker's partition became. A
+The draft is a guess. Only the people who moved the data know which new partition has the data of each old partition. A
 draft is rejected until it contains the name of the person who confirms it.
 """
 

@@ -46,7 +46,7 @@ class MemberEvidence:
 
 @dataclass(frozen=True, slots=True)
 class PhaseReport:
-    """The result of the phase check. ``passed`` is True only if every member and partition in scope is known to fit the
+    """The result of the phase check. ``passed`` is True only if every checked member and partition is known to fit the
     phase. ``final`` is False if further observations may change the result."""
 
     group: str
@@ -62,7 +62,7 @@ class PhaseReport:
 
     @property
     def not_bounced(self) -> tuple[str, ...]:
-        """The members from before the bounce that have not been restarted."""
+        """The members that were registered before the bounce and have not been restarted."""
         return tuple(m.member for m in self.members if m.wrong and m.why.startswith(_NOT_BOUNCED))
 
     @property
@@ -72,7 +72,7 @@ class PhaseReport:
 
     @property
     def cannot_pass(self) -> bool:
-        """Whether the check can no longer pass: the result of a ``wrong`` member is final."""
+        """Whether the check can no longer pass, because the result of a ``wrong`` member is final."""
         return any(m.wrong and m.final for m in self.members)
 
 
@@ -90,8 +90,8 @@ def assess_phase(
 ) -> PhaseReport:
     """Checks a watched group against a phase.
 
-    ``only`` restricts the check to these members (the gate of one step of a rolling bounce); otherwise every live
-    member and every partition counts. If ``also`` is given, members in that phase pass too.
+    ``only`` limits the check to these members, as the gate after one restart of a rolling bounce does. Without
+    ``only``, every live member and every partition is checked. If ``also`` is given, members in that phase pass too.
     """
     rules = rules or EvidenceThresholds()
     observation = history.latest
@@ -217,7 +217,7 @@ def _assess_member(
     if restart.ok is False:
         return result(False, restart.confidence, restart.why, "restart it with the phase's settings", wrong=True)
     if not owned:
-        # A rebalance follows the registration, so it may still assign partitions to this member.
+        # The rebalance that follows a registration may still assign partitions to this member.
         unchanged_for = f"no registration and no owner has changed for {steady_ms / 1000:.1f} s"
         if rules.accept_spare and restart.ok and steady_ms >= rules.quiet_ms:
             why = f"{restart.why}; it owns no partition, so its commits cannot be seen; {unchanged_for}"
@@ -251,7 +251,7 @@ def _assess_member(
 @dataclass(frozen=True, slots=True)
 class InferredPhase:
     """The inferred phase of a group; ``phase`` is None if the evidence is insufficient, or if members are in different
-    phases. ``members`` are the phases of the single members."""
+    phases. ``members`` has the phases that the observed commits prove."""
 
     phase: CommitMode | None
     confidence: Confidence
@@ -260,7 +260,8 @@ class InferredPhase:
 
 
 def infer_phase(history: GroupHistory) -> InferredPhase:
-    """Infers the phase of a watched group from observed commits or, without any, from the stores' offsets."""
+    """Infers the phase of a watched group from the observed commits. If these prove no phase, the offsets in both
+    stores are used."""
     proven: dict[CommitMode, list[str]] = {}
     for tp, partition in sorted(history.partitions.items()):
         if (behaviour := behaviour_of(partition)) is not None:

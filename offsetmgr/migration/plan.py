@@ -1,7 +1,7 @@
 """The values of a migration plan, and the decision about one partition. Pure.
 
-A plan is frozen when it is made: `apply` writes exactly the offsets of the plan. It writes a partition only if the
-target still holds the offset that it held when the plan was made.
+A plan is frozen when it is made: `apply` writes exactly the offsets of the plan. `apply` writes a partition only if the
+target's offset has not changed since the plan was made.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from offsetmgr.migration.partition_map import MapOrigin
 
 PLAN_VERSION: Final = 3
 PLAN_VERSION_KAFKA_0_7: Final = 4
-"""The version of a plan with partitions of Kafka 0.7, which a reader of the other version would misread."""
+"""The version of a plan with partitions of Kafka 0.7. A reader of the other version would misread these partitions."""
 
 
 class Action(StrEnum):
@@ -29,13 +29,13 @@ class Action(StrEnum):
     COPY = "copy"
     """Write the source's offset: the target has none, or a smaller one."""
     REWIND = "rewind"
-    """Write the source's offset over a larger one, because the caller allowed it."""
+    """Write the source's offset over a larger offset in the target, because the caller allowed rewinds."""
     SKIP_EQUAL = "skip-equal"
     """The target holds this offset already."""
     KEEP_NEWER = "keep-newer"
-    """The target is ahead and stays."""
+    """The target is ahead of the source and is not changed."""
     TARGET_ONLY = "target-only"
-    """Only the target has a commit here; it is not changed."""
+    """Only the target has a commit for this partition. The commit is not changed."""
     REFUSE_REWIND = "refuse-rewind"
     """The target is ahead, and the caller asked for the source's offset without allowing a rewind."""
     REFUSE_TOPIC_MISSING = "refuse-topic-missing"
@@ -52,7 +52,7 @@ class Action(StrEnum):
     REFUSE_RECREATED = "refuse-recreated"
     """The topic was deleted and recreated after the source's commit. The note has the reason."""
     REFUSE_LOST = "refuse-lost"
-    """In a reverse plan: the offset was copied, but the store to which it was copied has lost it."""
+    """In a reverse plan: the offset was copied, but the store that received the copy no longer holds it."""
 
     @property
     def writes(self) -> bool:
@@ -78,10 +78,10 @@ class PlanSource(NamedTuple):
 class PlanStep(NamedTuple):
     """The step of one partition in a plan; ``tp`` is the target's partition.
 
-    ``source`` and ``target`` are the offsets of the two stores when the plan was made; None if there is no commit or it
-    is unreadable. ``after`` is the offset that the target holds after apply; None if the step is refused. If ``origin``
-    is set, ``source`` is a byte position in another partition (`source_tp`), so it can be compared only with the
-    source's current byte position.
+    ``source`` and ``target`` are the offsets of the two stores when the plan was made; None if there is no commit or if
+    the offset is unreadable. ``after`` is the offset that the target holds after apply; None if the step is refused. If
+    ``origin`` is set, ``source`` is a byte position in another partition (`source_tp`). This byte position can be
+    compared only with the source's current byte position.
     """
 
     tp: TopicPartition
@@ -159,9 +159,9 @@ class GroupPlan:
     """The plan of one group.
 
     ``guard`` is the guard of the group's writes; ``guard_note`` is the reason for this guard. ``old_members`` are the
-    live members in ZooKeeper's registry, ``members`` those that the Kafka coordinator reported. If the whole group
-    could not be planned, ``error`` is the reason and ``steps`` is empty. ``note`` is the reason why nothing is planned
-    for a group that the user named.
+    live members in ZooKeeper's registry, and ``members`` are the members that the Kafka coordinator reported. If the
+    whole group could not be planned, ``error`` is the reason and ``steps`` is empty. ``note`` is the reason why nothing
+    is planned for a group that the user named.
     """
 
     group: str
@@ -182,7 +182,7 @@ class GroupPlan:
 @dataclass(frozen=True, slots=True)
 class StoreEndpoint:
     """One side of a plan: its URI (without credentials) and its identity (data rule "migration is a state machine on
-    disk"). ``how`` is how the identity was determined."""
+    disk"). ``how`` describes how the identity was determined."""
 
     uri: str
     kind: str
@@ -207,7 +207,7 @@ class PlanHeader:
     tool: str
     compared: OriginComparison | None = None
     """Whether the offsets of both sides refer to the same logs; None in plans of older versions of offsetmgr, which did
-    not compare this."""
+    not compare the logs."""
     translate: OffsetTranslation | None = None
     """How the user wants offsets of another cluster to be treated."""
     recreation: str = ""
@@ -217,12 +217,12 @@ class PlanHeader:
     weaknesses: tuple[str, ...] = ()
     """The guarantees that the target does not fully give, one sentence each (`OffsetStore.weaknesses`)."""
     version: int = PLAN_VERSION
-    """The version of the plan file: 2 if the source or the target is of Kafka 0.7, otherwise 1."""
+    """The version of the plan file: `PLAN_VERSION` or `PLAN_VERSION_KAFKA_0_7`."""
 
     @property
     def expires_at(self) -> int | None:
-        """The time at which offsets that were copied when the plan was made would expire if no consumer starts. None if
-        the time is unknown or the offsets do not expire."""
+        """The time at which the copied offsets expire if they were copied when the plan was made and no consumer
+        starts. None if the retention time is unknown or the offsets do not expire."""
         return None if self.retention_ms is None else self.created_at + self.retention_ms
 
 

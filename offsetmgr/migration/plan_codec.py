@@ -51,7 +51,8 @@ def encode_step(step: PlanStep, *, whole: bool = True) -> str:
     """Encodes one step as JSON. If ``whole`` is False, it encodes only the before-image and the value to write, for a
     journal.
 
-    It builds the text itself, because `json.dumps` takes three times as long and a plan consists mostly of steps.
+    The function builds the JSON text itself, because `json.dumps` takes three times as long, and a plan consists mostly
+    of steps.
     """
     tp, action, source, target, after, note, origin = step
     text = f'{{"p":{tp[1] if tp[1] >= 0 else json.dumps(str(tp[1]))},"action":"{action}"'
@@ -84,7 +85,7 @@ def decode_step(topic: str, encoded: Mapping[str, Any]) -> PlanStep:
     source, target, after, note = get("source"), get("target"), get("after"), get("note", "")
     source_offset = None if source is None else decode_offset(source)
     target_offset = None if target is None else decode_offset(target)
-    # Most steps write the source's value, so both fields share one object.
+    # Most steps write the source's value, so the source's offset and the written offset share one object.
     expected = source_offset if after == source else None if after is None else decode_offset(after)
     p = encoded["p"]
     tp = new(TopicPartition, (topic, p if p.__class__ is int else BrokerPartition.from_json(p)))

@@ -1,4 +1,4 @@
-"""The plan file: valid JSON, one group a line, with a hash.
+"""The plan file: valid JSON, with one group on each line and a hash at the end.
 
 Line layout, which allows plans of a million offsets to be written and read as a stream::
 
@@ -46,8 +46,8 @@ _HASH = b', "sha256": "'
 
 
 class PlanSummary:
-    """Counts of a plan, collected while it is written: its groups, its steps by action, and its groups with an error or
-    with members."""
+    """Counts of a plan, collected while the plan is written: its groups, its steps by action, and its groups with an
+    error or with members."""
 
     def __init__(self) -> None:
         self.groups = 0
@@ -143,7 +143,7 @@ def write_plan(
             out.write(_HASH + digest.hexdigest().encode() + b'"}\n')
             out.flush()
             os.fsync(out.fileno())
-        os.link(part, path)  # unlike a rename, it fails if another process has created the file
+        os.link(part, path)  # unlike a rename, a link fails if another process has created the file
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
         hint = (
@@ -160,7 +160,7 @@ def write_plan(
 
 
 def fsync_directory(directory: Path) -> None:
-    """Makes the directory entry of a created or renamed file durable, which an fsync of the file does not."""
+    """Makes the directory entry of a created or renamed file durable. An fsync of the file alone does not do this."""
     fd = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -169,7 +169,8 @@ def fsync_directory(directory: Path) -> None:
 
 
 class PlanFile:
-    """A plan on disk. Its hash is checked when it is opened; its groups can be read several times, one at a time."""
+    """A plan on disk. The hash is checked when the plan is opened. The groups can be read several times, one at a
+    time."""
 
     def __init__(self, path: Path) -> None:
         """Raises `PlanError` if the file is missing, damaged or edited, and `UnknownVersion` for an unsupported

@@ -1,4 +1,4 @@
-"""Makes a plan: reads both sides, checks the cluster's logs, and decides each step. It writes only the plan file."""
+"""Makes a plan: reads both sides, checks the cluster's logs, and decides each step. It changes neither side."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 
 class ReadLegacyMembers(Protocol):
-    """Reads the live members of groups in ZooKeeper's registry, so that the plan knows where old consumers run."""
+    """Reads the live members of groups in ZooKeeper's registry, so that the plan names the old consumers that run."""
 
     def __call__(self, groups: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
         """Returns the ids of live members by group. Groups without members may be missing from the result. Raises an
@@ -76,8 +76,8 @@ def unfit_name(store: OffsetStore, group: str) -> UsageError | None:
 
 
 def _check_target(target: StoreEndpoint, store: OffsetStore) -> None:
-    """Raises `UsageError` for a target that a plan cannot describe: a store that keeps each offset in two places, so
-    that each offset has two before-images, or a store that is identified by its content, such as a text file."""
+    """Raises `UsageError` for a target that a plan cannot describe. A dual store has two before-images for each offset,
+    and a text file is identified by its content, which apply would change."""
     if target.kind == "dual":
         raise UsageError(
             f"target {store.uri}",
@@ -96,8 +96,8 @@ def _check_target(target: StoreEndpoint, store: OffsetStore) -> None:
 class Planner:
     """Plans a migration.
 
-    ``cluster`` is the Kafka cluster to whose logs the offsets belong. If it is None, topics and log ranges are not
-    checked, and the plan records that.
+    ``cluster`` is the Kafka cluster to whose logs the offsets belong. If ``cluster`` is None, topics and log ranges are
+    not checked, and the plan records that.
     """
 
     source: OffsetStore
@@ -211,8 +211,8 @@ class Planner:
     def _pending(
         self, names: Mapping[str, str], sources: Mapping[str, GroupOffsets], targets: Mapping[str, GroupOffsets]
     ) -> dict[str, Mapping[TopicPartition, OffsetMgrError]]:
-        """Returns, by target group, the errors of partitions that seem to have no offset in the target, for example
-        because an open transaction has not committed it yet."""
+        """Some partitions only seem to have no offset in the target, for example because an open transaction has not
+        committed the offset yet. Returns the errors of these partitions by target group."""
         if not isinstance(self.target, PartitionScanStore):
             return {}
         selected: dict[str, list[TopicPartition]] = {}
@@ -289,7 +289,8 @@ class Planner:
     def _foreign_step(
         self, tp: TopicPartition, source: GroupOffsets, target: GroupOffsets, log: LogRangeCache
     ) -> PlanStep:
-        """Returns the step of a partition that the target cannot hold unchanged, because one side is of Kafka 0.7."""
+        """Returns the step of a partition that the target cannot hold unchanged, because one side is a store of Kafka
+        0.7."""
         if tp in source.errors:
             return PlanStep(tp, Action.REFUSE_UNREADABLE, None, None, None, f"source: {source.errors[tp]}")
         position = OffsetAndMetadata(source.offsets[tp].offset)
@@ -350,7 +351,8 @@ class Planner:
 
 
 def _carried(found: Committed, capabilities: Capabilities, *, keeps_epoch: bool) -> OffsetAndMetadata:
-    """Returns the part of a commit that the store can keep, so that the plan contains the value that will be read back.
+    """Returns the part of a commit that the store can keep, so that the plan contains the same value that a read after
+    the write returns.
 
     A leader epoch is valid only in its own cluster.
     """

@@ -1,6 +1,6 @@
 """The gate before the first step of a rolling bounce: determines the group's phase, and whether the change is safe now.
 
-It only reads.
+The check only reads.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def missing_evidence(report: PhaseReport) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BounceStart:
-    """The change that a bounce makes, and the observations before it. ``report`` is the check of the dual phase if the
-    change begins there."""
+    """The phase change that a bounce makes, and the observations of the group before the bounce. If the bounce starts
+    in the dual phase, ``report`` is the result of the check of this phase."""
 
     change: CommitModeChange
     history: GroupHistory
@@ -62,11 +62,11 @@ def find_start(
     rules: EvidenceThresholds | None = None,
     window: ObservationWindow | None = None,
 ) -> BounceStart:
-    """Returns the change that leads to the phase ``to``, with the evidence that it may begin.
+    """Returns the change that leads to the phase ``to``, with the evidence that the change may begin.
 
     A change to the dual phase may begin only if the larger of both stores' offsets does not skip messages. A change
-    from the dual phase may begin only if every member is known to be dual. (ZooKeeper may be behind in partitions
-    without traffic: the caller copies those offsets first and checks again.)
+    from the dual phase may begin only if every member is known to be dual. (ZooKeeper may be behind Kafka in partitions
+    without traffic, because the caller copies Kafka's offsets of these partitions and checks again.)
 
     Raises `GateRefused` with the reason; `GateClosed` if the evidence is insufficient.
     """
@@ -88,8 +88,8 @@ def find_start(
 def _check_change_to_dual(
     view: GroupView, group: str, start: CommitMode | None, window: ObservationWindow
 ) -> BounceStart:
-    """Checks a change to the dual phase. It refuses only at the end of the window, because further commits may change
-    the result."""
+    """Checks a change to the dual phase. The change is refused only at the end of the window, because further commits
+    may change the result."""
     if start is not None:
         change = require_safe(start, CommitMode.DUAL)
         history = watch_group(view, group, window, enough=lambda w: not _jumps(change, w))
@@ -105,7 +105,7 @@ def _can_begin(history: GroupHistory) -> bool:
     found = infer_phase(history)
     if found.confidence is not Confidence.SEEN:
         return False
-    if found.phase is CommitMode.DUAL:  # proved for the whole group only when every partition has evidence
+    if found.phase is CommitMode.DUAL:  # the phase is proved only if every partition has evidence
         return all(behaviour_of(partition) is not None for partition in history.partitions.values())
     others = found.members - {CommitMode.DUAL}
     return len(others) != 1 or not _jumps(CommitModeChange(next(iter(others)), CommitMode.DUAL), history)
@@ -126,7 +126,8 @@ def _start_of(found: InferredPhase) -> CommitMode:
 
 
 def reject_offset_jump(change: CommitModeChange, history: GroupHistory) -> None:
-    """Raises `GateRefused` if the unused store is ahead: a dual member reads the larger offset and skips messages."""
+    """Raises `GateRefused` if the unused store is ahead: a dual member would read the larger offset and skip
+    messages."""
     jumps = _jumps(change, history)
     if jumps:
         used, other = _stores(change)
@@ -176,7 +177,7 @@ def _check_change_from_dual(
     change = CommitModeChange(CommitMode.DUAL, to)
 
     def report_of(history: GroupHistory) -> PhaseReport:
-        # After a reversed bounce, or one that lost its state file, members may already be in the target phase.
+        # If an earlier bounce was reversed or lost its state file, members may already be in the target phase.
         return assess_phase(history, CommitMode.DUAL, baseline=baseline, rules=rules, also=to)
 
     history = watch_group(view, group, window, enough=lambda w: report_of(w).final)

@@ -1,7 +1,7 @@
 """The progress of a migration, read from its journal: which groups are started, completed or in doubt.
 
-Memory grows with the number of groups (a few numbers each) and not with the offsets: a group's intent is read again
-from its position in the journal when it is needed.
+Memory grows with the number of groups and not with the number of offsets. Only a few numbers are kept for each group,
+and a group's intent is read again from the journal when it is needed.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ class GroupProgress:
     """The progress of one kind of work (apply, undo, or delete) according to the journal. Groups are identified by
     their names in the plan.
 
-    ``intents`` has the position of each group's first intent, ``outcomes`` the positions of its outcomes. ``done`` are
-    the groups with nothing left to do; ``unknown`` are the groups with an attempt whose outcome was not recorded.
+    ``intents`` has the position of each group's first intent. ``outcomes`` has the positions of each group's outcomes.
+    ``done`` are the groups with nothing left to do; ``unknown`` are the groups with an attempt whose outcome was not
+    recorded.
     """
 
     opened: bool = False
@@ -84,7 +85,7 @@ class GroupProgress:
             self.done.add(group)
 
     def close(self) -> None:
-        """Records the groups whose last attempt has no recorded outcome as unknown. Call this method after the last
+        """Adds the groups whose last attempt has no recorded outcome to ``unknown``. Call this method after the last
         record of the journal."""
         self.unknown |= self._pending
 
@@ -93,9 +94,9 @@ class GroupProgress:
 class PartitionSet:
     """A group's partitions by the outcome of one kind of work, over all of its runs.
 
-    ``written`` are the partitions that this work wrote. ``unchanged`` are those that it left unchanged, for a recorded
-    reason. ``in_doubt`` are those with an attempt whose outcome is unknown; if such a partition holds the value to
-    write, this work is inferred to have written it.
+    ``written`` are the partitions that this work wrote. ``unchanged`` are the partitions that this work left unchanged,
+    for a recorded reason. ``in_doubt`` are the partitions with an attempt whose outcome is unknown. If a partition in
+    ``in_doubt`` holds the value to write, this work is inferred to have written it.
     """
 
     written: frozenset[TopicPartition]
@@ -117,7 +118,7 @@ class MigrationState:
 
     @classmethod
     def read(cls, path: Path, plan_sha256: str) -> MigrationState:
-        """Reads a journal. Raises `JournalError` for a damaged journal or one of another plan."""
+        """Reads a journal. Raises `JournalError` if the journal is damaged or belongs to another plan."""
         state = cls(path)
         if not path.exists():
             return state

@@ -2,7 +2,7 @@
 
 Kafka deletes the offsets of a group without members when the retention time has passed since their commit, or since the
 group became empty (KIP-211). Only a new commit extends the retention. A conditional edit is not sufficient, because it
-skips unchanged values. Each group is locked during its commit, so that no newer commit is overwritten.
+skips unchanged values. Each group is locked while its offsets are committed, so that no newer commit is overwritten.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def renew_retention(
     stop: Callable[[], bool] = lambda: False,
     waiting: OnWait = lambda _groups, _seconds: None,
 ) -> RefreshReport:
-    """Commits the current offsets of the plan's groups in the target again. This is also possible after the plan was
-    finalized.
+    """Reads the offsets of the plan's groups in the target, and commits the same offsets again. A finalized plan can be
+    refreshed too.
 
     A group is not renewed if old consumers are registered in ZooKeeper (``old_members``), because the lock would make
-    their commits fail. If a killed run has locked a group, the function waits until that lock ends.
+    their commits fail. If a killed run has locked a group, the function waits until the lock ends.
 
     Raises `UsageError` for a target whose offsets do not expire, `JournalError` if the plan was not applied or was
-    rolled back, `PlanError` for another cluster.
+    rolled back, `PlanError` if ``store`` is not the plan's target.
     """
     check_endpoint("target", plan.header.target, store)
     if not isinstance(store, LockableStore):
@@ -113,7 +113,8 @@ def _with_offsets(plan: PlanFile) -> Iterable[GroupPlan]:
 
 
 def _renew(store: LockableStore, names: list[str], report: RefreshReport) -> dict[str, float]:
-    """Renews the groups; returns those that another run has locked, with the maximum seconds until that lock ends."""
+    """Renews the groups. Returns the groups that another run has locked, each with the maximum number of seconds until
+    the lock ends."""
     locked: dict[str, float] = {}
     held: list[HeldLock] = []
     try:

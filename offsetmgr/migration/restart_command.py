@@ -1,4 +1,4 @@
-"""The command that restarts one member: fills in the template and runs it in a shell.
+"""Fills in the template of the command that restarts one member, and runs the command in a shell.
 
 Member ids and hosts come from ZooKeeper, where every client that may register a consumer can write them. Therefore a
 value is quoted if its placeholder is outside the quotes of the template. If the placeholder is inside quotes, a value
@@ -39,8 +39,8 @@ def check_template(template: str) -> None:
 def fill_template(template: str, *, group: str, member: str, host: str | None, phase: CommitMode) -> str:
     """Returns the command for one member, with the values quoted for a POSIX shell.
 
-    Raises `UsageError` if a value is missing, begins with a dash (it would be parsed as an option), or is inside quotes
-    of the template and not plain text.
+    Raises `UsageError` if a value is missing, if it begins with a dash (the shell command would parse it as an option),
+    or if its placeholder is inside quotes and the value is not plain text.
     """
     values = {
         "host": host,
@@ -82,7 +82,8 @@ def _value(name: str, values: Mapping[str, str | None], quote: str) -> str:
 
 
 def _open_quote(text: str, quote: str) -> str:
-    """Returns the quote character that is open after ``text``, given the one open before it (POSIX rules)."""
+    """Returns the quote character that is open after ``text`` by POSIX rules. ``quote`` is the quote character that is
+    open before ``text``."""
     escaped = False
     for char in text:
         if escaped:
@@ -120,7 +121,8 @@ def _ignore_pid(_: int) -> None:
 def run_in_shell(
     command: str, log: Path, timeout_seconds: float, started: Callable[[int], None] = _ignore_pid
 ) -> CommandResult:
-    """Runs the command with ``/bin/sh`` and appends its output to the log file. ``started`` receives its process id.
+    """Runs the command with ``/bin/sh`` and appends its output to the log file. ``started`` receives the process id of
+    the command.
 
     The command runs in its own session, so that Ctrl-C at the terminal does not reach it. After the timeout, the
     command and every process of its session are killed.
@@ -149,7 +151,7 @@ def run_in_shell(
 def still_running(pid: int) -> bool:
     """Returns whether a command that `run_in_shell` started in an earlier process is still running.
 
-    Such a command leads its own session, so an unrelated process that has got the same id is very unlikely to be
+    Such a command leads its own session, so it is very unlikely that an unrelated process with the same process id is
     mistaken for the command.
     """
     try:

@@ -1,7 +1,7 @@
 """The reverse plan after the cutover: a plan in the other direction, made from the first plan and its journal.
 
-It copies the current offsets. The first plan only selects the groups and partitions; its journal records which of them
-were copied.
+A reverse plan copies the current offsets of the new store. The first plan only selects the groups and partitions, and
+the first plan's journal shows which of them were copied.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from offsetmgr.migration.progress import MigrationState
 
 
 def reverse_options(plan: PlanFile) -> PlanOptions:
-    """Returns the options of a reverse plan: the same topics, and the same groups under their original names; an offset
-    that is ahead in the old store is kept."""
+    """Returns the options of a reverse plan. They select the same topics and groups, give the groups their original
+    names, and keep an offset that is ahead in the old store."""
     options = plan.header.options
     reverse = {group.target_group: group.group for group in plan.groups() if group.target_group != group.group}
     groups = tuple(literal_pattern(group.target_group) for group in plan.groups())
@@ -36,7 +36,7 @@ def reverse_options(plan: PlanFile) -> PlanOptions:
 
 
 class _Forward(NamedTuple):
-    """One group in the first plan, and its steps whose offsets were copied, by the target's partition."""
+    """One group in the first plan. ``copied`` has the steps whose offsets were copied, by the target's partition."""
 
     plan: GroupPlan
     copied: dict[TopicPartition, PlanStep]
@@ -44,13 +44,13 @@ class _Forward(NamedTuple):
 
 @dataclass(frozen=True)
 class ReversePlanner:
-    """Plans every group of ``plan`` in the other direction. ``base`` is the planner of that direction, with
+    """Plans every group of ``plan`` in the other direction. ``base`` is the planner of the other direction, with
     `reverse_options`.
 
     A group that was never copied gets an entry with a note. If a copied offset no longer exists in the new store, the
-    step is refused. If the old store is ahead but still holds the offset that was copied, no member has consumed there
-    since the copy: the offset was moved back in the new store. Copying the lower offset back is then a rewind, which is
-    refused unless ``allow_rewind``.
+    step is refused. If the old store is ahead but still holds the offset that was copied, no member has committed to
+    the old store since the copy, and the offset was moved back in the new store. In this case the reverse step is a
+    rewind, which is refused unless ``allow_rewind`` is True.
     """
 
     plan: PlanFile
@@ -66,9 +66,9 @@ class ReversePlanner:
 
     @cached_property
     def groups(self) -> list[str]:
-        """The groups by their names in the first plan's target, sorted.
+        """The names of the groups in the first plan's target, sorted.
 
-        Raises `UsageError` if two of these groups would get the same name.
+        Raises `UsageError` if the reverse plan would give two groups the same name.
         """
         names = sorted(self._positions)
         check_renames(self.base.options.rename, names)
@@ -102,7 +102,8 @@ class ReversePlanner:
         return self._read[name]
 
     def _copied_steps(self, forward: GroupPlan) -> dict[TopicPartition, PlanStep]:
-        """Returns the steps of the first plan whose offset both stores held after apply, by the target's partition."""
+        """Returns, by the target's partition, the steps of the first plan whose offset was in both stores after
+        apply."""
         done = self.state.partitions(self.state.apply, forward.group)
         transferred = done.written | done.unchanged | done.in_doubt
         expected = (step for step in forward.steps if step.after is not None and step.source is not None)

@@ -25,8 +25,9 @@ from offsetmgr.migration.progress import MigrationState
 def rollback(plan: PlanFile, state: MigrationState, writer: JournaledWriter, *, force: bool = False) -> Report:
     """Undoes the writes that the journal records, or resumes an earlier rollback.
 
-    ``force`` restores before-images even if the offset has changed since. Raises `JournalError` if nothing was applied,
-    `GateRefused` after the plan was finalized (use a reverse plan then), `PlanError` for another cluster.
+    ``force`` restores before-images even if the offset has changed since apply. Raises `JournalError` if nothing was
+    applied, `GateRefused` if the plan was finalized (use a reverse plan instead), and `PlanError` if the store is not
+    the plan's target.
     """
     check_endpoint("target", plan.header.target, writer.store)
     if not state.apply.intents:
@@ -59,7 +60,7 @@ def rollback(plan: PlanFile, state: MigrationState, writer: JournaledWriter, *, 
 
 
 class RollbackDifference(NamedTuple):
-    """A partition that the journal does not record as written and that does not hold its before-image.
+    """A partition that does not hold its before-image, although the journal does not record a write to it.
 
     ``before`` and ``now`` are offsets (None: no commit). ``error`` is the reason why the partition could not be read.
     """
@@ -72,8 +73,8 @@ class RollbackDifference(NamedTuple):
 
 
 def unrecorded_writes(plan: PlanFile, state: MigrationState) -> Iterator[tuple[GroupPlan, list[PlanStep]]]:
-    """Yields, by group, the planned writes for which the journal has no final outcome: apply stopped before them, they
-    failed, or the journal lost its end."""
+    """Yields, by group, the planned writes for which the journal has no final outcome. Apply stopped before these
+    writes, the writes failed, or the end of the journal was lost."""
     for group in plan.groups():
         steps = group.writes()
         if group.group in state.apply.intents:
@@ -87,7 +88,7 @@ def unrecorded_writes(plan: PlanFile, state: MigrationState) -> Iterator[tuple[G
 def differences(plan: PlanFile, state: MigrationState, target: OffsetStore) -> Iterator[RollbackDifference]:
     """Yields the partitions without a recorded outcome whose offset in the target differs from the plan's before-image.
 
-    A journal that lost its end looks like the journal of an apply that was stopped early, so only the target shows
+    A journal whose end was lost looks like the journal of an apply run that was stopped early, so only the target shows
     whether these offsets were written.
     """
     for batch in batched(unrecorded_writes(plan, state), READ_BATCH_GROUPS):

@@ -1,7 +1,7 @@
 """A runbook: the rolling bounces that lead one group to another phase, written from the group's observed state.
 
 A runbook is a value: the stages with their settings, gates and ways back, and the *baseline*, which is the observation
-of the group at the time of writing. `runbook_render` turns it into Markdown.
+of the group when the runbook was written. `runbook_render` turns a runbook into Markdown.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def write_runbook(
     options: str = "",
     baseline_file: str = "runbook.json",
 ) -> Runbook:
-    """Watches the group until its phase is known (or uses ``start``) and returns its runbook.
+    """Watches the group until its phase is known, and returns the runbook. If ``start`` is given, it is used as the
+    phase.
 
     ``options`` are the connection options for the commands; ``baseline_file`` is the name of the JSON file. Raises
     `GateRefused` if the phase cannot be inferred, or if no member is alive.
@@ -114,7 +115,8 @@ def check_phase(
     rules: EvidenceThresholds | None = None,
     window: ObservationWindow | None = None,
 ) -> PhaseReport:
-    """Watches the group until the check is final, the window is over, or no member is alive; returns the check.
+    """Watches the group until the check is final, the window is over, or no member is alive. Returns the result of the
+    check.
 
     Raises `GroupNotFound` if neither the registry nor a store knows the group, and any error of the servers during the
     first observation.

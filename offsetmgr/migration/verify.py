@@ -2,8 +2,8 @@
 target.
 
 Each result has a confidence (data rule "verdicts carry evidence"): *seen* (both values were read), *inferred*, or
-*unknown*, which never passes. The source is read first, so that a dual consumer, which writes Kafka before ZooKeeper,
-never appears to be behind in the target.
+*unknown*, which never passes. The source is read first. A dual consumer writes Kafka before ZooKeeper, so it never
+makes a target in Kafka appear to be behind.
 """
 
 from __future__ import annotations
@@ -115,9 +115,9 @@ class VerifySummary:
 class MigrationVerifier:
     """Compares a plan with the current offsets of its two stores. It only reads.
 
-    ``open_logs`` returns the Kafka cluster in whose logs the offsets must be. Without a cluster, this is not checked,
-    and the result for a target that moved forward is unknown. ``state`` is the content of the journal, which shows the
-    rewinds that were written.
+    ``open_logs`` returns the Kafka cluster in whose logs the offsets must be. Without a cluster, the logs are not
+    checked, and the result for a target that moved forward is unknown. ``state`` is the content of the journal, which
+    shows the rewinds that were written.
     """
 
     plan: PlanFile

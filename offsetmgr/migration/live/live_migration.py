@@ -10,8 +10,8 @@ Ordering contract::
     5  the members continue in the new mode
 
 If this process is killed before step 4, or frozen until its session has ended, the members return to the old mode by
-themselves. Copies that were already made do no harm, because they only moved offsets forward. After step 4 the switch
-is complete.
+themselves. Offsets that were already copied do no harm, because a copy only moves offsets forward. After step 4 the
+switch is complete.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from offsetmgr.zookeeper.groups.registry import members
 STEPS: Final = ("announced", "acknowledged", "copied", "compared", "changed", "followed")
 """The steps that `LiveMigration` reports, in this order."""
 _POLL_S: Final = 1.0
-"""Seconds between checks of members, if no watch reports a change."""
+"""Seconds between two checks of the members if no watch reports a change."""
 _SHOWN: Final = 3
 
 ImagesOf = Callable[[OffsetStore, GroupEditPlan], EditSink[GroupEditPlan, GroupEditResult]]
@@ -66,9 +66,9 @@ class SwitchSides(NamedTuple):
 class LiveMigration:
     """Changes the mode of one group.
 
-    ``session`` must have been created with ``session_timeout_ms``, so that it never opens a second session: the members
-    abandon the switch when the session ends. ``on_step`` receives each of `STEPS`; ``on_wait`` periodically receives
-    the members that have not acknowledged yet.
+    ``session`` must have been created with ``session_timeout_ms``, so that it never opens a second ZooKeeper session.
+    When the session ends, the members abandon the switch. ``on_step`` receives each of `STEPS`; ``on_wait``
+    periodically receives the members that have not acknowledged yet.
     """
 
     def __init__(
@@ -100,7 +100,8 @@ class LiveMigration:
     @cached_property
     def crossing(self) -> CrossClusterCheck:
         """Whether the offsets of both stores refer to the same logs. Raises `OtherCluster` if the stores belong to
-        different clusters and the user has not accepted that, and any error from `OffsetStore.log_origin`."""
+        different clusters and the user has not accepted this difference, and any error from
+        `OffsetStore.log_origin`."""
         crossing = CrossClusterCheck(
             self._stores[CommitMode.ZOOKEEPER],
             self._stores[CommitMode.KAFKA],
@@ -130,8 +131,8 @@ class LiveMigration:
             raise Conflict(f"switch of group {self.group}", why, "to change the mode, leave out --declare")
 
     def inspect(self, to: CommitMode) -> SwitchSnapshot:
-        """Returns the state of the group and the offsets that a change to this mode must copy. Raises `GroupNotFound`
-        if the group has no declared mode, and any error from reading."""
+        """Returns the state of the group and the offsets that a change to the mode ``to`` must copy. Raises
+        `GroupNotFound` if the group has no declared mode, and any error from reading."""
         _ = self.crossing
         seen = self._read_state()
         followers = tuple(self._nodes.followers())
@@ -188,7 +189,7 @@ class LiveMigration:
         return seen
 
     def _non_participants(self, followers: tuple[FollowerState, ...]) -> tuple[str, ...]:
-        """Returns the clients that commit and do not follow the mode. A registered consumer follows the mode if a
+        """Returns the clients that commit without following the mode. A registered consumer follows the mode if a
         follower has the same ZooKeeper session."""
         sessions = {follower.session_id for follower in followers}
         found = [m.member_id for m in members(self._session, self.group) if m.session_id not in sessions]
@@ -212,7 +213,7 @@ class LiveMigration:
             return {}, {}, {}
         single = mode if to is CommitMode.DUAL else to
         if single is CommitMode.DUAL:
-            return {}, {}, {}  # a direct change, which `check` rejects
+            return {}, {}, {}  # a change between ZooKeeper and Kafka, which `check` rejects
         single_offsets = self._stores[single].fetch(self.group)
         other_offsets = self._stores[
             CommitMode.KAFKA if single is CommitMode.ZOOKEEPER else CommitMode.ZOOKEEPER
@@ -239,10 +240,11 @@ class LiveMigration:
     ) -> SwitchEvidence:
         """Changes the mode of the group and waits until its members follow.
 
-        It waits up to ``wait_s`` for the acknowledgements of all members. If some are missing then, it restores the old
-        mode and raises `TimedOut`, which names these members. With ``stay`` it keeps waiting instead, and the members
-        that have acknowledged do not commit meanwhile. If ``stop`` returns True before the new mode is written, it
-        restores the old mode and raises `Conflict`; after that, it only stops waiting for members.
+        It waits up to ``wait_s`` for the acknowledgements of all members. If acknowledgements are missing after this
+        time, it restores the old mode and raises `TimedOut`, which names the late members. With ``stay`` it waits
+        without a limit. During the wait, members that have acknowledged do not commit. If ``stop`` returns True before
+        the new mode is written, the old mode is restored and `Conflict` is raised. If ``stop`` returns True later, only
+        the wait for members ends.
 
         Raises any error from `check`. If an error occurs before the new mode is written, the old mode is restored. The
         evidence names the members that were not seen to follow the new mode within ``wait_s``.
@@ -316,8 +318,8 @@ class LiveMigration:
             raise Conflict(f"switch of group {self.group}", why, "try again")
 
     def _restore_mode(self, announced: NodeState) -> None:
-        """Restores the old mode. If that fails, closes the session; the members then restore the old mode
-        themselves."""
+        """Restores the old mode. If this fails, closes the session. When the session has ended, the members restore the
+        old mode themselves."""
         try:
             self._nodes.end_switch(
                 announced,
@@ -329,7 +331,8 @@ class LiveMigration:
             self._session.close()
 
     def _copy_and_compare(self, mode: CommitMode, to: CommitMode) -> tuple[dict[TopicPartition, Change], int]:
-        """Copies the offsets that the remaining store lacks, and compares both stores. No member commits meanwhile."""
+        """Copies the offsets that the remaining store lacks, and compares both stores. During this time no member
+        commits."""
         snapshot = self.inspect(to)
         self.check(replace(snapshot, switcher=None), to)
         copies = dict(snapshot.copies)
@@ -354,8 +357,8 @@ class LiveMigration:
     def _acknowledgements(
         self, epoch: int, wait_s: float, stay: bool, *, needed: bool
     ) -> dict[str, tuple[FollowerState, int]]:
-        """Waits until all members follow this epoch; returns those that do, each with the time (ms) at which this was
-        observed."""
+        """Waits until all members follow ``epoch``. Returns the members that follow it, each with the time (ms) at
+        which this was first observed."""
         follower_changed = threading.Event()
         found: dict[str, tuple[FollowerState, int]] = {}
         deadline = self._clock.monotonic() + wait_s

@@ -15,12 +15,12 @@ from offsetmgr.stores.switched.records import SwitcherNode
 
 @dataclass(frozen=True, slots=True)
 class SwitchSnapshot:
-    """The state of a group before a switch. Its parts were read one after the other and may not fit together, so the
+    """The state of a group before a switch. Its values were read one after the other and may be inconsistent, so the
     switch reads and checks them again.
 
     ``foreign_owners`` are clients that commit and do not follow the mode: registered consumers, and members of the
     group in Kafka. ``ahead`` are partitions in which the unused store is ahead, each with the offset in use (None if
-    there is none) and the larger one. ``copies`` are the writes that must be made before the mode can change.
+    there is none) and the larger offset. ``copies`` are the writes that must be made before the mode can change.
     ``recreated`` are partitions that would have to be copied, but whose offset belongs to the deleted log of a
     recreated topic.
     """
@@ -36,16 +36,16 @@ class SwitchSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class FollowerAck:
-    """A member, and the times (ms, on the clock of this process) at which it acknowledged the switch; None if it did
-    not."""
+    """A member, and the times (ms, on the clock of this process) at which its acknowledgements were seen. A time is
+    None if the acknowledgement was not seen."""
 
     name: str
     host: str
     process: int
     stopped_ms: int | None
-    """The time at which it was seen to have stopped committing in the old mode."""
+    """The time at which the member was seen to have stopped committing in the old mode."""
     followed_ms: int | None = None
-    """The time at which it was seen to follow the new mode."""
+    """The time at which the member was seen to follow the new mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,5 +68,6 @@ class SwitchEvidence:
 
     @property
     def unacknowledged(self) -> tuple[FollowerAck, ...]:
-        """The members that were not seen to follow the new mode yet. They have stopped committing in the old mode."""
+        """The members that were not seen to follow the new mode yet. These members have stopped committing in the old
+        mode."""
         return tuple(member for member in self.members if member.followed_ms is None)
