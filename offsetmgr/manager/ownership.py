@@ -2,7 +2,6 @@
 runtime (`OwnershipListener`) to assign and revoke these shard groups.
 
 The order of events ensures one owner for each shard group (see also `ownership_protocol` and `lease`):
-
 - A shard group is in ``owned`` from its assignment until the runtime has revoked it, and every JoinGroup reports
   exactly the shard groups in ``owned``. Therefore no other member receives a shard group that this process may serve.
 - When an assignment arrives, the process first drops the shard groups that are not in the assignment, then begins the
