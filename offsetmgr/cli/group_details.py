@@ -83,7 +83,9 @@ def describe(
         raise UsageError("groups describe", "both --members and --state are given", "only one of them")
     if topic and (members or state):
         option = "--members" if members else "--state"
-        raise UsageError("--topic", f"chooses partitions, and {option} shows none", f"leave out --topic or {option}")
+        raise UsageError(
+            "--topic", f"selects partitions, but {option} shows no partitions", f"leave out --topic or {option}"
+        )
     topics = TopicSelection.parse(topic or [])
     cluster = connect.cluster("--only-with-lag") if only_with_lag else connect.cluster_or_none()
     store, directory = connect.store(), connect.directory()

@@ -35,7 +35,7 @@ class Backoff(NamedTuple):
         return cls(pause_s, pause_s, max_retries)
 
     def pause_s(self, failures: int) -> float:
-        """Returns the pause in seconds after this number of consecutive failures, at least 1."""
+        """Returns the number of seconds to wait after ``failures`` consecutive failures (at least one failure)."""
         return min(self.first_s * 2.0 ** min(failures - 1, _MAX_DOUBLINGS), self.max_s)
 
 

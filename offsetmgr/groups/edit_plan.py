@@ -47,8 +47,8 @@ BY_PARTITION: Final = itemgetter(0)
 class GroupEditPlan:
     """The changes of one group, sorted by partition.
 
-    ``problem`` is the reason why the group will not be changed. ``as_of`` is the version of the scan that read every
-    ``before`` (see `GroupEdit`).
+    ``problem`` is the reason why the group will not be changed. One scan has read the values
+    ``before`` of all changes; ``as_of`` identifies that scan (see `GroupEdit`).
     """
 
     group: str

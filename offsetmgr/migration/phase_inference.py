@@ -153,7 +153,9 @@ def _problems(observation: Observation, scope: set[str], whole_group: bool) -> t
 def _notes(observation: Observation, baseline: Observation | None) -> tuple[str, ...]:
     notes = []
     if baseline is None:
-        notes.append("without a baseline no id can be compared: a member counts as restarted only by its commits")
+        notes.append(
+            "there is no baseline to compare member ids with, so only a member's commits show that it was restarted"
+        )
     if observation.unconsumed:
         named = ", ".join(str(tp) for tp in observation.unconsumed[:5]) + (
             " ..." if len(observation.unconsumed) > 5 else ""

@@ -75,7 +75,7 @@ def test_a_topic_that_no_described_group_has_is_an_error(cli: Cli, flags: list[s
     assert [row["offset"] for row in json.loads(beside.stdout)] == [8]
     for option in ("--members", "--state"):
         refused = cli(*describe, topic, option, *flags, code=2)
-        assert f"--topic: chooses partitions, and {option} shows none" in refused.stderr
+        assert f"--topic: selects partitions, but {option} shows no partitions" in refused.stderr
 
 
 def test_an_empty_place_is_named(cli: Cli, zookeeper: ZooKeeperServer, unique: str) -> None:
