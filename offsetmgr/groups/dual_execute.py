@@ -71,8 +71,8 @@ def execute_dual(
 def _changed_since_plan(
     plan: GroupEditPlan, in_primary: GroupOffsets, in_secondary: GroupOffsets
 ) -> Mapping[TopicPartition, OffsetMgrError]:
-    """Returns the partitions that must not be changed, each with its error. One of the stores cannot read the partition,
-    or the offset has changed since the plan was made."""
+    """Returns the partitions that must not be changed, each with its error. One of the stores cannot read the
+    partition, or the offset has changed since the plan was made."""
     found: dict[TopicPartition, OffsetMgrError] = {}
     for change in plan.changes:
         tp = change.partition

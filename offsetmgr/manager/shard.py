@@ -9,9 +9,9 @@ the caller calls `acknowledged`, in log order. If the records are certainly not 
 `on_discarded` instead. After an append with an unknown outcome, the caller reads the log to its end, so that `replay`
 has seen the records that are in the log, and then also calls `on_discarded`. To retry after a failure, the caller calls
 the handler again and never appends the same result twice. A result is in flight from the time
-when the handler returns it until the call of `acknowledged` or `on_discarded`. During this time, a fetch does not return
-its offsets, a conditional commit to its partitions is rejected, and expiration skips its groups. Otherwise expiration
-could append a tombstone behind a commit that it has not seen yet.
+when the handler returns it until the call of `acknowledged` or `on_discarded`. During this time, a fetch does not
+return its offsets, a conditional commit to its partitions is rejected, and expiration skips its groups. Otherwise
+expiration could append a tombstone behind a commit that it has not seen yet.
 
 The semantics are those of a broker of Kafka 3.9.1 (GroupCoordinator, GroupMetadataManager; KIP-211 for expiration);
 docstrings name the differences.
