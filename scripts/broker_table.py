@@ -136,7 +136,7 @@ class Broker:
         """The offset in the offsets topic, which may also contain deleted ones."""
         topic = self.store.wire().client.offsets_topic
         assert isinstance(topic, KafkaOffsetsTopic)
-        return self.store.wire().run(topic.saved).get(group, {}).get(TP)
+        return self.store.wire().run(topic.read).get(group, {}).get(TP)
 
     def keeps_the_offsets_of_groups_with_members(self) -> None:
         """Brokers 0.9 to 2.0 store an expiry time with each offset. Broker 0.8.2 stores none, but it has no members."""
