@@ -139,8 +139,8 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _strip_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
-    """Returns the arguments without ``--debug``, and whether ``--debug`` was among them. Every command accepts this
-    option, and no command declares it."""
+    """Returns the arguments without ``--debug``, and whether ``--debug`` was among them. Every command accepts
+    ``--debug``, although no command declares this option."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     remaining = [a for a in arguments[:end] if a != "--debug"]
     return [*remaining, *arguments[end:]], len(remaining) != end
@@ -176,12 +176,12 @@ def main() -> None:
         code = BROKEN_PIPE
     except FileFailure as failure:
         code = report(failure)
-    except KeyboardInterrupt:  # a second Ctrl-C, while the first one is reported
+    except KeyboardInterrupt:  # a second Ctrl-C, while the command reports the first
         code = INTERRUPTED
     if code:
         _flush_or_discard()
-    # At exit the interpreter searches all objects for cycles, which takes three times as long as the rest of the exit.
-    # Freezing the objects avoids this search. The objects do not need to be finalized.
+    # At exit the interpreter searches all objects for reference cycles. The search takes three times as long as all
+    # other work at exit. Freezing the objects avoids this search. The objects do not need to be finalized.
     gc.freeze()
     sys.exit(code)
 

@@ -1,7 +1,8 @@
 """`ConnectFlags`: the stores, clusters and sessions that the connection options of a command line select.
 
-A command that connects to servers has a parameter ``connect: ConnectFlags``. `connected` replaces it with the
-connection options, and a parameter ``flags: EditFlags`` with the options of editing commands.
+A command that connects to servers has a parameter ``connect: ConnectFlags``. The decorator `connected` replaces this
+parameter with the connection options. If the command also has a parameter ``flags: EditFlags``, the decorator replaces
+this parameter with the options of editing commands.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ class ConnectFlags:
         """The values of the flags alone, without the values from environment variables and the config file."""
         given = (("--command-config", settings.command_config), ("--context", context))
         self.followup_options = "".join(f" {option} {quote(value)}" for option, value in given if value is not None)
-        """The options of this command line that follow-up commands, which are printed for the user, also need. Each
-        option starts with a space."""
+        """The options of this command line that are repeated in the follow-up commands that offsetmgr prints for the
+        user. Each option starts with a space."""
         self.resolved: ResolvedConnection = resolve(settings, context)
         self._open = ExitStack()
         self._clusters: dict[str, Cluster] = {}
         self._sessions: dict[str, ZookeeperSession] = {}
-        """ZooKeeper sessions by connect string. The session of an open store is also used for requests outside the
-        store."""
+        """ZooKeeper sessions by connect string. If a store has opened a session, requests that do not belong to the
+        store use the same session."""
 
     def __enter__(self) -> Self:
         return self
@@ -95,14 +96,15 @@ class ConnectFlags:
         return store
 
     def connection(self, command_config: str | None) -> ConnectionConfig:
-        """Returns the settings of the command line. If ``command_config`` names another ``.properties`` file, the Kafka
-        settings, the ZooKeeper credentials and the ZooKeeper ACL come from that file."""
+        """Returns the settings of the command line. If ``command_config`` is given, the Kafka settings, the ZooKeeper
+        credentials and the ZooKeeper ACL come from the ``.properties`` file that it names."""
         if command_config is None:
             return self.resolved.connection
         return with_properties(self.resolved.connection, command_config)
 
     def bootstrap(self) -> str | None:
-        """Returns the brokers in the store's URI. If the URI names no brokers, returns those of --bootstrap-server."""
+        """Returns the brokers in the store's URI. If the URI names no brokers, returns the brokers of
+        --bootstrap-server."""
         from offsetmgr.stores.uri import bootstrap_of
 
         store = self.resolved.store
@@ -123,7 +125,7 @@ class ConnectFlags:
         return None if bootstrap is None else self.cluster_at(bootstrap, self.resolved.connection)
 
     def cluster_at(self, bootstrap: str, connection: ConnectionConfig) -> Cluster:
-        """Returns the cluster of these brokers, which is opened at the first call."""
+        """Returns the cluster of these brokers. The first call opens the cluster."""
         if bootstrap not in self._clusters:
             from offsetmgr.kafka.cluster.kafka_cluster import open_cluster
 
@@ -134,8 +136,8 @@ class ConnectFlags:
         """Returns the Kafka store of the cluster that uses the ZooKeeper of ``store``. A group that no longer commits
         to ZooKeeper may commit to this Kafka store.
 
-        Returns `None` if no brokers are known. If the brokers belong to another cluster, or if this cannot be excluded,
-        prints a warning and returns `None`.
+        Returns `None` if no brokers are known. Also returns `None`, and prints a warning, if the brokers belong to
+        another cluster than ``store`` or if their cluster cannot be determined.
         """
         from offsetmgr.cli.render import note
         from offsetmgr.core.log_origin import compare_origins
@@ -170,10 +172,10 @@ class ConnectFlags:
         return self._open.enter_context(ZookeeperSession(address, self.resolved.connection))
 
     def directory(self, uri: str | None = None, *, edits: bool = False) -> DescribeGroups:
-        """Returns a function that describes groups and their live members, for the selected store, or for the store at
-        ``uri`` if given.
+        """Returns a function that describes groups and their live members. The groups are those in the store at
+        ``uri``, or in the selected store if ``uri`` is None.
 
-        If ``edits`` is true, the function waits until group locks of killed runs have ended.
+        If ``edits`` is true, the returned function waits until the group locks of other runs of offsetmgr have ended.
         """
         from offsetmgr.cli.members_source import (
             cluster_directory,
@@ -201,8 +203,9 @@ class ConnectFlags:
     def directory_for_edit(self, uri: str | None = None) -> DescribeGroups:
         """Like `directory` with ``edits``, for commands that edit.
 
-        For a Kafka store, the members include old consumers if ZooKeeper is known from --zookeeper, OFFSETMGR_ZOOKEEPER
-        or the context. Old consumers that are registered in ZooKeeper may commit to both ZooKeeper and Kafka.
+        For a Kafka store, the members include the old consumers that are registered in ZooKeeper, if --zookeeper,
+        OFFSETMGR_ZOOKEEPER or the context names a ZooKeeper. These old consumers may commit to both ZooKeeper and
+        Kafka.
         """
         from offsetmgr.cli.members_source import with_registered_members
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
@@ -222,15 +225,16 @@ class ConnectFlags:
         directory: DescribeGroups | None = None,
         **shown: bool,
     ) -> Edit:
-        """An edit of ``store``, whose members ``directory`` describes (default: `directory_for_edit`). ``shown`` are
-        options of `Edit`."""
+        """Returns an edit of ``store``. ``directory`` describes the members of the store's groups (default:
+        `directory_for_edit`). ``shown`` contains further options of `Edit`."""
         from offsetmgr.cli.edit_command import Edit
 
         directory = directory or self.directory_for_edit()
         return Edit(operation, store, directory, flags, followup_options=self.followup_options, **shown)
 
     def _session(self, connect: str) -> ZookeeperSession:
-        """Returns the session with this connect string, and opens it if no store has opened it before."""
+        """Returns the session with this connect string. Opens a session if neither a store nor an earlier call has
+        opened one."""
         if (session := self._sessions.get(connect)) is None:
             from offsetmgr.zookeeper.client.session import ZookeeperSession
 

@@ -56,7 +56,7 @@ class ControllerRequest:
         self.columns = columns
         self.rows = list(rows)
         self.all_or_nothing = all_or_nothing
-        """Whether one rejected row rejects the whole request."""
+        """Whether the whole request is rejected if one of its rows is rejected."""
 
     @property
     def rejected(self) -> list[Row]:
@@ -189,8 +189,8 @@ def _plan_note(row: Row) -> str | None:
 
 
 class _ProgressLine:
-    """Shows progress on stderr. On a terminal, each text overwrites the previous text. Otherwise a new line is printed
-    if the text has changed, and at least every `_LOG_EVERY_S` seconds."""
+    """Shows progress on stderr. On a terminal, each text overwrites the previous text. If stderr is not a terminal, a
+    new line is printed whenever the text has changed, and at least every `_LOG_EVERY_S` seconds."""
 
     def __init__(self, name: str) -> None:
         self._name = name

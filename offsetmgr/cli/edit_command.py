@@ -71,9 +71,11 @@ def image_path(given: str | None, operation: str) -> Path:
 def image_file(
     path: Path, store: OffsetStore, plan: Iterable[GroupEditPlan], label: str = "before-images"
 ) -> BeforeImageFile:
-    """Returns the file for the before-images of a plan; its path is printed, after ``label``, once it is durable.
+    """Returns the file for the before-images of a plan. As soon as the file is durable, ``label`` and the path of the
+    file are printed.
 
-    The header has the ids of the topics that the plan writes, because before-images are valid only for these.
+    The header of the file contains the ids of the topics whose offsets the plan writes, because the before-images are
+    valid only for topics with these ids.
     """
     topics = {change.partition.topic for group in plan for change in group.changes if change.writes}
     header = header_for(store, f"offsetmgr {__version__}", store.topic_ids(topics))
@@ -99,7 +101,7 @@ class Edit:
         self.directory = directory
         self.execute, self.yes, self.image, self.output = flags
         self.confirmed = False
-        """Whether the user (or --yes) has agreed to this edit."""
+        """Whether this edit was confirmed, by the user or by --yes."""
         self.as_csv = as_csv
         """Whether the command prints only the new offsets on stdout, in the CSV format of kafka-consumer-groups
         --export."""
@@ -213,8 +215,8 @@ class Edit:
     def _note_late_deletions(
         self, proposal: EditPlan, other_outcomes: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]]
     ) -> None:
-        """If the brokers cannot delete single offsets, prints the number of deleted offsets that the brokers keep until
-        later."""
+        """If the brokers cannot delete single offsets, prints how many of the deleted offsets the brokers keep for some
+        time."""
         if all(weakness.subject != DELETES_OFFSETS for weakness in self._weaknesses):
             return
         deleted = sum(
@@ -280,7 +282,7 @@ def _plan_rows(proposal: Iterable[GroupEditPlan]) -> Iterator[tuple[Any, ...]]:
 
 
 def _rejection(error: OffsetMgrError) -> str:
-    """Returns the note of a rejected row. The members of an active group are not in the note, because the list of
+    """Returns the note of a rejected row. The note of an active group does not name the members, because the list of
     errors names them."""
     return "refused: active" if isinstance(error, GroupActive) else f"refused: {error.why or error.what}"
 

@@ -21,8 +21,8 @@ _LOG_INTERVAL_S: Final = 3.0
 
 
 class LockWait:
-    """Prints that the command waits for group locks, and the remaining time. Prints at the first call, and later at
-    most once every 3 s."""
+    """Prints that the command waits for group locks, and the remaining time. The first call prints a line; later calls
+    print at most one line every 3 s."""
 
     def __init__(self) -> None:
         self._next = 0.0

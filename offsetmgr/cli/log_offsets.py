@@ -289,8 +289,8 @@ class _SavedOffsets:
                 yield found if errors else replace(found, errors={})
 
     def finish(self, target: StoreUri | None) -> int:
-        """Reports each group that --group names literally and that has no committed offsets, and reports an empty
-        result. Returns the exit code."""
+        """Reports each group that --group names literally if the group has no committed offsets. Also reports if the
+        whole result is empty. Returns the exit code."""
         from offsetmgr.core.errors import GroupNotFound
         from offsetmgr.groups.disk_layout import CONSUMER_OFFSETS
         from offsetmgr.groups.selection import GroupSelection

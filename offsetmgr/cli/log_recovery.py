@@ -149,7 +149,8 @@ class _Recovery:
         return ends
 
     def plan(self, source: Path, segment_end: ExaminedSegment) -> _PlannedRecovery:
-        """Determines where to truncate a log. If the log must not be truncated, adds the reason to the errors."""
+        """Determines where to truncate a log. If the log must not be truncated, adds an error with the reason to the
+        list of errors."""
         from offsetmgr.segments.broker_lock import Use, check_parent_unused, detect_broker, in_use_error
         from offsetmgr.segments.repair import backup_path
         from offsetmgr.segments.truncation import truncation_point

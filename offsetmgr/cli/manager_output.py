@@ -92,7 +92,7 @@ def shard_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
                 None,
             )
             continue
-        for report, shard in owners:  # two managers may report the same shard while it moves
+        for report, shard in owners:  # while a shard moves, two managers may report it as their own
             loading = shard["state"] == "LOADING" and shard["load_total"]
             yield (
                 partition,

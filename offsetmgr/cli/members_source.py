@@ -19,8 +19,8 @@ Descriptions = Mapping[str, GroupDescription | OffsetMgrError]
 
 
 def registry_directory(session: ZookeeperSession) -> DescribeGroups:
-    """Returns a function that describes groups of old consumers: the members in ``/consumers/G/ids``, and the
-    partitions that they own in ``/consumers/G/owners``.
+    """Returns a function that describes groups of old consumers. The function reads the members of a group from
+    ``/consumers/G/ids``, and the partitions that the members own from ``/consumers/G/owners``.
 
     ZooKeeper stores no group state. A group with members is reported as STABLE, a group without members as EMPTY, and a
     group without a znode as DEAD.
@@ -36,7 +36,7 @@ def registry_directory(session: ZookeeperSession) -> DescribeGroups:
         for name in groups:
             try:
                 paths.check_group(name)
-            except UsageError:  # a znode cannot have this name, so the group has no members here
+            except UsageError:  # no znode can have this name, so ZooKeeper has no members of the group
                 out[name] = GroupDescription(name, "DEAD")
             else:
                 names.append(name)
@@ -91,7 +91,7 @@ def with_registered_members(coordinator: DescribeGroups, cluster: Cluster, sessi
     are registered in ZooKeeper.
 
     With dual commit, old consumers commit to the group in Kafka, although they are not members of the Kafka group. The
-    members in ZooKeeper are ignored if this ZooKeeper belongs to another cluster.
+    members in ZooKeeper are ignored if ZooKeeper belongs to another cluster than ``cluster``.
     """
     with_registry = merged_directory(coordinator, registry_directory(session))
 
@@ -105,8 +105,8 @@ def with_registered_members(coordinator: DescribeGroups, cluster: Cluster, sessi
 
 
 def _is_other_cluster(session: ZookeeperSession, cluster: Cluster) -> bool:
-    """Whether this ZooKeeper is known to belong to another cluster. Returns False if ZooKeeper or the brokers report no
-    cluster id, as before Kafka 0.10.1."""
+    """Whether ZooKeeper is known to belong to another Kafka cluster than ``cluster``. Returns False if ZooKeeper or the
+    brokers report no cluster id, as is the case before Kafka 0.10.1."""
     from offsetmgr.zookeeper.nodes import paths
     from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
 

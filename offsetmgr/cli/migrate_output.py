@@ -117,7 +117,8 @@ def show_weaknesses(weaknesses: Iterable[str]) -> None:
 
 
 def show_expiry(header: PlanHeader, summary: PlanSummary, at_ms: int) -> None:
-    """Prints when offsets written at ``at_ms`` expire. For offsets that the target already has, the time is unknown."""
+    """Prints when offsets written at ``at_ms`` expire. For offsets that were in the target before, prints that the
+    expiry time is unknown."""
     if header.retention_ms is None:
         return
     expire_in_use = any(KEEPS_ACTIVE_OFFSETS in weakness for weakness in header.weaknesses)
@@ -257,8 +258,8 @@ def show_report(report: Report, verb: str) -> None:
 
 
 def describe_state(plan: PlanFile, state: MigrationState) -> dict[str, Any]:
-    """The state of a migration for ``migrate status``. The counts are numbers of groups, unless the name of the key
-    says otherwise."""
+    """The state of a migration for ``migrate status``. Each count is a number of groups, unless the key names something
+    else."""
     groups = plan.summary.groups
     work = state.undo if state.undo.may_have_written else state.apply
     if state.undo.may_have_written:

@@ -107,7 +107,8 @@ def rollback_command(
 
 
 def _created(plan: PlanFile, state: MigrationState) -> Iterator[int]:
-    """Yields a number for each group: how many of its offsets apply created or may have created."""
+    """Yields for each group the number of offsets that ``migrate apply`` created, or may have created, in the
+    target."""
     for group in plan.groups():
         if group.group in state.apply.intents:
             applied = state.partitions(state.apply, group.group)

@@ -172,8 +172,8 @@ def _stores(connect: ConnectFlags) -> tuple[str, str]:
 
 
 def _translate(connect: ConnectFlags) -> OffsetTranslation | None:
-    """Returns the ``translate`` setting of the store that --store switched: names. The setting is in the URI, or in the
-    section of this store in the config file."""
+    """Returns the ``translate`` setting of a ``switched:`` store that --store names. The setting is in the URI of the
+    store, or in the store's section of the config file."""
     from offsetmgr.stores.pair_uri import translate_of
 
     store = connect.resolved.store
@@ -205,7 +205,8 @@ def _declare(switch: LiveMigration, group: str, mode: Any, *, execute: bool, yes
 
 
 def _image_files(group: str, path: str | None) -> ImagesOf:
-    """A function that returns the file for the before-images of copies, as for the editing commands."""
+    """Returns a function that creates the file of before-images for the offsets that the switch copies to a store. The
+    editing commands create the same kind of file."""
     from offsetmgr.cli.edit_command import image_file, image_path
 
     def images_of(store: OffsetStore, plan: GroupEditPlan) -> BeforeImageFile:

@@ -75,7 +75,8 @@ class SourceAndTarget:
     def reversed(
         cls, connect: ConnectFlags, header: PlanHeader, from_config: str | None, to_config: str | None
     ) -> SourceAndTarget:
-        """The sides of the reverse migration, from the plan's target to its source.
+        """Returns the source and the target of the reverse migration. Its source is the plan's target, and its target
+        is the plan's source.
 
         ``from_config`` is the file for the plan's source, and ``to_config`` the file for the plan's target, as in
         `of_plan`.
@@ -111,8 +112,8 @@ class SourceAndTarget:
         return lock_waiting_cluster(self._connect.cluster_at(named, self._connect.resolved.connection))
 
     def logs(self) -> Logs | None:
-        """Like `cluster`, but the result can only read logs. If the target or the source is a Kafka store, the requests
-        use the connections of this store."""
+        """Like `cluster`, but the returned object can only read logs. If the target or the source is a Kafka store, the
+        object uses the connections of this store."""
         from offsetmgr.stores.kafka import KafkaStore
         from offsetmgr.stores.kafka_logs import KafkaLogs
         from offsetmgr.stores.uri import parse_uri
@@ -206,8 +207,8 @@ class SourceAndTarget:
     def member_gate(
         self, plan: PlanFile, exclusive: bool, rules: EvidenceThresholds, window: ObservationWindow
     ) -> FinalizeGate:
-        """Returns the gate that checks whether any member writes only to the source. Raises `UsageError` if there is no
-        such gate for these kinds of stores."""
+        """Returns the gate that checks whether any member writes only to the source. Raises `UsageError` if offsetmgr
+        has no gate for this combination of source and target."""
         from offsetmgr.core.commit_mode import CommitMode
         from offsetmgr.migration.finalize_gates import CoordinatorGate, InactivityGate, NoMembersGate, OldConsumerGate
         from offsetmgr.migration.group_observer import GroupView, ZookeeperRegistry

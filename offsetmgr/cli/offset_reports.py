@@ -50,8 +50,8 @@ def _cells(group: str, tp: TopicPartition, found: Offset) -> tuple[Any, ...]:
 class UncommittedTopics:
     """Reports topics without commits. Only topics whose full name is given with --topic are reported.
 
-    A group that --group names and that has no commit in such a topic is an error. A note is printed for each topic in
-    which none of the selected groups has a commit.
+    If a group that --group names has no commit in one of these topics, an error is reported. If none of the selected
+    groups has a commit in one of these topics, a note is printed.
     """
 
     def __init__(self, uri: str, topics: TopicSelection, errors: ReadErrorReport) -> None:
@@ -73,8 +73,8 @@ class UncommittedTopics:
         self._seen.update(set(self._topics.named()).difference(missing))
 
     def report(self, shown: int | None) -> None:
-        """Prints the topics in which no group has a commit. If there is no such topic and no row was printed, prints a
-        note that the result is empty.
+        """Prints the topics in which no group has a commit. If neither a topic nor a row was printed, prints a note
+        that the result is empty.
 
         ``shown`` is the number of printed rows. It is None if the user excluded rows with an option.
         """

@@ -60,7 +60,8 @@ _HISTORY: Final = (
 
 
 _MAX_READS: Final = 20
-"""Maximum number of attempts to read the nodes of a run, because the nodes may change between two reads."""
+"""Maximum number of attempts to read the nodes of a run. An attempt is repeated if the run advanced while its nodes
+were read."""
 
 
 def _now_ms() -> int:
@@ -92,7 +93,7 @@ def _read_started(nodes: BarrierStateStore) -> BarrierView:
 
 
 def _read_consistent(nodes: BarrierStateStore) -> BarrierView:
-    """Reads the nodes of a run, and reads them again if the run advanced between the reads of two nodes. Raises
+    """Reads the nodes of a run. If the run advanced while its nodes were read, reads all of them again. Raises
     `Conflict` if the run has not opened a period yet."""
     view = _read_started(nodes)
     for _ in range(_MAX_READS):
@@ -263,8 +264,8 @@ def rerun(
 
 
 def _end(nodes: BarrierStateStore, why: str) -> None:
-    """Ends the run, even if the run advanced while the user was asked. Raises `Conflict` if the run has ended already,
-    or if it advances during every attempt."""
+    """Ends the run, even if the run advanced while the command waited for the user's answer. Raises `Conflict` if the
+    run has ended already, or if the run advances during every attempt to end it."""
     for _ in range(_MAX_READS):
         view = _read_started(nodes)
         assert view.seen.open_ is not None

@@ -1,5 +1,5 @@
-"""Rows of ``period history``. A closed period has one row for each partition outside the offset ranges of jobs. A job
-has one row for each partition in its offset ranges."""
+"""Rows of ``period history``. A job has one row for each partition for which it has an offset range. A closed period
+has one row for each partition for which no job has an offset range."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Output: rows as a table, JSON or CSV on stdout; notes, progress and prompts on stderr.
 
-Rows are formatted in batches, column by column. Therefore tens of thousands of rows take a fraction of a second, and
-memory does not grow with the number of rows. Names are never shortened.
+Rows are formatted in batches, column by column. Therefore tens of thousands of rows are formatted in a fraction of a
+second, and memory use does not grow with the number of rows. Names are never shortened.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ def write_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output:
 
 
 def write_structured_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output: OutputFormat) -> int:
-    """Like `write_rows`, for rows with large or structured values, in JSON or CSV. Formats one row at a time instead of
-    batches.
+    """Like `write_rows`, but for rows with large or structured values. Writes JSON or CSV, and formats one row at a
+    time instead of a batch of rows.
 
     In CSV, objects and lists are written as JSON.
     """

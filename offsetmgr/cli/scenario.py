@@ -56,8 +56,8 @@ def scenario_of(
     """Returns the scenario that the options select. ``crossing`` compares the cluster of a snapshot file with the
     cluster of the target.
 
-    Raises `UsageError` unless the options select exactly one valid scenario, and `OtherCluster` if the file belongs to
-    another cluster.
+    Raises `UsageError` unless the options select exactly one valid scenario. Raises `OtherCluster` if the snapshot file
+    belongs to another cluster than the target.
     """
     chosen: list[Scenario] = []
     if options.to_earliest:

@@ -29,7 +29,7 @@ def uninstall() -> None:
 
 
 def _exit(_signal: int, _frame: FrameType | None) -> NoReturn:
-    """Ends the process at once. It does not raise an exception, because an exception during an import could be lost, or
-    could leave a partly initialized module."""
+    """Ends the process at once instead of raising an exception. An exception during an import could be lost, or could
+    leave a partly initialized module."""
     os.write(2, b"interrupted: nothing was done\n")
     os._exit(130)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 class StaleOffsetCounter:
-    """Counts the rows of offsets that are stale because Kafka has a larger offset. The last cell of such a row is a
-    note that starts with `STALE`. `report` prints the count."""
+    """Counts the rows whose offset in ZooKeeper is stale, because the group has a larger offset in Kafka. The last cell
+    of a stale row is a note that starts with `STALE`. `report` prints the count."""
 
     def __init__(self, newer: OffsetStore | None) -> None:
         self._newer = newer

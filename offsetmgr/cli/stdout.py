@@ -56,8 +56,8 @@ def replace_streams() -> None:
     """Replaces ``sys.stdout`` and ``sys.stderr`` with the streams of this module.
 
     If stdin or stderr is closed, opens the null device in its place. Otherwise a file that is opened later would get
-    the free descriptor, and messages could be written to that file. Stdin is replaced first, because an opened file
-    gets the lowest free descriptor. Raises `FileFailure` if stdout is closed.
+    the descriptor of stdin or stderr, and messages could be written to that file. Stdin is replaced before stderr,
+    because an opened file gets the lowest free descriptor. Raises `FileFailure` if stdout is closed.
     """
     if sys.stdin is None:
         sys.stdin = Path(os.devnull).open()  # noqa: SIM115 - for the rest of the process

@@ -6,8 +6,8 @@ SIGHUP, so commands ignore every SIGHUP after the first. A process that was star
 with ``nohup``, ignores every SIGHUP. A manager only prints a line at a SIGHUP, because a manager continues to run when
 its terminal is lost.
 
-After a command has completed its writes, the first Ctrl-C has no effect. Without this rule, a Ctrl-C while the results
-are printed would give a completed command the exit code of an interrupted one.
+After a command has completed its writes, the first Ctrl-C has no effect. Otherwise, a command that has completed its
+writes would return the exit code of an interrupted command if Ctrl-C arrived during the output of its results.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def stop_on_signal(what: str) -> Iterator[Callable[[], bool]]:
 def ignore_first_signal(before: Handlers | None = None) -> None:
     """After this call, the first Ctrl-C or SIGTERM has no effect, except that a line is printed.
 
-    The second signal is handled by its handler in ``before``. If ``before`` is `None`, it is handled by the handler
-    that was installed before this call.
+    ``before`` contains the handlers for all later signals. If ``before`` is `None`, the handlers that were installed
+    before this call handle all later signals.
     """
     before = before or _current_handlers()
 
@@ -97,7 +97,7 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
 
 
 def hangup_received() -> bool:
-    """Whether a SIGHUP has arrived that had the effect of Ctrl-C."""
+    """Whether a SIGHUP has arrived, and was handled like Ctrl-C."""
     return _hangup_received.is_set()
 
 

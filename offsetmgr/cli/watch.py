@@ -43,8 +43,8 @@ def _is_number(text: str) -> bool:
 
 
 def watch_command(once: Callable[[], int], seconds: float | None, count: int | None) -> int:
-    """Calls ``once`` every ``seconds``, and at most ``count`` times if ``count`` is given. Calls it a single time if
-    ``seconds`` is None. Returns the exit code of the last call."""
+    """Calls ``once`` every ``seconds`` seconds, and at most ``count`` times if ``count`` is given. If ``seconds`` is
+    None, calls ``once`` only one time. Returns the exit code of the last call."""
     if seconds is None:
         return once()
     code = 0

@@ -126,8 +126,8 @@ def _chosen(names: list[str], known: list[str], connect: str) -> list[str]:
 def _is_same_cluster(session: ZookeeperSession, cluster: Cluster) -> bool:
     """Returns whether brokers and ZooKeeper are known to belong to the same cluster. Prints a note if this is unknown.
 
-    Raises `UsageError` if they belong to different clusters, because offsets would be compared with the logs of the
-    wrong cluster.
+    Raises `UsageError` if the brokers and ZooKeeper belong to different clusters, because the command would compare
+    offsets with the logs of the wrong cluster.
     """
     from offsetmgr.zookeeper.nodes import paths
     from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id

@@ -23,8 +23,8 @@ def changes_of(
     lose_broker: list[int] | None,
     add_broker: list[int] | None,
 ) -> Callable[[GroupSnapshot], GroupSnapshot] | None:
-    """Returns a function that applies all changes to a snapshot: first the changes of topics, then of brokers, then of
-    members. Returns None if there are no changes."""
+    """Returns a function that applies all changes to a snapshot: first the changes to topics, then the changes to
+    brokers, then the changes to members. Returns None if there are no changes."""
     if not any((join, leave, grow, delete_topic, lose_broker, add_broker)):
         if like or topic:
             raise UsageError("--like and --topic", "are the subscription of members that join", "add --join HOST")
@@ -86,8 +86,8 @@ def _subscription(snapshot: GroupSnapshot, like: str | None, topics: list[str] |
 
 
 def _new_id(group: str, host: str, number: int) -> str:
-    """Returns ``host`` unchanged if it is a member id. Otherwise returns an id in the form that a new member on this
-    host generates."""
+    """Returns ``host`` unchanged if it is a member id. Otherwise ``host`` is a host name, and the result is an id in
+    the form that a new member on this host generates."""
     if not host:
         raise UsageError("--join", "no host is named", "as in --join HOST, or HOST:STREAMS")
     return host if host.startswith(f"{group}_") else f"{group}_{host}-{time.time_ns() // 1_000_000}-{number:08x}"

@@ -63,8 +63,8 @@ class ResolvedConnection:
     ``bootstrap-server``. If this layer sets several of these settings, ``store`` has precedence over ``zookeeper``, and
     ``zookeeper`` over ``bootstrap-server``. If no layer sets any of them, the URI comes from ``bootstrap.servers`` in
     the ``.properties`` file. If ``bootstrap.servers`` is missing too, ``store`` is None. ``bootstrap_server`` and
-    ``zookeeper`` (HOST:PORT/CHROOT) are set even if ``store`` names another store, because commands also read logs from
-    the brokers and registrations of old consumers from ZooKeeper.
+    ``zookeeper`` (HOST:PORT/CHROOT) are set even if the store uses neither of them, because commands also read logs
+    from the brokers, and registrations of old consumers from ZooKeeper.
     """
 
     connection: ConnectionConfig

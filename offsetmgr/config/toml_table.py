@@ -36,7 +36,7 @@ class TomlTable:
 
     def reject_unknown(self, known: Collection[str]) -> None:
         """Raises `ConfigError` for a field that is not in ``known``. A misspelled field is an error, because a listener
-        that ignored it could grant the wrong access."""
+        that ignored such a field could grant the wrong access."""
         for name in self.values:
             if name not in known:
                 raise self.error(f"unknown field; known are {', '.join(known)}", name)

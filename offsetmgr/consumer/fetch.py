@@ -1,8 +1,8 @@
 """`Fetcher`: fetches the messages of the owned partitions through confluent-kafka, with manual assignment.
 
 Only the fetcher's thread uses librdkafka's consumer. Between two fetches, this thread executes the requests of other
-threads to add or remove partitions. Therefore, if a partition is removed and added again, messages that were fetched
-before the removal are never delivered after the removal.
+threads to add or remove partitions. Therefore messages that were fetched before a partition was removed are never
+delivered after the removal, even if the partition is added again.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Fetcher:
         on_failure: Callable[[OffsetMgrError], None],
     ) -> None:
         """While ``queued_max`` or more messages wait in a stream, the fetcher pauses the stream's partitions. If the
-        fetcher's thread stops because of an error, it first calls ``on_failure`` with the error."""
+        fetcher's thread fails, the thread calls ``on_failure`` with the error before it ends."""
         self._settings: dict[str, Any] = {
             "fetch.message.max.bytes": "1048576",
             "queued.max.messages.kbytes": "16384",
-            # If a topic gets a new partition, this consumer may claim the partition before librdkafka's regular
-            # metadata refresh detects it.
+            # The interval is short, because this consumer may claim a new partition of a topic before librdkafka's
+            # regular metadata refresh detects the new partition.
             "topic.metadata.refresh.interval.ms": "3000",
             "reconnect.backoff.max.ms": "1000",
             # All members of a group must read the same messages, and old consumers also read the messages of open and
@@ -83,7 +83,7 @@ class Fetcher:
         self._thread.start()
 
     def add(self, owned: Collection[PartitionProgress]) -> None:
-        """Starts fetching these partitions, each at the offset ``fetched`` of its progress."""
+        """Starts to fetch each of these partitions at the position ``fetched`` of its `PartitionProgress`."""
         self._requests.put((tuple(owned), ()))
 
     def remove(self, owned: Collection[PartitionProgress]) -> None:
@@ -145,8 +145,8 @@ class Fetcher:
                 added, removed = self._requests.get_nowait()
             except Empty:
                 return
-            # If a partition has been added again, its current `PartitionProgress` is another object, and the partition
-            # must stay assigned.
+            # If a partition was removed and added again, its current `PartitionProgress` is not the object in this
+            # request, and the partition must stay assigned.
             if to_unassign := [one.partition for one in removed if self._current.get(one.partition) is one]:
                 self._unassign(consumer, to_unassign)
                 for tp in to_unassign:
@@ -157,8 +157,8 @@ class Fetcher:
                 self._current.update((progress.partition, progress) for progress in new)
 
     def _unassign(self, consumer: Any, partitions: Collection[TopicPartition]) -> None:
-        """Unassigns partitions. Paused partitions are resumed first: in librdkafka, an unassigned partition stays
-        paused, and would receive no messages after it is assigned again."""
+        """Unassigns partitions. Paused partitions are resumed before they are unassigned. Otherwise librdkafka would
+        keep them paused, and would fetch no messages from them after they are assigned again."""
         if paused := self._paused.intersection(partitions):
             consumer.resume([ck.TopicPartition(*tp) for tp in paused])
             self._paused -= paused
@@ -174,8 +174,7 @@ class Fetcher:
                 _LOG.info("topic %s: %s", topic, error.args[0].str())  # librdkafka's regular refresh follows
 
     def _pause_full_streams(self, consumer: Any) -> None:
-        """Pauses the partitions of full streams, and resumes paused partitions when their stream is at most half
-        full."""
+        """Pauses the partitions of full streams. Resumes a paused partition when its stream is at most half full."""
         for tp, progress in self._current.items():
             waiting = len(progress.stream.buffer)
             if waiting >= self._queued_max and tp not in self._paused:
@@ -186,9 +185,9 @@ class Fetcher:
                 self._paused.discard(tp)
 
     def _handle_error(self, consumer: Any, error: ck.KafkaError, progress: PartitionProgress | None) -> bool:
-        """Handles an error event. Returns True if the partition's position is outside of the log. The position then
-        changes now, or in a retry if the log's range cannot be read now. Raises `AuthenticationFailed` and
-        `NotAuthorized`; logs other errors."""
+        """Handles an error event. Returns True if the partition's position is outside of the log. In this case, the
+        method moves the position; if the log's range cannot be read, a retry moves the position later. Raises
+        `AuthenticationFailed` and `NotAuthorized`; logs other errors."""
         if error.code() == ck.KafkaError._AUTO_OFFSET_RESET:
             if progress is not None:
                 self._reset_position(consumer, progress)

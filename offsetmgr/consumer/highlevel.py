@@ -73,8 +73,8 @@ class ZookeeperConsumer:
 
     def create_message_streams(self, topics: Mapping[str, int]) -> dict[str, list[MessageStream]]:
         """Joins the group and subscribes to these topics, each with the given number of streams. Each partition belongs
-        to exactly one stream of one member. Returns after the first rebalance. If another member still owns an assigned
-        partition at this time, the partition is added to its stream later.
+        to exactly one stream of one member. Returns after the first rebalance. If another member still owns a partition
+        that is assigned to this consumer, the partition is added to its stream later.
 
         A consumer can create its streams only once. Raises `UsageError`, and any error from joining the group.
         """
@@ -104,7 +104,8 @@ class ZookeeperConsumer:
         return created
 
     def commit_offsets(self) -> None:
-        """Commits the consumed offsets of all owned partitions, including the current message of this thread.
+        """Commits the consumed offsets of all owned partitions. The current message of the calling thread counts as
+        consumed.
 
         Raises `PartialFailure` if some offsets could not be committed after retries.
         """
@@ -113,8 +114,9 @@ class ZookeeperConsumer:
             self._partitions.commit("commit")
 
     def shutdown(self) -> None:
-        """Stops delivering messages, commits if ``auto_commit`` is enabled, and leaves the group. The commit includes
-        the current message of this thread. Any thread may call this method, also repeatedly."""
+        """Stops delivering messages, commits if ``auto_commit`` is enabled, and leaves the group. For this commit, the
+        current message of the calling thread counts as consumed. Any thread may call this method, and may call it more
+        than once."""
         if self.settings.auto_commit:
             self._state.finish_current_of_caller()
         self._close()
@@ -132,7 +134,8 @@ class ZookeeperConsumer:
 
     @property
     def held_by_others(self) -> dict[TopicPartition, str]:
-        """The assigned partitions that other members have not released yet, each with the thread that owns it."""
+        """The partitions that are assigned to this consumer but that other members have not released yet, each with the
+        consumer thread that still owns the partition."""
         return {} if self._partitions is None else self._partitions.member.held_by_others
 
     @property

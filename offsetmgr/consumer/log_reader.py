@@ -25,8 +25,8 @@ OutOfRange: TypeAlias = Literal["raise", "earliest", "latest"]
 
 
 class ReadResult(NamedTuple):
-    """A slice of a log, and the offset that was requested from the leader. If the caller's offset was out of range,
-    ``offset`` is the offset that replaced it."""
+    """A slice of a log. ``offset`` is the offset that was requested from the leader: the caller's offset or, if the
+    caller's offset was out of range, the start or the end of the log."""
 
     offset: int
     slice: FetchedPartition
@@ -44,10 +44,9 @@ class PartitionLogReader:
     ) -> dict[TopicPartition, ReadResult | OffsetMgrError]:
         """Returns one outcome for each partition. Raises only if no broker was ever reached."""
         found = await self._in_range(offsets, limits, out_of_range, deadline)
-        # If the first batch of a partition is larger than the limit, a broker returns this batch in full only for one
-        # partition of the request. For other such partitions it returns no complete batch. These partitions are
-        # requested again until each has returned a complete batch, or until a request returns a complete batch for none
-        # of them.
+        # If the first batches of several partitions are larger than the limit, a broker returns the first batch in full
+        # for only one of these partitions, and no complete batch for the others. The loop requests the other partitions
+        # again. It ends when every partition has a complete batch, or when a pass adds a complete batch to no partition.
         while incomplete := {
             tp: read.offset for tp, read in found.items() if isinstance(read, ReadResult) and _lacks_whole_batch(read)
         }:
@@ -89,8 +88,8 @@ class PartitionLogReader:
         async def send(
             leader: Address, partitions: list[TopicPartition], attempt: float
         ) -> dict[TopicPartition, FetchedPartition | OffsetMgrError]:
-            # A broker may delay the response to a fetch. On a shared connection, this would also delay the responses to
-            # later requests.
+            # A broker may delay the response to a fetch. On a shared connection, the responses to later requests
+            # would be delayed too.
             async with self._client.node(leader).dedicated_connection(attempt) as dedicated:
                 dedicated.mark_waiting()
                 leader_offsets = {tp: offsets[tp] for tp in partitions}

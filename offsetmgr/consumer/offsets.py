@@ -6,7 +6,7 @@ The server rejects these commits once the session has expired, so a process that
 owner's offsets. A commit to ZooKeeper also requires that the node still has the version that this consumer last read or
 wrote. In this way, this consumer detects a late commit of an old consumer. Kafka's coordinator has neither protection.
 For offsets in Kafka, the lease is therefore checked just before a commit. If a process freezes between the check and
-the commit, its late commit is overwritten by the owner's next commit.
+the commit, the next commit of the new owner overwrites the late commit.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class OffsetStorage:
 
     @classmethod
     def of(cls, offsets: str, zookeeper: str, bootstrap: str, config: ConnectionConfig) -> OffsetStorage:
-        """Returns the storage for ``offsets``: the URI of a store, or one of ``zookeeper``, ``kafka``, ``dual`` and
-        ``switched``, which use the consumer's own ZooKeeper and Kafka. Raises `InvalidUri`."""
+        """Returns the storage for ``offsets``, which is ``zookeeper``, ``kafka``, ``dual``, ``switched`` or the URI of
+        a store. The first four values select stores in the consumer's own ZooKeeper and Kafka. Raises `InvalidUri`."""
         zookeeper_uri, kafka_uri = f"zookeeper://{zookeeper}", f"kafka://{bootstrap}"
         if offsets == "switched":
             open_store("zookeeper://" + zookeeper, config)
@@ -62,7 +62,8 @@ class OffsetStorage:
         return cls(uri, config)
 
     def open(self, session: ZookeeperSession, lease: SessionLease, group: str) -> OffsetStore:
-        """Opens the store. A store in the member's own ZooKeeper uses ``session`` and opens no session of its own.
+        """Opens the store. If the store is in the ZooKeeper of ``session``, the store uses ``session`` and opens no
+        other session.
 
         A switched store follows all later changes of the group's storage mode. Raises `OffsetMgrError` if the store
         cannot follow the storage mode.
@@ -151,8 +152,8 @@ class ConsumerOffsets:
         clock: Clock | None = None,
     ) -> None:
         """If a commit fails with a retriable error, it is retried up to ``retries`` times after pauses of ``backoff_s``
-        seconds. If the lease is not valid, a commit waits up to ``wait_s`` seconds for it, because the lease of a live
-        session soon becomes valid again."""
+        seconds. If the lease is not valid, a commit waits up to ``wait_s`` seconds until the lease is valid, because
+        the lease of a live session soon becomes valid again."""
         self._store = store
         self._group = group
         self._lease = lease
@@ -169,8 +170,8 @@ class ConsumerOffsets:
     def fetch(
         self, partitions: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, Offset], OffsetMgrError | None]:
-        """Returns the committed offsets that could be read. Also returns the retriable error that prevented reading the
-        others, or None if all could be read.
+        """Returns the committed offsets that could be read, and an error. The error is the retriable error because of
+        which other offsets could not be read, or None if all offsets could be read.
 
         Raises errors that are not retriable.
         """
@@ -196,10 +197,10 @@ class ConsumerOffsets:
         """Commits with retries. Returns the store's offset of each committed partition, and the error of each other
         partition.
 
-        ``known`` contains the store's offset of each partition as this consumer last read or wrote it. If another
-        client has committed an offset since that read or write, this commit overwrites the other client's offset.
-        ``owned`` is called for each partition before each write. If it returns False, the partition is not committed,
-        and its result is an error.
+        ``known`` contains for each partition the offset that this consumer last read from the store or wrote to the
+        store. If another client has committed an offset since that read or write, this commit overwrites the other
+        client's offset. ``owned`` is called for each partition before each write. If ``owned`` returns False, no offset
+        of the partition is committed, and the result of the partition is an error.
         """
         remaining = dict(positions)
         expected = dict(known)
@@ -209,7 +210,7 @@ class ConsumerOffsets:
         with self._lock:
             retries = BlockingRetries(backoff=self._backoff, clock=self._clock)
             while True:
-                has_lease = self._wait_for_lease()  # this may take so long that partitions are lost
+                has_lease = self._wait_for_lease()  # the consumer may lose partitions during this wait
                 for tp in [tp for tp in remaining if not owned(tp)]:
                     del remaining[tp]
                     lost[tp] = Conflict(f"group {self._group}, {tp}", "this consumer does not own it any more")

@@ -1,7 +1,7 @@
 """`PartitionManager`: starts, commits and releases the partitions of a `ZookeeperConsumer`.
 
-It implements `offsetmgr.zookeeper.groups.rebalance.PartitionListener`: the `ConsumerMember` calls it when partitions
-are claimed or revoked. Its methods follow the ordering contract of the module `rebalance`.
+It implements `offsetmgr.zookeeper.groups.rebalance.PartitionListener`: the `ConsumerMember` calls these methods when
+partitions are claimed or revoked. The methods follow the ordering contract of the module `rebalance`.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class PartitionManager:
             if settings.auto_commit:
                 self._commit_last(owned)
             with self._commit_lock:
-                pass  # waits for a commit in another thread, because it must end while the partitions are owned
+                pass  # a commit in another thread must end before this member releases the partitions
             self._wait_release_delay(stopped)
             if settings.auto_commit and self._recommit_overwritten(owned):
                 self._wait_release_delay(stopped)
@@ -230,8 +230,8 @@ class PartitionManager:
         """Commits the selected partitions. If ``selected`` is None, commits all partitions that are not being released.
         Returns whether it committed any offset.
 
-        If this member loses or releases a partition before it is committed, the partition is not committed, because
-        another member may already own it.
+        If this member loses or releases a partition before the partition's offset is committed, the offset is not
+        committed, because another member may already own the partition.
         """
         with self._commit_lock:
             owned = dict(self._state.committable()) if selected is None else selected

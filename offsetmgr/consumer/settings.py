@@ -1,6 +1,6 @@
 """`ConsumerSettings`: the settings of a `ZookeeperConsumer`. Most settings that also exist in the old consumer have the
-old consumer's name. If the name of such a setting differs, the setting's description begins with the old consumer's
-name."""
+same name as in the old consumer. If the old consumer has another name for a setting, the description of the setting
+begins with that name."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class ConsumerSettings:
 
     Source: kafka.consumer.ConsumerConfig of Kafka 0.10.2. The defaults are those of the old consumer, except for
     ``auto_commit_interval_ms`` (60,000 in the old consumer), ``rebalance_backoff_ms`` (2000) and ``offsets_backoff_ms``
-    (1000). The last four settings exist only in offsetmgr. The old consumer limits its queue to a number of chunks
-    (``queued.max.message.chunks``), not of messages.
+    (1000). The last four settings exist only in offsetmgr. The old consumer limits its queue by the number of chunks
+    (``queued.max.message.chunks``), and not by the number of messages.
     """
 
     auto_commit: bool = True

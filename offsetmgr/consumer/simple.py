@@ -1,13 +1,14 @@
-"""`SimpleConsumer`: reads partitions at given offsets. It keeps no position, and commits offsets only when the caller
-requests it.
+"""`SimpleConsumer`: reads partitions at given offsets. The consumer keeps no position, and commits offsets only when
+the caller requests a commit.
 
-It corresponds to Kafka's class of the same name (kafka.javaapi.consumer.SimpleConsumer, up to Kafka 0.10.2) with three
-differences. It accepts any brokers of the cluster and finds the leaders of partitions itself. If the requested offset
-is inside a compressed batch, it omits the batch's earlier messages; callers of the Java class must skip these messages
-themselves. It returns the first batch of a partition in full even if the batch is larger than the caller's limit.
+The class corresponds to Kafka's class of the same name (kafka.javaapi.consumer.SimpleConsumer, up to Kafka 0.10.2) with
+three differences. This class accepts the addresses of any brokers of the cluster, and finds the leaders of partitions
+itself. If the requested offset is inside a compressed batch, this class omits the batch's earlier messages; callers of
+the Java class must skip these messages themselves. This class returns the first batch of a partition in full even if
+the batch is larger than the caller's limit.
 
-It uses `offsetmgr.kafka` instead of librdkafka, because each fetch must be one request with one response: librdkafka
-prefetches in the background, and reports neither the first offset nor the high watermark of a response.
+The class uses `offsetmgr.kafka` instead of librdkafka, because each fetch must be one request with one response.
+librdkafka prefetches in the background, and reports neither the first offset nor the high watermark of a response.
 `SimpleConsumer` verifies every checksum, in all three message formats.
 """
 
@@ -42,8 +43,8 @@ _OUT_OF_RANGE: Final = ("raise", "earliest", "latest")
 class FetchResult:
     """The result of one fetch in one partition.
 
-    ``records`` begin at the requested offset. If the log has no record at this offset, because compaction and
-    transactions leave gaps, they begin at the next existing offset. ``fetch_offset`` is the requested offset or, if the
+    ``records`` begin at the requested offset. If the log has no record at this offset, ``records`` begin at the next
+    record of the log; compaction and transactions leave such gaps. ``fetch_offset`` is the requested offset or, if the
     requested offset was out of range, the offset that was read instead. ``next_offset`` is the offset for the next
     fetch; it is equal to ``fetch_offset`` if the response contained no messages. ``high_watermark`` is the offset after
     the last message that consumers could read when the leader sent the response. ``log_start_offset`` is None if the
@@ -58,7 +59,8 @@ class FetchResult:
 
 
 class SimpleConsumer:
-    """A consumer without a group and without a position. The constructor performs no I/O; threads may share it.
+    """A consumer without a group and without a position. The constructor performs no I/O. Several threads may share one
+    consumer.
 
     ``bootstrap_servers`` are brokers of Kafka 3.0 or later. ``offset_managers`` are the offset managers (``manager
     serve``) from which the consumer requests the address of a group's coordinator; by default, it requests the address
@@ -100,7 +102,8 @@ class SimpleConsumer:
         max_wait_ms: int = 0,
         out_of_range: OutOfRange | None = None,
     ) -> Mapping[TopicPartition, FetchResult]:
-        """Returns the messages of these partitions from these offsets on. Each partition is read from its leader.
+        """Returns the messages of each partition in ``offsets``, starting at the given offset. Each partition is read
+        from its leader.
 
         ``max_bytes`` limits the bytes that are read from each partition; if the first batch is larger than this limit,
         it is still returned in full. If a leader has fewer than ``min_bytes`` bytes to return, it waits up to
@@ -110,8 +113,8 @@ class SimpleConsumer:
         transactions are included, as in all consumers before Kafka 0.11.
 
         Raises `OffsetOutOfRange`, `UnknownTopicOrPartition`, `TopicNotAuthorized`, `TimedOut`, `Unreachable`,
-        `CorruptData` (the batch at the requested offset is damaged) and others; if several partitions were requested
-        and some failed, `PartialFailure` with the results of the others.
+        `CorruptData` (the batch at the requested offset is damaged) and others. If several partitions were requested
+        and some of them failed, raises `PartialFailure` with the results of the other partitions.
         """
         if max_bytes < 1 or min_bytes < 0 or max_wait_ms < 0:
             raise UsageError("fetch", "max_bytes must be at least 1, min_bytes and max_wait_ms at least 0")
@@ -130,12 +133,12 @@ class SimpleConsumer:
 
         As in Kafka 0.10.2, these offsets are the first offsets of the segments that were last written at or before
         ``time``, and the log's end offset if ``time`` is not in the past. `LATEST` (-1) counts as a time after all
-        messages; for `EARLIEST` (-2), only the log's first offset is returned. A partition's result is empty if all of
+        messages. For `EARLIEST` (-2), only the log's first offset is returned. A partition's result is empty if all of
         its segments were last written after ``time``.
 
         Brokers of Kafka 4.0 and later report only the earliest and the latest offset, and not the offsets of segments.
-        With these brokers, the method raises `UnsupportedOperation` for any other time. The method also raises the
-        errors of `fetch`.
+        With these brokers, the method raises `UnsupportedOperation` for any ``time`` except `LATEST` and `EARLIEST`.
+        The method also raises the errors of `fetch`.
         """
         if max_offsets < 1:
             raise UsageError("offsets before a time", "max_offsets must be at least 1")
@@ -151,7 +154,7 @@ class SimpleConsumer:
     # --- committed offsets ---------------------------------------------------------------------------
 
     def find_coordinator(self, group: str) -> Address:
-        """Returns the coordinator of the group: the broker or offset manager that now stores its offsets.
+        """Returns the coordinator of the group: the broker or offset manager that now stores the group's offsets.
 
         Raises `CoordinatorNotAvailable`, `TimedOut`, `Unreachable`, `NotAuthorized` and others.
         """
@@ -167,11 +170,12 @@ class SimpleConsumer:
         """Returns the group's committed offsets: `Committed` or `Absent` for each of ``partitions``, or all committed
         offsets if ``partitions`` is None.
 
-        The offsets are read from the group's coordinator, or from the server ``coordinator`` (``host:port``) if that is
-        given. While the coordinator is loading or moves to another broker, this method retries until the timeout.
+        The offsets are read from the group's coordinator, unless the caller names another server in ``coordinator``
+        (``host:port``). While the coordinator is loading or moves to another broker, this method retries until the
+        timeout.
 
-        Raises `CoordinatorLoadInProgress`, `NotCoordinator`, `TimedOut`, `Unreachable`, `NotAuthorized` and others;
-        `PartialFailure` if some partitions could not be read.
+        Raises `CoordinatorLoadInProgress`, `NotCoordinator`, `TimedOut`, `Unreachable`, `NotAuthorized` and others.
+        Raises `PartialFailure` if some partitions could not be read.
         """
         requested = None if partitions is None else list(dict.fromkeys(partitions))
         if requested is not None and not requested:
@@ -193,12 +197,12 @@ class SimpleConsumer:
         coordinator: Address | str | None = None,
     ) -> None:
         """Commits for each partition the offset of the next message to consume. The offsets are sent to the group's
-        coordinator, or to the server ``coordinator`` if that is given. A commit also overwrites a higher committed
-        offset.
+        coordinator, unless the caller names another server in ``coordinator``. A commit also overwrites a higher
+        committed offset.
 
-        Raises the errors of `fetch_offsets`, and `GroupActive` if the group has members, because only members may
-        commit while a group has members. If the method raises `TimedOut` or `Unreachable`, the commit may have
-        succeeded.
+        Raises the errors of `fetch_offsets`. Also raises `GroupActive` if the group has members, because clients that
+        are not members may commit only to a group without members. If the method raises `TimedOut` or `Unreachable`,
+        the commit may have succeeded.
         """
         if not offsets:
             return

@@ -63,8 +63,8 @@ class OffsetManagers:
             except NotAMember as error:
                 hint = "while a group has members, only they may commit; stop the members first"
                 raise GroupActive(error.what, error.why, hint) from None
-            # A coordinator that has just started may not have received the metadata of a topic yet that other brokers
-            # already have.
+            # A coordinator that has just started may not have received the metadata of a topic yet, although other
+            # brokers already have the metadata.
             unknown = [tp for tp in pending if isinstance(outcomes.get(tp), UnknownTopicOrPartition)]
             if unknown and loop.time() + retries.next_pause_s >= wait_s and not retries.exhausted:
                 known = await find_leaders(client, unknown, deadline)

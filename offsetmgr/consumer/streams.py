@@ -4,10 +4,10 @@ partition.
 One lock guards the state of all streams, so that delivery stops in all streams at the same moment. The module performs
 no I/O.
 
-A message is finished when its reader requests the next message from the stream, or when its reader commits. Until then
-it is the reader's current message. Automatic commits include only finished messages. Therefore, if a process dies, some
-messages may be reprocessed, but none is lost. (The old consumer counts a message as consumed as soon as it delivers the
-message.)
+A message is finished when its reader requests the next message from the stream, or when its reader commits. From its
+delivery until it is finished, the message is the reader's current message. Automatic commits include only finished
+messages. Therefore, if a process dies, some messages may be reprocessed, but none is lost. (The old consumer counts a
+message as consumed as soon as it delivers the message.)
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class PartitionProgress:
     """The progress of one owned partition. A position is the offset of the next message.
 
     ``fetched`` is the position after the last message in the stream, ``delivered`` the position after the last message
-    that a reader has received, and ``finished`` the position that may be committed. ``known`` is the store's offset as
-    this consumer last read or wrote it. ``committed_at`` is the time of this member's last commit (seconds of the
-    monotonic clock), or None. ``gap`` is a gap in the log: the gap's first offset, and the offset after the gap. When
-    all messages before the gap are finished, the offset after the gap may be committed.
+    that a reader has received, and ``finished`` the position that may be committed. ``known`` is the offset that this
+    consumer last read from the store or wrote to the store. ``committed_at`` is the time of this member's last commit
+    (seconds of the monotonic clock), or None. ``gap`` contains the first offset of a gap in the log, and the offset
+    after the gap. When all messages before the gap are finished, the offset after the gap may be committed.
     """
 
     partition: TopicPartition
@@ -91,8 +91,8 @@ class StreamState:
         self.closed = False
 
     def stream(self, topic: str | None) -> MessageStream:
-        """Returns a new stream. If ``topic`` is None, the stream receives the messages of all topics that match a
-        pattern."""
+        """Returns a new stream. If ``topic`` is None, the stream can receive the messages of all topics that the
+        consumer's white list or black list selects."""
         stream = MessageStream(self, topic)
         self._streams.append(stream)
         return stream
@@ -176,8 +176,8 @@ class StreamState:
             return found
 
     def remove(self, partitions: Collection[TopicPartition] | None) -> list[PartitionProgress]:
-        """Removes these partitions (all if None) at once, with their waiting and current messages. Returns their
-        progress."""
+        """Removes these partitions (all partitions if None) at once, and discards their waiting and current messages.
+        Returns the progress of the removed partitions."""
         with self.lock:
             selected = list(self._owned) if partitions is None else [tp for tp in partitions if tp in self._owned]
             removed = [self._owned.pop(tp) for tp in selected]
@@ -188,8 +188,8 @@ class StreamState:
             return removed
 
     def is_current(self, progress: PartitionProgress) -> bool:
-        """Returns whether ``progress`` is still the progress of its partition. Returns False after the partition has
-        been removed, even if the partition was added again."""
+        """Returns whether ``progress`` is still in use for its partition. If the partition was removed and added again,
+        the result is False, because the partition has a new `PartitionProgress`."""
         with self.lock:
             return self._owned.get(progress.partition) is progress
 
@@ -257,8 +257,9 @@ class MessageStream:
     a time may read the stream.
 
     An iterator over the stream waits for the next message, and ends when the consumer is shut down. If
-    ``consumer_timeout_ms`` is set, the iterator also ends when no message has arrived for that time; the stream can
-    then be iterated again. If an error has stopped the consumer, the iterator raises this error.
+    ``consumer_timeout_ms`` is set, the iterator also ends when no message has arrived for that time. After such a
+    timeout, the caller can iterate over the stream again. If an error has stopped the consumer, the iterator raises
+    this error.
     """
 
     timeout_s: float | None = None

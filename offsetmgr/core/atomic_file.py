@@ -26,9 +26,10 @@ _LOCK_BACKOFF: Final = Backoff.fixed(0.02)
 def replace_file(path: Path, write: Callable[[BinaryIO], T], *, overwrite: bool) -> T:
     """Replaces the content of ``path`` with the output of ``write``, and returns the result of ``write``.
 
-    If ``overwrite`` is False and the file exists, the function raises an error, even if another process creates the
-    file during the write. Raises `FileFailure` if the write fails; the old file is then unchanged. If only the fsync of
-    the directory fails, the error reports that the new content is in place but may not survive a power failure.
+    If ``overwrite`` is False, the function raises an error if the file exists before the write, or if another process
+    creates the file during the write. Raises `FileFailure` if the write fails; the old file is then unchanged. If only
+    the fsync of the directory fails, the error reports that the new content is in place but may not survive a power
+    failure.
     """
     target = Path(os.path.realpath(path))
     what = f"file {path}"
@@ -102,7 +103,7 @@ def _try_lock(lock_file: Path, path: Path) -> int | None:
         raise FileFailure(f"file {path} cannot be locked", reason(error), hint) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The previous owner may have removed the lock file between our open and our lock.
+        # The previous owner may have removed the lock file after this process opened it and before flock.
         if os.fstat(descriptor).st_ino == lock_file.stat().st_ino:
             return descriptor
     except (BlockingIOError, FileNotFoundError):

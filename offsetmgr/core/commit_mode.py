@@ -18,7 +18,8 @@ from offsetmgr.core.model import Committed, Offset, TopicPartition
 
 
 class CommitMode(Enum):
-    """The stores to which a member commits, and from which it reads when it is assigned a partition."""
+    """The stores to which a member commits, and the stores from which the member reads the committed offset of a
+    partition that is assigned to it."""
 
     ZOOKEEPER = "zookeeper"
     """Commits to ZooKeeper alone (``dual.commit.enabled`` has no effect here); reads ZooKeeper."""
@@ -149,11 +150,11 @@ def require_safe(
     zookeeper: Mapping[TopicPartition, Offset] | None = None,
     kafka: Mapping[TopicPartition, Offset] | None = None,
 ) -> CommitModeChange:
-    """Returns the change from ``start`` to ``to`` if one rolling bounce can make it safely.
+    """Returns the change from ``start`` to ``to`` if one rolling bounce can safely make this change.
 
     Raises `GateRefused` if the modes are equal. Also raises `GateRefused` if the change leads directly from ZooKeeper
-    to Kafka or back, because members would then lose or repeat messages. If the caller passes the offsets of both
-    stores, the error lists examples of affected partitions.
+    to Kafka, or directly from Kafka to ZooKeeper, because such a change makes members lose or repeat messages. If the
+    caller passes the offsets of both stores, the error lists examples of affected partitions.
     """
     change = CommitModeChange(start, to)
     if start is to:

@@ -176,10 +176,10 @@ class GroupNotFound(OffsetMgrError):
 class GroupActive(OffsetMgrError):
     """The group has active members, so no other client may change its offsets (NON_EMPTY_GROUP).
 
-    ``members`` contains the names of the members (``client-id at /host (member id)``). If all members are group locks,
-    another offsetmgr command is editing the group, and the hint reports this. In this case ``lock_ends_s`` is the
-    number of seconds after which the lock of a killed process has expired. If other clients are members,
-    ``lock_ends_s`` is 0.
+    ``members`` contains the names of the members (``client-id at /host (member id)``). If offsetmgr commands that hold
+    the group lock are the only members, the hint reports that another command is editing the group. In this case
+    ``lock_ends_s`` is the number of seconds after which the lock of a killed command has expired. If other clients are
+    members, ``lock_ends_s`` is 0.
     """
 
     code = ErrorCode.NON_EMPTY_GROUP
@@ -238,8 +238,8 @@ class RecreatedTopic(OffsetMgrError):
 
 
 class Conflict(OffsetMgrError):
-    """The committed offset is not the one that the caller expected, so the store wrote nothing (data rule "conditional
-    writes").
+    """The committed offset differs from the offset that the caller expected, so the store wrote nothing (data rule
+    "conditional writes").
 
     ``actual`` is the offset in the store (``Committed`` or ``Absent``), or None if unknown.
     """
@@ -306,7 +306,7 @@ class UnequalSubscriptions(AssignmentRefused):
     """The round-robin strategy up to Kafka 0.10.1 needs all members to subscribe to the same topics with the same
     number of streams.
 
-    ``members`` contains the members whose subscription differs from that of most members, sorted.
+    ``members`` contains, in sorted order, the members whose subscription differs from the most common subscription.
     """
 
     def __init__(self, what: str, why: str = "", hint: str = "", *, members: tuple[str, ...] = ()) -> None:
@@ -324,11 +324,12 @@ class OpenPeriodUnknown(OffsetMgrError):
 
 
 class LateRecord(OffsetMgrError):
-    """The record belongs to a period that its partition has already finished, or that is already closed."""
+    """The record belongs to a closed period, or to a period that the record's partition has already finished."""
 
 
 class RunEnded(Conflict):
-    """No further period opens, because the run was ended early, or because its last period is closed (``done``)."""
+    """No further period opens, because the run was ended early, or because the last period of the run is closed
+    (``done``)."""
 
     def __init__(self, what: str, why: str = "", hint: str = "", *, done: bool = False) -> None:
         super().__init__(what, why, hint)
@@ -357,7 +358,8 @@ class PlanError(OffsetMgrError):
 
 
 class JournalError(OffsetMgrError):
-    """A journal is damaged in a line before the last one, belongs to another plan, or is in use by another process."""
+    """A journal is damaged in a line other than its last line, belongs to another plan, or is in use by another
+    process."""
 
 
 class GateRefused(OffsetMgrError):
@@ -366,8 +368,8 @@ class GateRefused(OffsetMgrError):
 
 
 class ControllerRequestRefused(OffsetMgrError):
-    """offsetmgr refuses a request to the controller before it writes anything, because the controller would not process
-    the request or would never finish it."""
+    """offsetmgr does not write a request to the controller, because the controller would not process the request, or
+    would never finish the request."""
 
 
 class SparkError(OffsetMgrError):
