@@ -1,7 +1,7 @@
 """The entry point ``offsetmgr``: lists the command groups, runs one command line, and handles the failures of commands.
 
-The module of a command group is imported only when one of its commands is used, because importing all modules would
-delay ``--help``.
+The module of a command group is imported only when a command of the group is used, because the import of all modules
+would delay ``--help``.
 """
 
 from __future__ import annotations

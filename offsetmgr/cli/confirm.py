@@ -32,8 +32,8 @@ class EditFlags(NamedTuple):
 def confirm(question: str, *, yes: bool) -> None:
     """Asks the user the question, unless ``yes`` is true.
 
-    Raises `Declined` if the answer is no. Raises `UsageError` if stdin is not a terminal, or ends before the user has
-    answered.
+    Raises `Declined` if the answer is no. Raises `UsageError` if stdin is not a terminal, or if stdin ends before the
+    user has answered.
     """
     if yes:
         return

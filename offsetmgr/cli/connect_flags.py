@@ -136,8 +136,8 @@ class ConnectFlags:
         """Returns the Kafka store of the cluster that uses the ZooKeeper of ``store``. A group that no longer commits
         to ZooKeeper may commit to this Kafka store.
 
-        Returns `None` if no brokers are known. Also returns `None`, and prints a warning, if the brokers belong to
-        another cluster than ``store`` or if their cluster cannot be determined.
+        Returns `None` if no brokers are known. Also returns `None`, and prints a warning, if offsetmgr cannot verify
+        that the brokers belong to the cluster of ``store``.
         """
         from offsetmgr.cli.render import note
         from offsetmgr.core.log_origin import compare_origins

@@ -78,7 +78,7 @@ def moment(ms: int) -> str:
 
 
 def step_rows(groups: Iterable[GroupPlan]) -> Iterator[tuple[Any, ...]]:
-    """Yields each step of a plan as a row. A group that could not be planned has one row, with its error."""
+    """Yields each step of a plan as a row. If a group could not be planned, its only row contains the error."""
     for group in groups:
         other = group.target_group if group.target_group != group.group else None
         if group.error:
@@ -117,8 +117,7 @@ def show_weaknesses(weaknesses: Iterable[str]) -> None:
 
 
 def show_expiry(header: PlanHeader, summary: PlanSummary, at_ms: int) -> None:
-    """Prints when offsets written at ``at_ms`` expire. For offsets that were in the target before, prints that the
-    expiry time is unknown."""
+    """Prints when offsets written at ``at_ms`` expire. For offsets that the target had before, this time is unknown."""
     if header.retention_ms is None:
         return
     expire_in_use = any(KEEPS_ACTIVE_OFFSETS in weakness for weakness in header.weaknesses)

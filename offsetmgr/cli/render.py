@@ -200,8 +200,8 @@ def _write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> in
 def _table_columns(
     columns: Sequence[Column], values: list[tuple[Any, ...]], *, whole: bool
 ) -> list[tuple[int, _PaddedCells]]:
-    """Returns the columns of a table that are shown, with widths that fit ``values``. ``whole`` is true if ``values``
-    contains all rows of the table."""
+    """Returns the columns that a table shows, with widths that fit ``values``. ``whole`` is true if ``values`` contains
+    all rows of the table."""
     shown = []
     for i, column in enumerate(columns):
         encode = _time_cell if column.time else _cell

@@ -1,8 +1,8 @@
 """Streams for stdout and stderr. If writing to stdout fails, for example because the disk is full, the stream raises
 `FileFailure`.
 
-If the terminal is lost, output to the terminal is dropped and the command continues. Output that cannot be written to
-stderr is dropped too.
+If the terminal of stdout is lost, output to this terminal is dropped, and the command continues. Output that cannot be
+written to stderr is dropped too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Translates the settings of Kafka's Java client, from ``--command-config`` files, into settings of librdkafka.
 
-Each key is kept, translated, or rejected with a hint at its replacement; no key is ignored. Sources: Kafka's
+Each key is kept, translated, or rejected with a hint that names its replacement. No key is ignored. Sources: Kafka's
 AdminClientConfig, SslConfigs and SaslConfigs; librdkafka's CONFIGURATION.md. Values may be secrets, so no error
 contains a value.
 """

@@ -1,8 +1,8 @@
-"""`ZookeeperConsumer`: the high-level consumer of Kafka 0.8 to 1.1, implemented in Python. Its group can also contain
-old consumers that run on the JVM.
+"""`ZookeeperConsumer`: the high-level consumer of Kafka 0.8 to 1.1, implemented in Python. A group can contain both
+such consumers and old consumers that run on the JVM.
 
-It registers itself in ZooKeeper as a member of the group, owns the partitions that are assigned to it, and delivers
-their messages in streams. The brokers must keep their metadata in ZooKeeper.
+A `ZookeeperConsumer` registers itself in ZooKeeper as a member of the group, owns the partitions that are assigned to
+it, and delivers the messages of these partitions in streams. The brokers must keep their metadata in ZooKeeper.
 
 Source: kafka.javaapi.consumer.ConsumerConnector and ZookeeperConsumerConnector of Kafka 0.10.2.
 """

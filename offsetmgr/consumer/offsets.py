@@ -4,9 +4,9 @@ offsets while the consumer owns them.
 If the offsets are in the ZooKeeper ensemble in which the member is registered, commits use the member's own session.
 The server rejects these commits once the session has expired, so a process that was frozen cannot overwrite the new
 owner's offsets. A commit to ZooKeeper also requires that the node still has the version that this consumer last read or
-wrote. In this way, this consumer detects a late commit of an old consumer. Kafka's coordinator has neither protection.
-For offsets in Kafka, the lease is therefore checked just before a commit. If a process freezes between the check and
-the commit, the next commit of the new owner overwrites the late commit.
+wrote. This condition detects a late commit of an old consumer. Kafka's coordinator has neither protection. For offsets
+in Kafka, the lease is therefore checked just before a commit. If a process freezes between the check and the commit,
+the next commit of the new owner overwrites the late commit.
 """
 
 from __future__ import annotations

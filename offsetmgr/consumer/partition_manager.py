@@ -1,7 +1,7 @@
 """`PartitionManager`: starts, commits and releases the partitions of a `ZookeeperConsumer`.
 
-It implements `offsetmgr.zookeeper.groups.rebalance.PartitionListener`: the `ConsumerMember` calls these methods when
-partitions are claimed or revoked. The methods follow the ordering contract of the module `rebalance`.
+It implements the methods of `offsetmgr.zookeeper.groups.rebalance.PartitionListener`, which the `ConsumerMember` calls
+when partitions are claimed or revoked. These methods follow the ordering contract of the module `rebalance`.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class PartitionManager:
             if settings.auto_commit:
                 self._commit_last(owned)
             with self._commit_lock:
-                pass  # a commit in another thread must end before this member releases the partitions
+                pass  # waits for a commit in another thread, which must end before the partitions are released
             self._wait_release_delay(stopped)
             if settings.auto_commit and self._recommit_overwritten(owned):
                 self._wait_release_delay(stopped)

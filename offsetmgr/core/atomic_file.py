@@ -27,9 +27,9 @@ def replace_file(path: Path, write: Callable[[BinaryIO], T], *, overwrite: bool)
     """Replaces the content of ``path`` with the output of ``write``, and returns the result of ``write``.
 
     If ``overwrite`` is False, the function raises an error if the file exists before the write, or if another process
-    creates the file during the write. Raises `FileFailure` if the write fails; the old file is then unchanged. If only
-    the fsync of the directory fails, the error reports that the new content is in place but may not survive a power
-    failure.
+    creates the file during the write. Raises `FileFailure` if the write fails; the old file is then unchanged. If the
+    file was replaced but the fsync of its directory fails, the error reports that the new content may not survive a
+    power failure.
     """
     target = Path(os.path.realpath(path))
     what = f"file {path}"
