@@ -100,7 +100,8 @@ class ControllerRequest:
         """Runs all steps of the request and returns the exit code.
 
         ``action`` describes the request, as in "elect 3 leaders". ``undo`` is the command line that undoes the request,
-        and ``cancel`` is the command line that cancels its unfinished rows. Both are printed for the user.
+        and ``cancel`` is the command line that cancels its unfinished rows. Both command lines are printed for the
+        user.
         """
         execute, yes, output = flags
         todo = self.todo

@@ -30,8 +30,8 @@ DIFFERENCES: Final = (
     Column("to_metadata", optional=True),
 )
 KINDS: Final = {"only-left": "only-from", "only-right": "only-to"}
-"""Maps the names of differences between two stores to names for the output, which refer to the options --from and
---to."""
+"""Maps the name of a difference between two stores to its name in the output. The names in the output refer to the
+options --from and --to."""
 
 
 @app.command("diff")

@@ -60,7 +60,7 @@ class Column:
 
 
 class _CellCache(dict[Any, str]):
-    """A cache of formatted values. It saves time because most values of a column occur repeatedly."""
+    """A cache of formatted values. The cache saves time because most values of a column occur repeatedly."""
 
     def __init__(self, encode: Callable[[Any], str]) -> None:
         self._encode = encode
@@ -113,7 +113,8 @@ def _json_value(value: Any) -> str:
 
 
 def write_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output: OutputFormat) -> int:
-    """Writes rows to stdout as they arrive, and returns their number. Each row has a value for each column."""
+    """Writes each row to stdout when it arrives, and returns the number of rows. Each row has a value for each
+    column."""
     if output is OutputFormat.JSON:
         return _write_json(columns, rows)
     if output is OutputFormat.CSV:

@@ -93,7 +93,7 @@ def _group_view(connect: ConnectFlags) -> GroupView:
             f"ZooKeeper and brokers hold offsets of different Kafka clusters: {crossing.comparison.how}",
             hint,
         )
-    # The registry uses the session of the store, so that one sync is enough for both of them.
+    # The registry uses the session of the store, so that one sync serves both.
     return GroupView(ZookeeperRegistry(store.session), store, kafka, cluster)
 
 

@@ -29,7 +29,7 @@ def load_properties(path: Path) -> dict[str, str]:
 
 
 def parse_properties(text: str, source: str) -> dict[str, str]:
-    """Parses ``text`` into keys and values. Errors call it ``source``."""
+    """Parses ``text`` into keys and values. ``source`` is the name of the text in errors."""
     found: dict[str, str] = {}
     for number, line in _logical_lines(text):
         key_end = _end_of_key(line)

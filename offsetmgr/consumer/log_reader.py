@@ -46,7 +46,7 @@ class PartitionLogReader:
         found = await self._in_range(offsets, limits, out_of_range, deadline)
         # If the first batches of several partitions are larger than the limit, a broker returns the first batch in full
         # for only one of these partitions, and no complete batch for the others. The loop requests the other partitions
-        # again, until every partition has a complete batch, or until no request returns one.
+        # again. The loop ends when every partition has a complete batch, or when an iteration adds no complete batch.
         while incomplete := {
             tp: read.offset for tp, read in found.items() if isinstance(read, ReadResult) and _lacks_whole_batch(read)
         }:

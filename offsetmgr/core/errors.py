@@ -341,8 +341,8 @@ class CallbackFailed(OffsetMgrError):
 
 
 class LegacyMembersPresent(OffsetMgrError):
-    """The znodes have an old format. Processes of the old version do not make the checks of the present version, so
-    processes of both versions must not run at the same time."""
+    """Members of an older program are present: members of the original period coordinator, which ignore offsetmgr's
+    conditional writes, or old consumers, whose commits would fail."""
 
 
 class SwitchInProgress(OffsetMgrError):
