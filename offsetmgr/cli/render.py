@@ -113,8 +113,8 @@ def _json_value(value: Any) -> str:
 
 
 def write_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output: OutputFormat) -> int:
-    """Writes each row to stdout when it arrives, and returns the number of rows. Each row has a value for each
-    column."""
+    """Writes rows to stdout in the order in which they arrive, and returns the number of rows. Each row has a value for
+    each column."""
     if output is OutputFormat.JSON:
         return _write_json(columns, rows)
     if output is OutputFormat.CSV:
