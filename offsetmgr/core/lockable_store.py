@@ -18,8 +18,9 @@ class HeldLock(Protocol):
     the group.
 
     If a consumer joins the group, the lock is released and the consumer continues. After this, ``lost`` returns the
-    reason, and `commit` raises `LockLost`. Brokers of 0.8.2 have no group membership and therefore no lock: other
-    clients may commit at any moment, so the store reads and compares the offsets just before each write.
+    reason, and `commit` raises `LockLost`. Brokers of Kafka 0.8.2 support neither group membership nor the group lock.
+    On these brokers other clients may commit at any moment, so the store reads and compares the offsets just before
+    each write.
     """
 
     @property
@@ -65,22 +66,23 @@ class LockableStore(Protocol):
         ...
 
     def lock_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldLock | OffsetMgrError]]:
-        """Acquires the locks of many groups in parallel. Yields each group with its lock, or with the error that `lock`
-        would raise."""
+        """Acquires the locks of many groups in parallel. Yields each group with the lock that `lock` would return, or
+        with the error that it would raise."""
         ...
 
     def commit_locked(
         self, commits: Iterable[tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]]]
     ) -> Iterator[tuple[str, Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError]]:
-        """Commits to many locked groups in parallel. Yields each group with the result of `HeldLock.commit` or its
-        error, in any order."""
+        """Commits to many locked groups in parallel. Yields each group, in any order, with the value that
+        `HeldLock.commit` would return or with the error that it would raise."""
         ...
 
     def refresh_locked(self, held: Iterable[HeldLock]) -> Iterator[tuple[str, OffsetMgrError | None]]:
         """Commits all offsets of locked groups once more, unchanged, so that they do not expire.
 
-        Yields each group with None if all its offsets were refreshed. If partitions failed, yields the group with the
-        error of one of these partitions. A failed partition does not stop the refresh of other partitions.
+        Yields one pair for each group. The second element is None if all offsets of the group were committed again. If
+        the commit failed for some partitions, it is the error of one of these partitions. A failed partition does not
+        stop the refresh of other partitions.
         """
         ...
 

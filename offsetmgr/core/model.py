@@ -100,7 +100,8 @@ class TopicPartition(NamedTuple):
 def is_valid_topic_name(name: str) -> bool:
     """Returns whether Kafka accepts ``name`` as a topic name (``Topic.validate``).
 
-    Some stores accept commits for any name. offsetmgr sends no request to a broker about an invalid name.
+    Some stores accept commits for topics whose names Kafka does not accept. offsetmgr sends no request about such a
+    topic to a broker.
     """
     return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
@@ -164,7 +165,8 @@ class LogRange(NamedTuple):
 class GroupMember:
     """An active member of a consumer group, from the coordinator or from the member's registration in ZooKeeper.
 
-    ``partitions`` are the partitions that it is assigned (Kafka) or owns (ZooKeeper).
+    ``partitions`` are the partitions that the coordinator has assigned to the member (Kafka) or that the member owns
+    (ZooKeeper).
     """
 
     member_id: str
@@ -200,8 +202,8 @@ def deletion_mark(offset: int) -> str:
     """Returns the metadata that marks an offset as deleted on brokers that cannot delete single offsets.
 
     To delete an offset on such a broker, offsetmgr commits the offset again with this metadata and an expired
-    retention. offsetmgr then treats the offset as absent, until another commit replaces it. The mark contains the
-    offset, so that the mark has no effect if a client commits another offset with the same metadata.
+    retention. offsetmgr treats an offset with this metadata as absent. The metadata contains the offset. Therefore, if
+    a client copies the metadata to a commit of another offset, offsetmgr does not treat that offset as deleted.
     """
     return f"{_DELETED}{offset}"
 
@@ -217,8 +219,8 @@ brokers before 2.1 each offset expires separately, even while the group has memb
 
 
 class Weakness(NamedTuple):
-    """A guarantee of edits that a store cannot give in full. The cause is a broker older than 3.0, or a broker whose
-    release is unknown. ``subject`` is the missing capability or the broker, and ``text`` describes the consequence."""
+    """A guarantee about edits that a store cannot give in full, because a broker is older than Kafka 3.0 or its release
+    is unknown. ``subject`` names the missing capability or the broker. ``text`` describes the consequence."""
 
     subject: str
     text: str
@@ -239,8 +241,8 @@ class GroupDescription:
     coordinator: str = ""
     members: tuple[GroupMember, ...] = ()
     membership: bool = True
-    """False if the coordinator does not support group membership (Kafka 0.8.2). Consumers of such a cluster register
-    only in ZooKeeper."""
+    """False if the coordinator does not support group membership (Kafka 0.8.2). Consumers of a Kafka 0.8.2 cluster
+    register only in ZooKeeper."""
 
     @property
     def idle(self) -> bool:
@@ -250,13 +252,13 @@ class GroupDescription:
 
     @property
     def lock_ends_s(self) -> float:
-        """Returns the number of seconds after which the group lock of a killed process has certainly expired; 0 if the
-        members of the group are not group locks.
+        """Returns the number of seconds after which the group lock of a killed process has certainly expired. Returns 0
+        if no process of offsetmgr holds the group lock.
 
-        In a stable group, the assignment protocol shows whether the members are group locks. The coordinator does not
-        report the protocol during a rebalance, so at that time the client ids show whether the members are group locks.
-        During a rebalance the coordinator first keeps a dead member for the rebalance timeout, and after that for the
-        session timeout. Group locks use the same value for both timeouts.
+        In a stable group, the assignment protocol shows whether the members are processes of offsetmgr. During a
+        rebalance the coordinator does not report the assignment protocol, so the method checks the client ids of the
+        members instead. During a rebalance the coordinator keeps a dead member for the rebalance timeout, followed by
+        the session timeout. For a group lock both timeouts have the same value.
         """
         if not self.members or any(member.partitions for member in self.members):
             return 0

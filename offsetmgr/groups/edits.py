@@ -21,8 +21,8 @@ from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 def plan_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelection) -> Iterator[GroupEditPlan]:
     """Plans the deletion of the groups' committed offsets in the selected topics.
 
-    A partition that cannot be read has no before-image. Its offset is not deleted, and the read error is the problem of
-    its change.
+    A partition that cannot be read has no before-image. The plan does not delete the offset of such a partition, and
+    the problem of the change is the read error.
     """
     for found in scan_in_order(store, groups):
         if found.error is not None:
@@ -55,8 +55,8 @@ def remove_groups(store: OffsetStore, groups: Iterable[str]) -> Iterator[tuple[s
     """Deletes groups after their offsets have been deleted with before-images. Yields each group with its error, or
     with None if the group was deleted.
 
-    A group that has offsets again is not deleted, and its error is `Conflict`. Yields nothing for a store in which a
-    group consists only of its offsets.
+    If a group has offsets again, the function does not delete the group and yields the error `Conflict`. Yields nothing
+    for a store in which a group consists only of its offsets.
     """
     if not isinstance(store, GroupRemovingStore):
         return
