@@ -39,8 +39,8 @@ def header_for(
 
 @dataclass(frozen=True, slots=True)
 class BeforeImageFile:
-    """A new file with the before-images of a whole plan. It is the sink of `execute` (see `EditSink`), and an import of
-    the file undoes the edit.
+    """A new file with the before-images of a whole plan. The object is the sink of one edit (see `EditSink`). An import
+    of the file undoes the edit.
 
     Calls ``on_durable`` once the file is durable, before any change.
     """

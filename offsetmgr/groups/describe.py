@@ -33,7 +33,7 @@ class DescribedPartition(NamedTuple):
 class DescribedGroup(NamedTuple):
     """One group: its ``description``, and the ``partitions`` that have a commit or an owner, sorted.
 
-    If the group could not be described, ``error`` is the reason, the state is UNKNOWN, and there are no partitions.
+    If the group could not be described, ``error`` is the reason, and ``partitions`` is empty.
     """
 
     group: str

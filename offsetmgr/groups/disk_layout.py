@@ -148,7 +148,7 @@ class DiskLogs:
 
     def log_origin(self) -> LogOrigin:
         """Returns an origin with the cluster id from the ``meta.properties`` files of the log directories. If none of
-        these files contains a cluster id, returns `UNNAMED` with another reason."""
+        these files contains a cluster id, returns an unnamed origin."""
         found = cluster_id(self.sources)
         if found is None:
             return replace(UNNAMED, how="no meta.properties in the log dirs names a cluster id")

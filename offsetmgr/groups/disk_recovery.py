@@ -65,9 +65,9 @@ def saved_groups(
     """Yields every group that has offsets, partition by partition. Within a partition, the groups are sorted by name.
     Uses at most ``processes`` processes.
 
-    If the number of partitions was raised, a group may be in several partitions. In this case the function uses only
-    the offsets in the partition that the hash of the group's name selects, because the coordinator reads this
-    partition. Memory grows with the offsets of the partitions that are being read, and with the names of all groups.
+    If the number of partitions was raised, a group may be in several partitions. In this case the function uses the
+    offsets in the partition that the group's coordinator reads. Memory grows with the offsets of the partitions that
+    are being read, and with the names of all groups.
     """
     report_problems(sources, listener)
     decisions = _decisions(sources, listener, processes)

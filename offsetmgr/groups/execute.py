@@ -51,7 +51,7 @@ _REFUSAL_NAMES: Final = frozenset(kind.__name__ for error in _REFUSALS for kind 
 
 
 def may_have_written(error: str) -> bool:
-    """Returns whether the store may have changed an offset although the edit failed with an error of this class.
+    """Returns whether the store may have changed an offset although the change failed with an error of this class.
     ``error`` is the name of the class, because journals contain names."""
     return error not in _REFUSAL_NAMES
 
@@ -97,9 +97,10 @@ def execute(
     store returns the results.
 
     All before-images of a batch are made durable together. The first batch is made durable before the store is called.
-    Each later batch is made durable before the store receives its first edit, while earlier edits may be in flight. A
-    batch is iterated twice, and memory grows only with the groups in flight. A failed change is a part of its group's
-    outcome. Raises the errors of ``sink``, and the error of the store if the whole store is unreachable.
+    Each later batch is made durable before the store receives the first edit of the batch. Edits of earlier batches may
+    be in flight at that time. A batch is iterated twice, and memory grows only with the groups in flight. A failed
+    change is a part of its group's outcome. Raises the errors of ``sink``, and the error of the store if the whole
+    store is unreachable.
     """
     in_flight: dict[str, Planned] = {}
     without_edit: deque[Outcome] = deque()

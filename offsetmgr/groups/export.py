@@ -98,7 +98,7 @@ class SnapshotFile:
 def open_file(
     path: Path, format_name: str | None = None, group: str | None = None, *, accept_unterminated: bool = False
 ) -> SnapshotFile:
-    """Opens and checks a snapshot. ``group`` is used only if the file does not contain the group's name.
+    """Opens and checks a snapshot. If the file contains offsets without the name of a group, ``group`` is their group.
     ``accept_unterminated`` has the same meaning as in `offsetmgr.snapshots.registry.open_snapshot`.
 
     Raises `UsageError` if the format is unknown. Raises `MalformedData`, `UnknownVersion` or another `OffsetMgrError`
@@ -119,7 +119,7 @@ def open_file(
 
 
 def _reader(stream: BinaryIO, name: str, group: str | None, what: str, accept_unterminated: bool) -> SnapshotReader:
-    """Opens the snapshot. ``group`` is used only if the snapshot does not contain the group's name."""
+    """Opens the snapshot. ``group`` is used only if the snapshot contains offsets without the name of a group."""
     read = partial(registry.open_snapshot, what=what, accept_unterminated=accept_unterminated)
     if name == "csv":
         first = next((line for line in stream if line.strip()), b"")

@@ -31,9 +31,9 @@ class LagRow(NamedTuple):
     """One partition of one group. None means unknown.
 
     ``lag`` is the number of records from the committed offset to the log's end. If the log's start is larger than the
-    committed offset, the records are counted from the log's start. ``lag`` is None if the committed offset is beyond
-    the log's end, for example because the topic was recreated. In this case ``note`` contains this reason. ``error`` is
-    the reason why the partition could not be read.
+    committed offset, the records are counted from the log's start. The lag is unknown if the committed offset is beyond
+    the log's end, for example because the topic was recreated. In this case ``note`` says that the offset is beyond the
+    log's end. ``error`` is the reason why the partition could not be read.
     """
 
     group: str

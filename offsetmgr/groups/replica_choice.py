@@ -20,8 +20,8 @@ from offsetmgr.segments.partition import segments_in
 Result = TypeVar("Result")
 
 _BYTES_PER_PROCESS: Final = 16 * 1024 * 1024
-"""One process is started for each block of this number of bytes to read. A process reads one block in about a quarter
-of a second."""
+"""One more process is started for each block of this size that has to be read. A process reads one block in about a
+quarter of a second."""
 
 
 class RecoveryListener(Protocol):

@@ -38,8 +38,8 @@ class TopicMatches:
 
     @property
     def missing(self) -> tuple[TopicPattern, ...]:
-        """The patterns without a match. Empty if some partitions could not be read, because the caller reports the read
-        error instead."""
+        """The patterns without a match. Empty if some partitions could not be read, because the read error is reported
+        instead."""
         return () if self._incomplete else tuple(self._unmatched)
 
     def require_all(self, where: str) -> None:
