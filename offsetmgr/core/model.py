@@ -16,10 +16,10 @@ _TOPIC_NAME: Final = re.compile("[a-zA-Z0-9._-]{1,249}")
 class BrokerPartition(int):
     """A partition of Kafka 0.7, which belongs to one broker: ``<broker>-<partition>``. Its offsets are byte positions.
 
-    The class encodes the numbers of broker and partition as one negative 32-bit integer, so that a `BrokerPartition`
-    can be the partition number of a `TopicPartition`. In Kafka 0.8 and later, partition numbers are never negative, so
-    code that does not support Kafka 0.7 rejects a `BrokerPartition`. Values sort by broker, then partition. ADR 6 gives
-    the reasons.
+    The class encodes the broker id and the partition number in one negative 32-bit integer, so that a `BrokerPartition`
+    can be the partition number of a `TopicPartition`. Code that does not support Kafka 0.7 rejects a `BrokerPartition`,
+    because the partition numbers of later releases are never negative. Values sort by broker, then partition. ADR 6
+    gives the reasons.
     """
 
     LARGEST_BROKER = 65_534
@@ -191,8 +191,8 @@ _LOCK_MARGIN_S: Final = 2
 
 
 DELETES_OFFSETS: Final = "deletes single offsets"
-"""The name of a capability of brokers from 2.4 on: they can delete single offsets. Brokers before 2.4 remove a deleted
-offset only at their next check for expired offsets."""
+"""The name of a capability of brokers from 2.4 on: they can delete single offsets. Brokers before 2.4 remove an offset
+only at their next check for expired offsets."""
 
 
 _DELETED: Final = "deleted by offsetmgr; the broker removes it at its next check for expired offsets: offset "

@@ -98,8 +98,8 @@ class BackingClusterClient:
                 raise capability.unsupported_error(str(address), versions)
 
     async def topics(self, names: Sequence[str] | None, ids: Sequence[uuid.UUID] = ()) -> Sequence[TopicLayout]:
-        """Returns the topics with these names and ids, each with its error code; all topics if ``names`` is None. The
-        request creates no topics.
+        """Returns the topics with these names and the topics with these ids, each with its error code. If ``names`` is
+        None, returns all topics. The request creates no topics.
 
         Raises `OffsetMgrError` if the cluster cannot be reached.
         """

@@ -178,7 +178,7 @@ class Client:
             named = await self._with_partitions(
                 connection, {group: partitions_by_group[group] for group in groups}, deadline
             )
-            until = deadline + now() - started  # The time for the read of the offsets topic is added, because this read has its own time limit.
+            until = deadline + now() - started  # The offsets topic's read has its own time limit.
             batches = list(_batches(groups, _FETCH_BATCH))
             answers = await asyncio.gather(
                 *(

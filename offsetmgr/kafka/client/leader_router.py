@@ -143,7 +143,8 @@ async def find_leaders(
             break
         if address != first.address:
             try:
-                # A broker has already responded, so the client waits only briefly for a response from this address.
+                # Another broker has already responded, so the client waits only briefly for a response from this
+                # broker.
                 by_then = min(deadline, asyncio.get_running_loop().time() + _MIN_ATTEMPT_S)
                 connection = await client.node(address).connection(by_then)
                 found |= await _leaders_from(connection, missing, by_then)

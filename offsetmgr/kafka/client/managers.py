@@ -18,7 +18,7 @@ from offsetmgr.kafka.protocol.channel import Address
 
 
 class ManagerReport(NamedTuple):
-    """The status of one manager; None and an error if the manager did not report it."""
+    """The status of one manager. If the manager did not report its status, ``status`` is None and ``error`` is set."""
 
     node_id: int
     address: Address
@@ -27,13 +27,14 @@ class ManagerReport(NamedTuple):
 
 
 class Managers:
-    """The manager processes of a cluster, as the first responding manager lists them. The constructor performs no
-    I/O."""
+    """The manager processes of a cluster. The first manager that responds provides the list of managers. The
+    constructor performs no I/O."""
 
     def __init__(self, bootstrap: str, connection: ConnectionConfig | None = None) -> None:
         connection = connection or ConnectionConfig()
         self._timeout_s = connection.timeout_ms / 1000
-        # `managers` and `inspect` check that a server is a manager, so the client requires no API versions.
+        # The functions `managers` and `inspect` check that a server is a manager, so the client need not check API
+        # versions.
         self._client = Client(bootstrap, Security.of(connection.kafka), needed={})
         self._runner = EventLoopThread()
 
