@@ -257,8 +257,8 @@ class GroupDescription:
 
         In a stable group, the assignment protocol shows whether the members are processes of offsetmgr. During a
         rebalance the coordinator does not report the assignment protocol, so the method checks the client ids of the
-        members instead. During a rebalance the coordinator keeps a dead member for the rebalance timeout, followed by
-        the session timeout. For a group lock both timeouts have the same value.
+        members instead. The value is larger during a rebalance, because the coordinator then keeps a dead member for
+        the rebalance timeout, followed by the session timeout. Both timeouts have the same value for a group lock.
         """
         if not self.members or any(member.partitions for member in self.members):
             return 0

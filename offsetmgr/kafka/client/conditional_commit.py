@@ -36,7 +36,7 @@ async def commit_if(
     deadline: float,
 ) -> CommitResult:
     """Commits ``offsets``; the value None deletes the offset of a partition. The commit of a partition takes effect
-    only if its committed offset equals the offset in ``expected``.
+    only if the committed offset of the partition equals the offset in ``expected``.
 
     Retries retriable errors until the deadline. The outcome of a partition whose condition is false is `Conflict`.
     Raises `UnsupportedOperation`, without sending the commit, if the coordinator does not announce conditional commits.

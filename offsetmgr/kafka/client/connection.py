@@ -2,8 +2,8 @@
 
 Ordering contract: a broker processes the requests of a connection one at a time and responds in order. Many requests
 may be in flight, but a request that waits in the broker (such as a JoinGroup) delays all later requests of the
-connection. If a request times out, the client closes the connection, because the broker would not respond to later
-requests before it has responded to that request.
+connection. If a request times out, the client closes the connection, because the broker does not respond to later
+requests before it has responded to the request that timed out.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ class _Layout(NamedTuple):
 async def list_groups(client: Client, deadline: float) -> list[str]:
     """Returns the ids of all groups that may have offsets, in any state.
 
-    Brokers before 0.10.1 list only groups that have members; brokers of 0.8.2 list no groups. If the cluster has a
-    broker of such a release, the client also reads the groups in the offsets topic.
+    Brokers before Kafka 0.10.1 list only groups that have members. Brokers of Kafka 0.8.2 list no groups. If the
+    cluster has a broker of such a release, the client also reads the groups in the offsets topic.
 
     Raises `OffsetMgrError` if a broker does not respond, or if coordinators move until the deadline.
     """

@@ -37,9 +37,9 @@ def commit_outcomes(
     """Returns the outcome of each partition of a commit, or the error of the whole commit.
 
     If an error concerns the whole group, Kafka reports the error for every partition, and the function returns it once.
-    If ``forwarded`` is True, the commit came from another client, which is a member of the group. If the coordinator
-    rejects this member, the returned error contains the broker's error code. A retriable code in some partitions makes
-    the whole commit retriable. This is safe, because the retry commits the same offsets.
+    If ``forwarded`` is True, the commit contains the membership of another client. If the coordinator rejects this
+    membership, the returned error contains the broker's error code. A retriable code in some partitions makes the whole
+    commit retriable. This is safe, because the retry commits the same offsets.
     """
     outcomes: dict[TopicPartition, OffsetMgrError | None] = {}
     for topic in answer.topics:
