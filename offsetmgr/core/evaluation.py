@@ -56,7 +56,7 @@ def rejection(group: str, tp: TopicPartition, change: Change, current: Offset) -
 
 def same_value(current: Offset | None, new: OffsetAndMetadata | None, compared: Capabilities) -> bool:
     """Returns whether a write of ``new`` over ``current`` would leave the stored value unchanged. ``compared`` are the
-    fields that the store saves; the others are ignored."""
+    fields that the store saves. The function ignores all other fields."""
     if new is None:
         return isinstance(current, Absent)
     if not isinstance(current, Committed) or current.offset != new.offset:

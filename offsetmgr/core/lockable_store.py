@@ -1,6 +1,7 @@
 """`LockableStore`, the interface of stores that can lock a group, and `HeldLock`, the lock.
 
-A mirror locks the groups of a Kafka target for as long as it runs, so that no other client commits to them.
+While a mirror to a Kafka target runs, it holds the locks of the mirrored groups, so that no other client commits to
+these groups.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ class HeldLock(Protocol):
     """A group lock that a process holds for longer than one edit. While the lock is held, no other client can commit to
     the group.
 
-    If a consumer joins the group, the lock is released and the consumer continues. After this, ``lost`` returns the
+    If a consumer joins the group, the lock is released and the consumer continues. From then on ``lost`` returns the
     reason, and `commit` raises `LockLost`. Brokers of Kafka 0.8.2 support neither group membership nor the group lock.
     On these brokers other clients may commit at any moment, so the store reads and compares the offsets just before
     each write.
@@ -48,7 +49,8 @@ class HeldLock(Protocol):
         ...
 
     def release(self) -> None:
-        """Releases the lock. Consumers can then join immediately, without a wait for the session timeout."""
+        """Releases the lock. After the release, consumers can join the group without waiting for the session
+        timeout."""
         ...
 
 

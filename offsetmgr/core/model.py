@@ -110,7 +110,7 @@ class OffsetAndMetadata(NamedTuple):
     """An offset to commit: the *next* offset that the group will consume, with its leader epoch and metadata.
 
     ``leader_epoch`` is None if unknown (-1 in Kafka). ``commit_timestamp`` is in milliseconds since 1970. Snapshots
-    save ``commit_timestamp``; stores that set the time of a commit themselves ignore it.
+    save ``commit_timestamp``. Stores that set the time of a commit themselves ignore ``commit_timestamp``.
     """
 
     offset: int
@@ -123,7 +123,7 @@ class Committed(NamedTuple):
     """A committed offset in a store.
 
     ``version`` is the store's version of this value, such as the data version of the znode; None if the store has no
-    versions. To make a write conditional, a caller passes this object back as `Change.expected`.
+    versions. To make a write conditional, a caller passes this object as `Change.expected`.
     """
 
     offset: int
@@ -181,8 +181,8 @@ class GroupMember:
 
 
 LOCK_PROTOCOL: Final = "offsetmgr"
-"""The name of the assignment protocol with which offsetmgr joins a group to lock it. It is also the default client id
-of offsetmgr."""
+"""The name of the assignment protocol that offsetmgr uses when it joins a group to lock the group. The default client
+id of offsetmgr has the same value."""
 
 LOCK_SESSION_S: Final = 10
 """The session timeout of the group lock: the coordinator removes the lock of a killed process after this time."""
@@ -231,7 +231,7 @@ class GroupDescription:
     """A group as its coordinator describes it.
 
     ``state`` is Kafka's name in upper case: EMPTY, DEAD, STABLE, PREPARING_REBALANCE, COMPLETING_REBALANCE, ... DEAD
-    means that the coordinator does not know the group. A group in this state has neither members nor offsets.
+    means that the coordinator does not know the group. A group that is DEAD has neither members nor offsets.
     """
 
     group: str

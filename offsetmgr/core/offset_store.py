@@ -84,19 +84,19 @@ class Guard(Enum):
     `GroupActive`. The edit also joins a group that does not exist yet, because otherwise clients without membership
     could commit to this group during the edit."""
     COMPARE = "compare"
-    """The edit reads, compares and commits as a simple consumer, without a lock, so it is not atomic. Use this guard
-    for groups of old consumers, because the coordinator would reject the commits of these consumers while a group lock
-    is held."""
+    """The edit reads the offsets, compares them and commits as a simple consumer, without a lock. Therefore the edit is
+    not atomic. Use this guard for groups of old consumers, because the coordinator would reject the commits of these
+    consumers while a group lock is held."""
     OVERWRITE = "overwrite"
     """The edit commits without reading the previous value, so the last commit wins, as it does in Kafka when several
     consumers commit.
 
-    The data rule "conditional writes" applies to a *tool* that bases its decision on a read. A listener that forwards
-    the commits of consumers makes no decision, so there is no expected value to compare with the current one. A read
-    before each commit would halve the rate of commits. This guard is only for changes that allow a rewind and expect no
-    value; if an edit contains any other change, the store uses `LOCK` for the whole edit. With this guard the
-    before-images are unknown. The store rejects an edit of a group with members, unless the ``committer`` of the edit
-    is one of the members.
+    The data rule "conditional writes" applies to commands that decide on the basis of a value that they have read. A
+    listener that forwards the commits of consumers makes no decision, so there is no expected value to compare with the
+    current one. A read before each commit would halve the rate of commits. This guard is only for changes that allow a
+    rewind and expect no value; if an edit contains any other change, the store uses `LOCK` for the whole edit. With
+    this guard the before-images are unknown. The store rejects an edit of a group with members, unless the
+    ``committer`` of the edit is one of the members.
     """
 
 
@@ -104,9 +104,9 @@ class Change(NamedTuple):
     """The change of one partition in an edit.
 
     ``after`` is the new value; None deletes the commit. ``expected`` is the condition for the write. If ``expected`` is
-    None, the store accepts any previous value. It still reads the previous value, so that it can reject a rewind.
-    ``Absent`` requires that nothing is committed. ``Committed`` requires exactly this offset and, if ``expected`` and
-    the stored value have versions, the same version.
+    None, the store accepts any previous value. The store still reads the previous value in this case, so that it can
+    reject a rewind. ``Absent`` requires that nothing is committed. ``Committed`` requires exactly this offset and, if
+    ``expected`` and the stored value have versions, the same version.
     """
 
     after: OffsetAndMetadata | None
@@ -165,9 +165,9 @@ class GroupEditResult:
     """The result of one `GroupEdit`, with one outcome for each partition.
 
     ``atomic`` is False if other clients could have written between the comparison and the write. In this case ``how``
-    describes the check that the store made instead of an atomic comparison. Only dual stores set ``secondary``. It
-    contains the error of each partition whose change succeeded in the primary store and failed in the secondary store.
-    The dual store keeps these changes as pending.
+    describes the check that the store made instead of an atomic comparison. Only dual stores set ``secondary``.
+    ``secondary`` contains the error of each partition whose change succeeded in the primary store and failed in the
+    secondary store. The dual store keeps the changes of these partitions as pending.
     """
 
     group: str
@@ -239,8 +239,8 @@ class OffsetStore(Protocol):
         ...
 
     def groups(self) -> Iterator[str]:
-        """Returns the ids of all groups that may have offsets, in any order. If the store cannot list them, it raises
-        an error; it never returns an empty or incomplete result instead."""
+        """Returns the ids of all groups that may have offsets, in any order. If the store cannot list all groups, the
+        method raises an error and does not return an incomplete result."""
         ...
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:

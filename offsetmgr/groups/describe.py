@@ -95,7 +95,7 @@ def require_idle(describe_groups: DescribeGroups, groups: Iterable[str], what: s
 
 
 def reject_active(describe_groups: DescribeGroups, plans: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
-    """Yields the plans, and sets the ``problem`` of each plan whose group must not be edited now.
+    """Yields the plans. Sets the ``problem`` of a plan if the group has members or could not be described.
 
     If a group has members, the problem is `GroupActive`, because the next commit of a member would overwrite the edited
     offsets. If ``describe_groups`` returned an error for the group, the problem is this error.

@@ -52,7 +52,7 @@ class GroupRemovingStore(Protocol):
 
 
 def remove_groups(store: OffsetStore, groups: Iterable[str]) -> Iterator[tuple[str, OffsetMgrError | None]]:
-    """Deletes groups whose offsets have already been deleted with before-images. Yields each group with its error, or
+    """Deletes groups whose offsets have already been deleted with before-images. Yields each group with an error, or
     with None if the group was deleted.
 
     If another client has committed to a group in the meantime, the function does not delete the group and yields the

@@ -2,9 +2,9 @@
 
     sink.intend(batch) -> store.edit(...) -> sink.record(outcome)
 
-Ordering contract: the store receives an edit only after the sink has made its before-image durable, and each change is
-conditional on that before-image. The sink records the outcome after the write. The sink is a file of before-images
-(`offsetmgr.groups.before_images`) or the journal of a migration.
+Ordering contract: the store receives an edit only after the sink has made the before-images of the edit durable. Each
+change in the edit is conditional on its before-image. The sink records the outcome after the write. The sink is a file
+of before-images (`offsetmgr.groups.before_images`) or the journal of a migration.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ _Outcome_co = TypeVar("_Outcome_co", covariant=True)
 
 
 class EditSink(Protocol[_Planned_contra, _Outcome_co]):
-    """Keeps the before-images and the outcomes of edits. Its methods are called in several threads, because a store
-    may consume its edits in a thread of its own."""
+    """Keeps the before-images and the outcomes of edits. Several threads may call the methods, because a store may
+    consume the edits in its own thread."""
 
     def intend(self, batch: Iterable[_Planned_contra]) -> None:
         """Makes the before-images of a batch durable. Raises `OffsetMgrError` if this fails. In this case the store
@@ -98,9 +98,9 @@ def execute(
 
     All before-images of a batch are made durable together. The first batch is made durable before the store is called.
     Each later batch is made durable before the store receives the first edit of the batch. Edits of earlier batches may
-    be in flight at that time. A batch is iterated twice, and memory grows only with the groups in flight. A failed
-    change is a part of its group's outcome. Raises the errors of ``sink``, and the error of the store if the whole
-    store is unreachable.
+    be in flight at that time. The function iterates over each batch twice, and memory grows only with the number of
+    groups in flight. The error of a failed change is part of the outcome of the group. Raises the errors of ``sink``,
+    and the error of the store if the whole store is unreachable.
     """
     in_flight: dict[str, Planned] = {}
     without_edit: deque[Outcome] = deque()

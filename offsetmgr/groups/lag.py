@@ -186,8 +186,8 @@ def _with_missing_topics(
 def _larger_in_kafka(
     in_kafka: GroupOffsets | None, tp: TopicPartition, committed: Offset
 ) -> Committed | OffsetMgrError | None:
-    """Returns the partition's offset in Kafka if it is larger than ``committed``, or if ``committed`` is not an offset.
-    Otherwise returns None. If the offset in Kafka could not be read, returns the error."""
+    """Returns the partition's offset in Kafka if this offset is larger than ``committed`` or if ``committed`` is
+    `Absent`. Otherwise returns None. If the offset in Kafka could not be read, returns the error."""
     if in_kafka is None:
         return None
     if (error := in_kafka.error or in_kafka.errors.get(tp)) is not None:

@@ -48,8 +48,8 @@ class GroupSelection:
 
     @classmethod
     def parse(cls, patterns: Iterable[str], existing: Container[str] = ()) -> GroupSelection:
-        """Returns the selection of these names and globs. A pattern that equals an ``existing`` group selects only that
-        group."""
+        """Returns the selection of the groups that ``patterns`` describe. A pattern that equals an ``existing`` group
+        selects only that group."""
         literals = {pattern: literal_of(pattern) for pattern in literal_first(patterns, existing)}
         return cls(
             frozenset(name for name in literals.values() if name is not None),
@@ -235,9 +235,9 @@ def _cut(text: str) -> str:
 def choose_groups(store: OffsetStore, names: Iterable[str], *, all_groups: bool = False) -> list[str]:
     """Returns the selected groups, sorted.
 
-    A name that equals an existing group selects only that group, even if it could also be read as a glob. A name that
-    is not a glob is returned even if no group has this name. The caller checks with `require_known` that the group
-    exists. Raises `GroupNotFound` if a pattern matches no group, and any error from ``store.groups()``.
+    A name that equals an existing group selects only that group, even if it could also be read as a glob. If a name is
+    not a glob, the function returns the name even if no such group exists. The caller checks with `require_known` that
+    the group exists. Raises `GroupNotFound` if a pattern matches no group, and any error from ``store.groups()``.
     """
     names = list(names)
     if not all_groups and not any(is_pattern(name) for name in names):

@@ -1,4 +1,5 @@
-"""Runs coroutines for synchronous code: an event loop in a background thread, the only thread of this package."""
+"""Runs coroutines for synchronous callers, on an event loop in a background thread. This package has no other
+thread."""
 
 from __future__ import annotations
 

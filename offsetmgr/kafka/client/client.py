@@ -2,7 +2,8 @@
 
 Bulk calls return one outcome for each group: the result, or an error. The client retries a *retriable* error (the
 coordinator moved, is still loading, or the connection broke) with backoff until the deadline. If the last attempt
-before the deadline fails, its error is the outcome. A deadline is a time of the event loop's clock, in seconds.
+before the deadline fails, the outcome is the error of this attempt. A deadline is a time of the event loop's clock, in
+seconds.
 """
 
 from __future__ import annotations
@@ -107,12 +108,13 @@ class Client:
 
     @property
     def reached(self) -> bool:
-        """Returns whether any broker has responded. Until then, the client does not retry a failed connection."""
+        """Returns whether any broker has responded. As long as no broker has responded, the client does not retry a
+        failed connection."""
         return self._known_good is not None
 
     async def cluster(self, deadline: float) -> tuple[str, tuple[Address, ...]]:
-        """Returns the cluster id (empty before 0.10.1) and the addresses of its brokers. Raises the errors of
-        `any_connection`.
+        """Returns the cluster id and the addresses of the brokers. The id is empty for clusters before Kafka 0.10.1.
+        Raises the errors of `any_connection`.
 
         During an upgrade only some brokers know the cluster id, so the client asks the brokers one after the other
         until one returns the id.
@@ -210,8 +212,8 @@ class Client:
         return {**partitions_by_group, **await self.offsets_topic.partitions(everything, deadline)}
 
     async def describe(self, groups: Sequence[str], deadline: float) -> dict[str, GroupDescription | OffsetMgrError]:
-        """Returns the state and members of many groups, which may use the classic protocol or the new one (KIP-848). On
-        brokers of 0.8.2, which have no group members, the state is UNKNOWN."""
+        """Returns the state and members of many groups, which may use the classic protocol or the new one (KIP-848).
+        The state is UNKNOWN on brokers of Kafka 0.8.2, which do not support group membership."""
 
         async def ask(address: Address, groups: list[str]) -> dict[str, GroupDescription | OffsetMgrError]:
             connection = await self.node(address).connection(deadline)
@@ -221,8 +223,8 @@ class Client:
                 requests.describe_groups(groups), DescribeGroupsResponse, remaining(deadline)
             )
             found = {str(g.group_id): requests.parse_described_group(g, str(address)) for g in answer.groups}
-            # DescribeGroups reports groups of the new protocol (KIP-848) as dead, so the client asks for them with
-            # ConsumerGroupDescribe.
+            # DescribeGroups reports groups of the new protocol (KIP-848) as dead, so the client requests dead groups
+            # again with ConsumerGroupDescribe.
             dead = [name for name, d in found.items() if isinstance(d, GroupDescription) and d.state == "DEAD"]
             if dead and ApiKey.CONSUMER_GROUP_DESCRIBE in connection.versions:
                 more = await connection.call(

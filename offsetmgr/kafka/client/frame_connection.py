@@ -222,7 +222,7 @@ class FrameConnection:
             _, answer = self._waiting.popleft()
             if not answer.done():
                 answer.set_exception(error)
-                answer.exception()  # A cancelled caller never retrieves the error, so asyncio would log it.
+                answer.exception()  # Otherwise asyncio would log an error that a cancelled caller does not retrieve.
         self._writer.close()
         self._receiver.cancel()
 

@@ -2,7 +2,7 @@
 
 `PartitionLeaders.per_partition` is the counterpart of `Client.per_group` for partitions and returns one outcome for
 each partition. After a *retriable* error (the leader moved, the connection broke) the method waits, looks up the leader
-again and repeats the request. It stops at the deadline.
+again and repeats the request. The method stops at the deadline.
 """
 
 from __future__ import annotations

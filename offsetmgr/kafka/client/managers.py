@@ -44,7 +44,7 @@ class Managers:
         return self._runner.run(self._reports())
 
     def owned_shard(self, partition: int) -> Mapping[str, Any] | None:
-        """Returns the status of a shard as its owner reports it; None if no manager owns the shard."""
+        """Returns the status of a shard from the manager that owns the shard; None if no manager owns the shard."""
         for report in self.reports():
             for shard in (report.status or {}).get("shards", ()):
                 if shard["partition"] == partition and shard["role"] == "owner":
@@ -52,9 +52,10 @@ class Managers:
         return None
 
     def dump(self, partition: int) -> Iterator[Mapping[str, Any]]:
-        """Yields the committed offsets of a shard from its owner, sorted by group, topic and partition.
+        """Requests the committed offsets of a shard from the owner of the shard. Yields the offsets, sorted by group,
+        topic and partition.
 
-        Raises `NotCoordinator` if no manager owns the shard, `UsageError` if there is no such shard.
+        Raises `NotCoordinator` if no manager owns the shard, and `UsageError` if the shard does not exist.
         """
         reports = self.reports()
         owner = next((r.address for r in reports if _owns(r.status, partition)), None)

@@ -89,7 +89,8 @@ def _reason(error: OSError) -> str:
 
 
 def _load_pem(context: ssl.SSLContext, pem: str, password: str | None) -> None:
-    # Python's ssl module loads a certificate chain only from a file. Only this user can read the temporary file.
+    # Python's ssl module loads a certificate chain only from a file. Only the user that runs this process can read the
+    # temporary file.
     handle, name = tempfile.mkstemp(suffix=".pem")
     try:
         with os.fdopen(handle, "w") as file:

@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 
 class GroupLock:
-    """A locked group: this process is its only member. `acquire_lock` returns it.
+    """A locked group, whose only member is this process. `acquire_lock` returns a `GroupLock`.
 
     A membership remains valid if the coordinator of its group moves, so every request is retried at the current
-    coordinator. A retry is safe, because it writes the same values for the same member.
+    coordinator. A retry is safe, because the repeated request writes the same values for the same member.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class GroupLock:
         return self._membership != lock_membership.non_member(self.group)
 
     async def fetch(self, partitions: Sequence[TopicPartition] | None, deadline: float) -> FetchedGroup:
-        """Returns the committed offsets. No other client can change them while the group is locked. Raises `LockLost`
-        if the loss of the lock is already known."""
+        """Returns the committed offsets. While the group is locked, no other client can change these offsets. Raises
+        `LockLost` if the loss of the lock is already known."""
         return await self._retry(lambda c: lock_membership.fetch(c, self.group, partitions, deadline), deadline)
 
     async def commit(

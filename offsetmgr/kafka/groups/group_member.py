@@ -1,9 +1,9 @@
 """`KafkaGroupMember`: a group member over the classic protocol, which joins, syncs and sends heartbeats.
 
-The class does not depend on the purpose of the group: it handles metadata and assignments as bytes, and a
-`MembershipListener` reacts to the coordinator's responses. Members are dynamic. A static member (KIP-345) would keep
-its assignment for a whole session timeout after its process has died, and any process with the same instance id could
-take over the assignment.
+The class can be used for any kind of group. It treats metadata and assignments as bytes, and passes the results of the
+coordinator's responses to a `MembershipListener`. Members are dynamic. A static member (KIP-345) has two disadvantages:
+it keeps its assignment for a whole session timeout after its process has died, and any process with the same instance
+id can take over the assignment.
 
 A member has two connections to the coordinator: one for JoinGroup and SyncGroup, and one for heartbeats. If it had only
 one connection, a JoinGroup that waits in the coordinator during a rebalance would delay the heartbeats. Times are
@@ -232,7 +232,8 @@ class KafkaGroupMember:
         return Generation(joined.member_id, generation, answer.assignment, sent)
 
     def _request_error(self, code: int, address: Address) -> OffsetMgrError:
-        """Ends the membership or discards the cached coordinator, if the code requires it. Returns the error."""
+        """Returns the error for ``code``. If the code means that the membership has ended, ends the membership. If the
+        code is retriable, discards the cached coordinator."""
         error = kafka_error(code, f"group {self._group}")
         if isinstance(error, LockLost):
             previous, self._membership = self._membership, None

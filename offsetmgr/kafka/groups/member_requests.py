@@ -90,8 +90,8 @@ def join_as(
     rebalance_timeout_ms: int,
     instance_id: str | None = None,
 ) -> StaticJoinGroupRequest:
-    """Returns a JoinGroup request. ``member_id`` is empty in the first request; ``protocols`` contains the metadata of
-    each protocol."""
+    """Returns a JoinGroup request. ``member_id`` is empty in the first request of a member. ``protocols`` maps the name
+    of each assignment protocol to the metadata of the member."""
     return StaticJoinGroupRequest(
         group_id=GroupId(group),
         session_timeout=milliseconds(session_timeout_ms),

@@ -37,7 +37,7 @@ is released."""
 
 
 class StaticMemberLock(GroupLock):
-    """A locked group. `acquire` acquires the lock and `release` releases it."""
+    """The lock of a group. `acquire` acquires the lock, and `release` releases the lock."""
 
     def __init__(
         self, client: Client, coordinator: Address, membership: LockMembership, *, replaced: bool, keeps_epochs: bool
@@ -52,8 +52,8 @@ class StaticMemberLock(GroupLock):
 
     @classmethod
     async def acquire(cls, client: Client, group: str, instance_id: str, deadline: float) -> StaticMemberLock:
-        """Joins the group as its only member with ``instance_id``, and replaces an earlier process with the same
-        instance id.
+        """Joins the group with ``instance_id`` as the only member. Replaces an earlier process with the same instance
+        id.
 
         If the group has other members, the method raises `GroupActive` with their names.
         """
