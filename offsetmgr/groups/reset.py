@@ -242,8 +242,8 @@ def plan_set(
 ) -> GroupEditPlan:
     """Plans to set the given offsets without a check against the log.
 
-    ``offsets_for`` returns the offsets to set. Its argument is the list of the partitions that have a commit. The list
-    allows ``offsets_for`` to expand patterns.
+    ``offsets_for`` returns the offsets to set. Its argument contains the partitions that have a commit, so that
+    ``offsets_for`` can expand patterns.
     """
     current: dict[TopicPartition, Offset] = dict(store.fetch(group))
     if not current and not create:

@@ -180,7 +180,7 @@ class Client:
             named = await self._with_partitions(
                 connection, {group: partitions_by_group[group] for group in groups}, deadline
             )
-            until = deadline + now() - started  # The offsets topic's read has its own time limit.
+            until = deadline + now() - started  # A read of the offsets topic has its own time limit.
             batches = list(_batches(groups, _FETCH_BATCH))
             answers = await asyncio.gather(
                 *(
@@ -320,8 +320,8 @@ class Client:
         deadline: float,
         at: Address | None = None,
     ) -> dict[str, T | OffsetMgrError]:
-        """Calls ``ask`` once for each coordinator of the groups. If ``at`` is not None, the first attempt uses ``at``
-        as the coordinator of all groups.
+        """In each attempt, calls ``ask`` once for each coordinator of the groups. If ``at`` is not None, the first
+        attempt uses ``at`` as the coordinator of all groups.
 
         Retries retriable errors and returns one outcome for each group. Raises an error only if no broker has ever
         responded, or if the lookup of the coordinators fails with an error that is not retriable.
