@@ -1,7 +1,7 @@
 """Evaluates a conditional change against the current value of its partition.
 
 The functions are pure. Every store that reads a value before it writes calls `evaluate` with that value, and writes
-only the changes for which the result is None.
+only the changes for which `evaluate` returns None.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def evaluate(
         and (isinstance(current, Absent) or after.offset > current.offset)
         and (expected is None or expected is current or expected == current)
     ):
-        return None  # nearly every change: a commit forward, or to a partition without one
+        return None  # nearly every change: it raises the offset, or the partition has no committed offset
     error = rejection(group, tp, change, current)
     if error is not None:
         return ChangeOutcome(EditStatus.FAILED, current, error)
@@ -35,7 +35,8 @@ def evaluate(
 
 
 def rejection(group: str, tp: TopicPartition, change: Change, current: Offset) -> OffsetMgrError | None:
-    """Returns the error of a change that the current value does not permit; None if it is permitted.
+    """Returns the error of a change that the current value does not permit; None if the current value permits the
+    change.
 
     The error is `Conflict` if the current value is not the expected one (data rule "conditional writes"), or
     `RewindRefused` if the change lowers the offset without permission (data rule "no accidental rewind").
@@ -55,7 +56,7 @@ def rejection(group: str, tp: TopicPartition, change: Change, current: Offset) -
 
 def same_value(current: Offset | None, new: OffsetAndMetadata | None, compared: Capabilities) -> bool:
     """Returns whether a write of ``new`` over ``current`` would leave the stored value unchanged. ``compared`` are the
-    fields that the store saves; the others are ignored."""
+    fields that the store saves. The function ignores all other fields."""
     if new is None:
         return isinstance(current, Absent)
     if not isinstance(current, Committed) or current.offset != new.offset:
@@ -66,7 +67,8 @@ def same_value(current: Offset | None, new: OffsetAndMetadata | None, compared: 
 
 
 def _meets(current: Offset, expected: Offset) -> bool:
-    """Returns whether both are absent, or have the same offset and, if both have a version, the same version."""
+    """Returns whether ``current`` and ``expected`` are equal. Two absent offsets are equal. The versions of two
+    committed offsets are compared only if both have a version."""
     if isinstance(expected, Absent) or isinstance(current, Absent):
         return isinstance(expected, Absent) and isinstance(current, Absent)
     return expected.offset == current.offset and (

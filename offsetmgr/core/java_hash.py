@@ -1,5 +1,5 @@
-"""Java's ``String.hashCode``. Kafka uses this hash to choose the partition of ``__consumer_offsets`` for a group, and
-in round-robin assignments."""
+"""Java's ``String.hashCode``. Kafka uses this hash for two purposes: to choose the partition of ``__consumer_offsets``
+for a group, and to compute round-robin assignments."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """`LockableStore`, the interface of stores that can lock a group, and `HeldLock`, the lock.
 
-A mirror locks the groups of a Kafka target for as long as it runs, so that no other client commits to them.
+While a mirror to a Kafka target runs, it holds the locks of the mirrored groups, so that no other client commits to
+these groups.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ class HeldLock(Protocol):
     """A group lock that a process holds for longer than one edit. While the lock is held, no other client can commit to
     the group.
 
-    If a consumer joins the group, the lock is released and the consumer continues. After this, ``lost`` returns the
-    reason, and `commit` raises `LockLost`. Brokers of 0.8.2 have no group membership and therefore no lock: other
-    clients may commit at any moment, so the store reads and compares the offsets just before each write.
+    If a consumer joins the group, the lock is released and the consumer continues. From then on ``lost`` returns the
+    reason, and `commit` raises `LockLost`. Brokers of Kafka 0.8.2 support neither group membership nor the group lock.
+    On these brokers other clients may commit at any moment, so the store reads and compares the offsets just before
+    each write.
     """
 
     @property
@@ -47,7 +49,8 @@ class HeldLock(Protocol):
         ...
 
     def release(self) -> None:
-        """Releases the lock. Consumers can then join immediately, without a wait for the session timeout."""
+        """Releases the lock. After the release, consumers can join the group without waiting for the session
+        timeout."""
         ...
 
 
@@ -65,22 +68,23 @@ class LockableStore(Protocol):
         ...
 
     def lock_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldLock | OffsetMgrError]]:
-        """Acquires the locks of many groups in parallel. Yields each group with its lock, or with the error that `lock`
-        would raise."""
+        """Acquires the locks of many groups in parallel. Yields each group with the lock that `lock` would return, or
+        with the error that it would raise."""
         ...
 
     def commit_locked(
         self, commits: Iterable[tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]]]
     ) -> Iterator[tuple[str, Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError]]:
-        """Commits to many locked groups in parallel. Yields each group with the result of `HeldLock.commit` or its
-        error, in any order."""
+        """Commits to many locked groups in parallel. Yields each group, in any order, with the value that
+        `HeldLock.commit` would return or with the error that it would raise."""
         ...
 
     def refresh_locked(self, held: Iterable[HeldLock]) -> Iterator[tuple[str, OffsetMgrError | None]]:
         """Commits all offsets of locked groups once more, unchanged, so that they do not expire.
 
-        Yields each group with None if all its offsets were refreshed. If partitions failed, yields the group with the
-        error of one of these partitions. A failed partition does not stop the refresh of other partitions.
+        Yields one pair for each group. The second element is None if all offsets of the group were committed again. If
+        the commit failed for some partitions, it is the error of one of these partitions. A failed partition does not
+        stop the refresh of other partitions.
         """
         ...
 

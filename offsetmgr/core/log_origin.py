@@ -25,8 +25,9 @@ class LogOrigin:
 
     ``cluster_id`` is None if the store does not know it. ``brokers`` are addresses (``host:port``) of brokers of the
     cluster, which identify a cluster without an id. ``unnamed`` is True for a store that has neither an id nor brokers,
-    such as a text file; only the user knows its origin. ``new`` is True if the store does not exist yet; its first
-    write defines its origin. ``how`` is a text for messages. It states how offsetmgr determined the origin.
+    such as a text file. Only the user knows the origin of such a store. ``new`` is True if the store does not exist
+    yet. The first write to a new store defines its origin. ``how`` is a text for messages. It states how offsetmgr
+    determined the origin.
     """
 
     cluster_id: str | None
@@ -43,8 +44,8 @@ class LogOrigin:
     def is_named(self, name: str) -> bool:
         """Returns whether ``name`` identifies this cluster, either now or before an upgrade of its brokers.
 
-        A cluster without an id receives an id when its brokers are upgraded. A name from before the upgrade lists
-        brokers; the name matches if one of these brokers still belongs to the cluster.
+        A cluster without an id receives an id when its brokers are upgraded. A name from before the upgrade is a list
+        of brokers. Such a name matches if one of the listed brokers still belongs to the cluster.
         """
         if name.startswith(_BY_BROKERS):
             return not self.brokers.isdisjoint(name.removeprefix(_BY_BROKERS).lower().split(","))
@@ -61,12 +62,12 @@ class Relation(StrEnum):
     SAME = "same"
     """Both stores name the same cluster id."""
     INFERRED = "inferred"
-    """One store has no cluster id, and one of its brokers is a broker of the other store's cluster."""
+    """At least one of the two stores has no cluster id, but the two stores have a broker in common."""
     OTHER = "other"
     UNKNOWN = "unknown"
-    """At least one store names no cluster, so only the user can state the relation."""
+    """At least one store does not identify its cluster, so only the user knows the relation."""
     NEW = "new"
-    """The target does not exist yet. When it is created, it gets the same origin as the source."""
+    """The target does not exist yet. When offsetmgr creates the target, the target gets the origin of the source."""
 
 
 @dataclass(frozen=True, slots=True)

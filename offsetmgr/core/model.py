@@ -16,10 +16,10 @@ _TOPIC_NAME: Final = re.compile("[a-zA-Z0-9._-]{1,249}")
 class BrokerPartition(int):
     """A partition of Kafka 0.7, which belongs to one broker: ``<broker>-<partition>``. Its offsets are byte positions.
 
-    The class encodes the numbers of broker and partition as one negative 32-bit integer, so that a `BrokerPartition`
-    can be the partition number of a `TopicPartition`. In Kafka 0.8 and later, partition numbers are never negative, so
-    code that does not support Kafka 0.7 rejects a `BrokerPartition`. Values sort by broker, then partition. ADR 6 gives
-    the reasons.
+    The class encodes the broker id and the partition number in one negative 32-bit integer, so that a `BrokerPartition`
+    can be the partition number of a `TopicPartition`. Code that does not support Kafka 0.7 rejects a `BrokerPartition`,
+    because the partition numbers of later releases are never negative. Values sort by broker, then partition. ADR 6
+    gives the reasons.
     """
 
     LARGEST_BROKER = 65_534
@@ -100,7 +100,8 @@ class TopicPartition(NamedTuple):
 def is_valid_topic_name(name: str) -> bool:
     """Returns whether Kafka accepts ``name`` as a topic name (``Topic.validate``).
 
-    Some stores accept commits for any name. offsetmgr sends no request to a broker about an invalid name.
+    Some stores accept commits for topics whose names Kafka does not accept. offsetmgr sends no request about such a
+    topic to a broker.
     """
     return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
@@ -109,7 +110,7 @@ class OffsetAndMetadata(NamedTuple):
     """An offset to commit: the *next* offset that the group will consume, with its leader epoch and metadata.
 
     ``leader_epoch`` is None if unknown (-1 in Kafka). ``commit_timestamp`` is in milliseconds since 1970. Snapshots
-    save ``commit_timestamp``; stores that set the time of a commit themselves ignore it.
+    save ``commit_timestamp``. Stores that set the time of a commit themselves ignore ``commit_timestamp``.
     """
 
     offset: int
@@ -122,7 +123,7 @@ class Committed(NamedTuple):
     """A committed offset in a store.
 
     ``version`` is the store's version of this value, such as the data version of the znode; None if the store has no
-    versions. To make a write conditional, a caller passes this object back as `Change.expected`.
+    versions. To make a write conditional, a caller passes this object as `Change.expected`.
     """
 
     offset: int
@@ -164,7 +165,8 @@ class LogRange(NamedTuple):
 class GroupMember:
     """An active member of a consumer group, from the coordinator or from the member's registration in ZooKeeper.
 
-    ``partitions`` are the partitions that it is assigned (Kafka) or owns (ZooKeeper).
+    ``partitions`` are the partitions that the coordinator has assigned to the member (Kafka) or that the member owns
+    (ZooKeeper).
     """
 
     member_id: str
@@ -179,8 +181,8 @@ class GroupMember:
 
 
 LOCK_PROTOCOL: Final = "offsetmgr"
-"""The name of the assignment protocol with which offsetmgr joins a group to lock it. It is also the default client id
-of offsetmgr."""
+"""The name of the assignment protocol that offsetmgr uses when it joins a group to lock the group. The default client
+id of offsetmgr has the same value."""
 
 LOCK_SESSION_S: Final = 10
 """The session timeout of the group lock: the coordinator removes the lock of a killed process after this time."""
@@ -189,8 +191,8 @@ _LOCK_MARGIN_S: Final = 2
 
 
 DELETES_OFFSETS: Final = "deletes single offsets"
-"""The name of a capability of brokers from 2.4 on: they can delete single offsets. Brokers before 2.4 remove a deleted
-offset only at their next check for expired offsets."""
+"""The name of a capability of brokers from 2.4 on: they can delete single offsets. Brokers before 2.4 remove an offset
+only at their next check for expired offsets."""
 
 
 _DELETED: Final = "deleted by offsetmgr; the broker removes it at its next check for expired offsets: offset "
@@ -200,8 +202,8 @@ def deletion_mark(offset: int) -> str:
     """Returns the metadata that marks an offset as deleted on brokers that cannot delete single offsets.
 
     To delete an offset on such a broker, offsetmgr commits the offset again with this metadata and an expired
-    retention. offsetmgr then treats the offset as absent, until another commit replaces it. The mark contains the
-    offset, so that the mark has no effect if a client commits another offset with the same metadata.
+    retention. offsetmgr treats an offset with this metadata as absent. The metadata contains the offset. Therefore, if
+    a client copies the metadata to a commit of another offset, offsetmgr does not treat that offset as deleted.
     """
     return f"{_DELETED}{offset}"
 
@@ -217,8 +219,8 @@ brokers before 2.1 each offset expires separately, even while the group has memb
 
 
 class Weakness(NamedTuple):
-    """A guarantee of edits that a store cannot give in full. The cause is a broker older than 3.0, or a broker whose
-    release is unknown. ``subject`` is the missing capability or the broker, and ``text`` describes the consequence."""
+    """A guarantee about edits that a store cannot give in full, because a broker is older than Kafka 3.0 or its release
+    is unknown. ``subject`` names the missing capability or the broker. ``text`` describes the consequence."""
 
     subject: str
     text: str
@@ -229,7 +231,7 @@ class GroupDescription:
     """A group as its coordinator describes it.
 
     ``state`` is Kafka's name in upper case: EMPTY, DEAD, STABLE, PREPARING_REBALANCE, COMPLETING_REBALANCE, ... DEAD
-    means that the coordinator does not know the group. A group in this state has neither members nor offsets.
+    means that the coordinator does not know the group. A group that is DEAD has neither members nor offsets.
     """
 
     group: str
@@ -239,8 +241,8 @@ class GroupDescription:
     coordinator: str = ""
     members: tuple[GroupMember, ...] = ()
     membership: bool = True
-    """False if the coordinator does not support group membership (Kafka 0.8.2). Consumers of such a cluster register
-    only in ZooKeeper."""
+    """False if the coordinator does not support group membership (Kafka 0.8.2). Consumers of a Kafka 0.8.2 cluster
+    register only in ZooKeeper."""
 
     @property
     def idle(self) -> bool:
@@ -250,13 +252,13 @@ class GroupDescription:
 
     @property
     def lock_ends_s(self) -> float:
-        """Returns the number of seconds after which the group lock of a killed process has certainly expired; 0 if the
-        members of the group are not group locks.
+        """Returns the number of seconds after which the group lock of a killed process has certainly expired. Returns 0
+        if no process of offsetmgr holds the group lock.
 
-        In a stable group, the assignment protocol shows whether the members are group locks. The coordinator does not
-        report the protocol during a rebalance, so at that time the client ids show whether the members are group locks.
-        During a rebalance the coordinator first keeps a dead member for the rebalance timeout, and after that for the
-        session timeout. Group locks use the same value for both timeouts.
+        In a stable group, the assignment protocol shows whether the members are processes of offsetmgr. During a
+        rebalance the coordinator does not report the assignment protocol, so the method checks the client ids of the
+        members instead. The value is larger during a rebalance, because the coordinator then keeps a dead member for
+        the rebalance timeout, followed by the session timeout. Both timeouts have the same value for a group lock.
         """
         if not self.members or any(member.partitions for member in self.members):
             return 0

@@ -1,13 +1,13 @@
 """`OffsetStore`: the interface that every store of committed offsets implements.
 
 ``fetch`` reads one group; ``scan`` reads many groups lazily, with many requests in flight. *Every* write is an
-``edit``: a set of changes to one group, each conditional on the previous value of its partition. ``commit`` and
-``delete`` are shorthands for one edit; migrations, resets, imports, mirrors and undo commands pass streams of edits to
-``edit``.
+``edit``: a set of changes to one group, in which each change is conditional on the previous value of its partition.
+``commit`` and ``delete`` are shorthands for one edit; migrations, resets, imports, mirrors and undo commands pass
+streams of edits to ``edit``.
 
 Ordering contract: a caller that must be able to undo a write reads the before-image, makes it durable, and passes it to
-``edit`` as ``expected``. ``edit`` writes only if the store still holds exactly that value, so the before-image on disk
-is correct.
+``edit`` as ``expected``. ``edit`` writes only if the value in the store still equals the before-image, so the
+before-image on disk is correct.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class StoreIdentity:
 
 
 CommitErrors = dict[TopicPartition, OffsetMgrError | None]
-"""The error of each partition of a commit; None if it succeeded."""
+"""The error of each partition of a commit; None if the commit of the partition succeeded."""
 
 
 class PartitionKinds(Enum):
@@ -60,8 +60,8 @@ class PartitionKinds(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The fields that a store can save, and the guarantees that it gives. Before a command writes, it reports the
-    fields and guarantees that the store lacks."""
+    """The fields that a store can save, and the guarantees that it gives. Before a command writes to a store, the
+    command reports the fields and guarantees that the store lacks."""
 
     metadata: bool
     leader_epoch: bool
@@ -79,22 +79,24 @@ class Guard(Enum):
     """
 
     LOCK = "lock"
-    """The edit joins the idle group as its only member, compares, commits with its generation, and leaves. The edit
-    fails with `GroupActive` if the group has other members. The edit also joins a group that does not exist yet,
-    because clients without membership could commit to the same group during the edit."""
+    """The edit joins the idle group as its only member, compares the current offsets with the expected ones, commits
+    with the generation of its membership, and leaves the group. If the group has other members, the edit fails with
+    `GroupActive`. The edit also joins a group that does not exist yet, because otherwise clients without membership
+    could commit to this group during the edit."""
     COMPARE = "compare"
-    """The edit reads, compares and commits as a simple consumer, without a lock, so it is not atomic. Use this guard
-    for groups of old consumers, because the coordinator would reject the commits of these consumers while a group lock
-    is held."""
+    """The edit reads the offsets, compares them and commits as a simple consumer, without a lock. Therefore the edit is
+    not atomic. Use this guard for groups of old consumers, because the coordinator would reject the commits of these
+    consumers while a group lock is held."""
     OVERWRITE = "overwrite"
     """The edit commits without reading the previous value, so the last commit wins, as it does in Kafka when several
     consumers commit.
 
-    The data rule "conditional writes" applies to a *tool* that bases its decision on a read. A listener that forwards
-    the commits of consumers makes no decision, so it has no value to compare, and a read before each commit would halve
-    the rate of commits. This guard is only for changes that allow a rewind and expect no value; if an edit contains any
-    other change, the store uses `LOCK` for the whole edit. The before-images are unknown. The store rejects an edit of
-    a group with members, unless the ``committer`` of the edit is one of the members.
+    The data rule "conditional writes" applies to commands that decide on the basis of a value that they have read. A
+    listener that forwards the commits of consumers makes no decision, so there is no expected value to compare with the
+    current one. A read before each commit would halve the rate of commits. This guard is only for changes that allow a
+    rewind and expect no value; if an edit contains any other change, the store uses `LOCK` for the whole edit. With
+    this guard the before-images are unknown. The store rejects an edit of a group with members, unless the
+    ``committer`` of the edit is one of the members.
     """
 
 
@@ -102,9 +104,9 @@ class Change(NamedTuple):
     """The change of one partition in an edit.
 
     ``after`` is the new value; None deletes the commit. ``expected`` is the condition for the write. If ``expected`` is
-    None, the store accepts any previous value. It still reads the previous value, so that it can reject a rewind.
-    ``Absent`` requires that nothing is committed. ``Committed`` requires exactly this offset, and also the version if
-    the object has one.
+    None, the store accepts any previous value. The store still reads the previous value in this case, so that it can
+    reject a rewind. ``Absent`` requires that nothing is committed. ``Committed`` requires exactly this offset and, if
+    ``expected`` and the stored value have versions, the same version.
     """
 
     after: OffsetAndMetadata | None
@@ -113,8 +115,8 @@ class Change(NamedTuple):
 
 
 class Committer(NamedTuple):
-    """The group member on whose behalf a listener forwards a commit. If a group has members, Kafka's coordinator
-    accepts commits only from its members."""
+    """The group member on whose behalf a listener forwards a commit. If a group has members, the coordinator accepts
+    commits only from members of the group."""
 
     generation: int
     member_id: str
@@ -126,8 +128,8 @@ class GroupEdit:
     """Changes to the offsets of one group.
 
     Only Kafka stores use ``committer``, and only with `Guard.OVERWRITE`. ``as_of`` is the `GroupOffsets.as_of` of the
-    scan that returned every ``expected`` value, or None. With ``as_of``, a store need not read values again that cannot
-    have changed since the scan.
+    scan that returned every ``expected`` value, or None. If ``as_of`` is set, a store can skip the read of values that
+    cannot have changed since the scan.
     """
 
     group: str
@@ -142,7 +144,7 @@ class EditStatus(Enum):
 
     WRITTEN = "written"
     UNCHANGED = "unchanged"
-    """The store already held exactly this value and wrote nothing."""
+    """The store already held the new value, so it wrote nothing."""
     FAILED = "failed"
 
 
@@ -163,9 +165,9 @@ class GroupEditResult:
     """The result of one `GroupEdit`, with one outcome for each partition.
 
     ``atomic`` is False if other clients could have written between the comparison and the write. In this case ``how``
-    describes the check that the store made instead of an atomic comparison. Only dual stores set ``secondary``. It
-    contains the error of each partition whose change succeeded in the primary store and failed in the secondary store.
-    The dual store keeps these changes as pending.
+    describes the check that the store made instead of an atomic comparison. Only dual stores set ``secondary``.
+    ``secondary`` contains the error of each partition whose change succeeded in the primary store and failed in the
+    secondary store. The dual store keeps the changes of these partitions as pending.
     """
 
     group: str
@@ -183,9 +185,9 @@ class GroupEditResult:
 class GroupOffsets:
     """All committed offsets of one group, and the partitions whose value could not be read.
 
-    If the whole group could not be read, ``error`` is set and both mappings are empty. ``as_of`` is a point in the
-    store's history of changes, such as a zxid of ZooKeeper. The store read all values at this point or later. ``as_of``
-    is None if the store has no history of changes.
+    If the whole group could not be read, ``error`` is set and both mappings are empty. ``as_of`` is a position in the
+    store's history of changes, such as a zxid of ZooKeeper. The store read all values at or after this position.
+    ``as_of`` is None if the store has no history of changes.
     """
 
     group: str
@@ -237,15 +239,15 @@ class OffsetStore(Protocol):
         ...
 
     def groups(self) -> Iterator[str]:
-        """Returns the ids of all groups that may have offsets, in any order. If the store cannot list them, it raises
-        an error; it never returns an empty or incomplete result instead."""
+        """Returns the ids of all groups that may have offsets, in any order. If the store cannot list all groups, the
+        method raises an error and does not return an incomplete result."""
         ...
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
         """Returns the committed offsets of a group.
 
         The result has `Committed` or `Absent` for each of ``partitions``, or all committed offsets if ``partitions`` is
-        None. For an unknown group all values are `Absent`, or the mapping is empty.
+        None. For an unknown group, all values are `Absent` if ``partitions`` is given; otherwise the mapping is empty.
 
         Raises `PartialFailure` if some partitions could not be read, or another `OffsetMgrError` if no partition could
         be read.
@@ -255,19 +257,20 @@ class OffsetStore(Protocol):
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
         """Yields all offsets of many groups, in any order, with many requests in flight.
 
-        Each group has one result. A failure is part of the result of its group or partition and does not stop the scan.
-        The store consumes ``groups`` lazily, so memory depends on the number of groups in flight and not on the total
-        number of groups.
+        Each group has one result. If a group or partition cannot be read, its error is part of the group's result, and
+        the scan continues. The store consumes ``groups`` lazily, so memory depends on the number of groups in flight
+        and not on the total number of groups.
         """
         ...
 
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
         """Executes edits, with many groups in flight, and yields one result for each edit, in any order.
 
-        A failure is part of the result; the method raises only if the whole store is unreachable. A change that would
-        lower a committed offset fails with `RewindRefused` unless it has ``allow_rewind``. A change whose ``expected``
-        does not match fails with `Conflict`. If the change of one partition fails, the store still makes the other
-        changes of the group, unless the whole group is rejected (`GroupActive`).
+        The error of a failed change is part of the result. The method raises an error only if the whole store is
+        unreachable. A change that would lower a committed offset fails with `RewindRefused` unless it has
+        ``allow_rewind``. A change whose ``expected`` does not match fails with `Conflict`. If the change of one
+        partition fails, the store still makes the other changes of the group, unless the whole group is rejected
+        (`GroupActive`).
         """
         ...
 
@@ -315,8 +318,8 @@ class PartitionScanStore(Protocol):
     """
 
     def scan_partitions(self, partitions: Mapping[str, Sequence[TopicPartition]]) -> Iterator[GroupOffsets]:
-        """Works like `OffsetStore.scan` for the given partitions of each group. `GroupOffsets.errors` contains the
-        partitions that could not be read."""
+        """Works like `OffsetStore.scan` for the given partitions of each group. `GroupOffsets.errors` contains an error
+        for each partition that could not be read."""
         ...
 
 

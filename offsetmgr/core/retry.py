@@ -1,11 +1,12 @@
 """Retries: repeats an operation with growing pauses until it succeeds or a deadline passes.
 
-Only this module sleeps between the attempts of an operation. A caller does the following:
+No other module sleeps between the attempts of an operation. A caller does the following:
 
 1. It creates `Retries` on an event loop, or `BlockingRetries` in a thread, before the first attempt.
 2. It makes an attempt in a loop, and leaves the loop after a success.
-3. After a failure it calls `pause`. If that returns False, no time is left for another attempt, and the caller reports
-   the failure. `pause_or_raise` does both for an exception.
+3. After a failure it calls `pause`. If `pause` returns False, no time is left for another attempt, and the caller
+   reports the failure. If the failure is an exception, the caller can use `pause_or_raise`, which pauses or raises the
+   exception.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _MAX_DOUBLINGS: Final = 64
 
 
 class Backoff(NamedTuple):
-    """The pauses between attempts: the first one, doubled after each further failure up to a maximum."""
+    """The pauses between attempts. The first pause lasts ``first_s`` seconds, and each further pause is twice as long
+    as the previous one, up to ``max_s`` seconds."""
 
     first_s: float
     max_s: float
@@ -44,13 +46,13 @@ REQUEST_BACKOFF: Final = Backoff(0.02, 0.5)
 
 
 def is_retriable(error: OffsetMgrError) -> bool:
-    """Returns whether the caller should make the same attempt again. After `LockLost` the caller must
-    not, because it has to join the group again first."""
+    """Returns whether the caller should repeat the operation after this error. Returns False for `LockLost`, because
+    the caller has to join the group again first."""
     return error.retriable and not isinstance(error, LockLost)
 
 
 class _Attempts:
-    """The number of pauses so far and the time limit, for both kinds of callers."""
+    """The number of pauses so far and the time limit of one operation."""
 
     __slots__ = ("_backoff", "_deadline", "_now", "_pauses")
 

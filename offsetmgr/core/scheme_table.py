@@ -1,7 +1,8 @@
 """The table of store schemes: which module implements ``kafka://``, ``zookeeper://`` and so on.
 
-The facade (`offsetmgr`) fills the table with module names, so that Python imports a store only when a URI names it. A
-package of any layer can add a store: `register_scheme("history", "offsetmgr.history.store:SCHEME")`.
+The package `offsetmgr` fills the table with module names, so that Python imports the module of a store only when a URI
+contains its scheme. A package of any layer can add a store: `register_scheme("history",
+"offsetmgr.history.store:SCHEME")`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The version of offsetmgr. offsetmgr does not read it from pyproject.toml, because this would take longer. A test
-compares the two versions."""
+"""The version of offsetmgr. offsetmgr does not read the version from pyproject.toml, because a constant is faster. A
+test compares this constant with the version of the installed package."""
 
 from typing import Final
 

@@ -3,7 +3,7 @@
 Each function returns its result and prints nothing. The functions depend on the `OffsetStore` and `Cluster` protocols,
 not on a concrete store.
 
-Ordering contract of every edit: the edit is planned, then its before-images are written and fsynced, then the store is
-edited. Each change is conditional on its before-image, so the file of before-images contains exactly the values that
-the edit replaced.
+Ordering contract of every edit: first the edit is planned, second its before-images are written and fsynced, and third
+the store is changed. Each change is conditional on its before-image, so the file of before-images contains exactly the
+values that the edit replaced.
 """

@@ -39,7 +39,8 @@ def header_for(
 
 @dataclass(frozen=True, slots=True)
 class BeforeImageFile:
-    """A new file with the before-images of a whole plan; the sink of an edit that the file can undo (see `EditSink`).
+    """A new file with the before-images of a whole plan. The object is the sink of one edit (see `EditSink`). An import
+    of the file undoes the edit.
 
     Calls ``on_durable`` once the file is durable, before any change.
     """
@@ -81,7 +82,8 @@ class BeforeImageFile:
         self.on_durable(path)
 
     def record(self, planned: GroupEditPlan, result: GroupEditResult | None) -> GroupEditResult | None:  # noqa: ARG002
-        """Returns ``result``: the undo compares the store with the planned values, so the file needs no outcomes."""
+        """Returns ``result`` and writes nothing. An undo compares the values in the store with the planned values, so
+        the file needs no outcomes."""
         return result
 
     def close(self) -> None:
@@ -89,8 +91,8 @@ class BeforeImageFile:
 
 
 def holds_images(path: Path) -> bool:
-    """Returns whether ``path`` is a file of before-images. (The import of a file of before-images undoes the edit that
-    wrote the file.)"""
+    """Returns whether ``path`` is a file of before-images. (An import of such a file undoes the edit for which
+    offsetmgr wrote the file.)"""
     try:
         with path.open("rb") as stream:
             return is_images(stream)
@@ -99,7 +101,7 @@ def holds_images(path: Path) -> bool:
 
 
 def load_images(path: Path) -> Iterator[GroupImages]:
-    """Yields the before-images in a file, one group at a time. The whole file is checked first. If the file is damaged,
-    `MalformedData` is raised before any group is yielded."""
+    """Yields the before-images in a file, one group at a time. The function checks the whole file before it yields the
+    first group. If the file is damaged, it raises `MalformedData`."""
     with path.open("rb") as stream:
         yield from read_images(stream, what=f"before-images {path}")

@@ -33,7 +33,7 @@ class DescribedPartition(NamedTuple):
 class DescribedGroup(NamedTuple):
     """One group: its ``description``, and the ``partitions`` that have a commit or an owner, sorted.
 
-    If the group could not be described, ``error`` is the reason and the other fields are empty.
+    If the group could not be described, ``error`` is the reason, and ``partitions`` is empty.
     """
 
     group: str
@@ -72,7 +72,7 @@ def describe(
         owners = {tp: member for member in description.members for tp in member.partitions}
         unowned = [tp for tp in owners if topics.matches(tp) and tp not in {row.partition for row in found.rows}]
         rows = found.rows + _uncommitted(found.group, cluster, unowned)
-        # Brokers of Kafka 0.8.2 track no group members, so their answer does not show whether a group exists.
+        # Brokers of Kafka 0.8.2 do not track group members, so their responses do not show whether a group exists.
         unseen = description.state == "DEAD" or not (description.membership or description.members)
         if unseen and not rows and not _known(store, found.group):
             missing = GroupNotFound(
@@ -85,8 +85,8 @@ def describe(
 
 
 def require_idle(describe_groups: DescribeGroups, groups: Iterable[str], what: str) -> None:
-    """Raises `GroupActive` if a group has members. If ``describe_groups`` could not describe a group, raises the error
-    of that group."""
+    """Raises `GroupActive` if a group has members. If ``describe_groups`` returned an error for a group, raises this
+    error."""
     for group, description in describe_groups(list(groups)).items():
         if isinstance(description, OffsetMgrError):
             raise description
@@ -95,10 +95,10 @@ def require_idle(describe_groups: DescribeGroups, groups: Iterable[str], what: s
 
 
 def reject_active(describe_groups: DescribeGroups, plans: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
-    """Yields the plans, and sets the ``problem`` of each plan whose group must not be edited now.
+    """Yields the plans. Sets the ``problem`` of a plan if the group has members or could not be described.
 
-    If a group has members, its problem is `GroupActive`, because the next commit of the members would overwrite the
-    edit. If the request for the members failed, the problem is the error of the request.
+    If a group has members, the problem is `GroupActive`, because the next commit of a member would overwrite the edited
+    offsets. If ``describe_groups`` returned an error for the group, the problem is this error.
     """
     remaining = iter(plans)
     while batch := list(islice(remaining, GROUPS_AT_ONCE)):

@@ -41,7 +41,7 @@ def diff(
     by partition.
 
     A field that only one of the stores can hold (metadata, leader epoch) is not compared. If ``topic_matches`` is
-    given, the partitions of all groups are recorded in it.
+    given, the function records the partitions of all groups in ``topic_matches``.
     """
     for_left, for_right = tee(groups)
     capabilities = (left.capabilities, right.capabilities)

@@ -37,13 +37,14 @@ class TopicDirectories:
 
     @property
     def complete(self) -> bool:
-        """Whether every partition from 0 to the largest partition number is present. Only in this case the number of
-        partitions is known."""
+        """Whether every partition from 0 to the largest partition number is present. If a partition is missing, the
+        number of partitions of the topic counts as unknown."""
         return len(self.partitions) == max(self.partitions) + 1
 
     @property
     def missing(self) -> str:
-        """The missing numbers below the largest partition number, as text, for example ``3, 7, 10-18``."""
+        """The partition numbers below the largest one for which there is no directory, as text, for example ``3, 7,
+        10-18``."""
         numbers = [-1, *sorted(self.partitions)]
         gaps = [(before + 1, after - 1) for before, after in pairwise(numbers) if after - before > 1]
         return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in gaps)
@@ -146,8 +147,8 @@ class DiskLogs:
         return f"log:{','.join(map(str, self.sources.log_dirs))}"
 
     def log_origin(self) -> LogOrigin:
-        """Returns an origin with the cluster id in ``meta.properties`` of the log directories, or `UNNAMED` if no file
-        contains an id."""
+        """Returns an origin with the cluster id from the ``meta.properties`` files of the log directories. If none of
+        these files contains a cluster id, returns an unnamed origin."""
         found = cluster_id(self.sources)
         if found is None:
             return replace(UNNAMED, how="no meta.properties in the log dirs names a cluster id")
@@ -163,8 +164,8 @@ class DiskLogs:
 
 
 def report_problems(sources: TopicDirectories, listener: RecoveryListener) -> None:
-    """Reports the problems that are known before the logs are read: a running broker that uses a directory, and missing
-    partitions."""
+    """Reports the problems that are known before the logs are read: directories that a running broker uses, directories
+    without partitions, and missing partitions."""
     for log_dir in sources.log_dirs:
         found = detect_broker(log_dir)
         if found.use is Use.RUNNING:

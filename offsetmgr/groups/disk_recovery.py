@@ -135,7 +135,8 @@ def _partitions(
     processes: int,
 ) -> Iterator[SavedPartition | int]:
     """Yields the content of every readable partition, and the number of every unreadable partition."""
-    # A transaction may span several partitions, so its outcome is stored by partition and producer id.
+    # A transaction may span several partitions, so ``decisions`` contains its outcome once for each partition, by
+    # producer id.
     producers = {tp.partition: found for tp, found in decisions.items() if tp.topic == sources.topic}
     read = partial(_read_one, producers)
     unknown_starts: set[str] = set()
@@ -184,7 +185,7 @@ def _report(found: SavedPartition, listener: RecoveryListener) -> None:
 
 
 class _GroupLocations:
-    """If a group is in several partitions, selects the partition whose offsets are used."""
+    """Selects the partition from which the offsets of a group are used, if several partitions contain the group."""
 
     def __init__(self, sources: TopicDirectories, listener: RecoveryListener) -> None:
         self._count = max(sources.partitions) + 1 if sources.complete else None
@@ -195,8 +196,8 @@ class _GroupLocations:
         self.failed: set[int] = set()
 
     def is_in_coordinator_partition(self, partition: int, group: SavedGroup) -> bool:
-        """Returns True if the group's offsets in this partition are used. A group that belongs to another partition is
-        remembered for `misplaced_groups`."""
+        """Returns True if the group's offsets in this partition are used. If the group's coordinator reads another
+        partition, the method keeps the group for `misplaced_groups`."""
         name = group.group
         if self._count is not None and shard_for(name, self._count) != partition:
             known = self._misplaced.get(name)
@@ -216,8 +217,8 @@ class _GroupLocations:
         return False
 
     def misplaced_groups(self) -> Iterator[SavedGroup]:
-        """Yields the groups that were found only in partitions that their coordinator does not read. Call this method
-        after all partitions have been read."""
+        """Yields the groups for which no offsets were found in the partition that their coordinator reads, with the
+        offsets from another partition. Call this method after all partitions have been read."""
         stale, only_misplaced = 0, list[str]()
         for name, (partition, group) in sorted(self._misplaced.items()):
             if name in self._seen:

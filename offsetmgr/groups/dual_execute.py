@@ -32,8 +32,6 @@ from offsetmgr.groups.selection import scan_in_order
 from offsetmgr.stores.dual_calls import GROUPS_IN_FLIGHT, edit_store
 from offsetmgr.stores.dual_policy import accepted_by_primary, dual_rejection, outcome_of
 
-"""The number of groups in a batch. A batch is written first to the primary store, and then to the secondary store."""
-
 
 @runtime_checkable
 class StorePair(Protocol):
@@ -51,8 +49,8 @@ def execute_dual(
 ) -> Iterator[GroupEditResult]:
     """Executes a plan like `execute`, with one file of before-images for the primary store and one for the secondary.
 
-    If a partition fails only in the secondary store, its status is FAILED, and its error says whether the partition was
-    written to the primary store.
+    If the write of a partition fails only in the secondary store, the status of the partition is FAILED, and the error
+    says whether the primary store was changed.
     """
     names = [p.group for p in plan if p.edit() is not None]
     with EditPlan() as first, EditPlan() as second:
@@ -71,8 +69,8 @@ def execute_dual(
 def _changed_since_plan(
     plan: GroupEditPlan, in_primary: GroupOffsets, in_secondary: GroupOffsets
 ) -> Mapping[TopicPartition, OffsetMgrError]:
-    """Returns the partitions that must not be changed, each with its error. One of the stores cannot read the
-    partition, or the offset has changed since the plan was made."""
+    """Returns the partitions that must not be changed, each with its error. These are the partitions that one of the
+    stores cannot read, and the partitions whose offset has changed since the plan was made."""
     found: dict[TopicPartition, OffsetMgrError] = {}
     for change in plan.changes:
         tp = change.partition
@@ -100,6 +98,7 @@ def _plan_for_store(
 
 
 def _execute_batch(store: StorePair, batch: list[tuple[GroupEditPlan, GroupEditPlan]]) -> Iterator[GroupEditResult]:
+    """Writes a batch of groups first to the primary store, and then to the secondary store."""
     done = edit_store(store.primary, [edit for first, _ in batch if (edit := first.edit()) is not None])
     secondary_edits: list[GroupEdit] = []
     for _, second in batch:

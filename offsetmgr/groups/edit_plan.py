@@ -27,8 +27,8 @@ class PlannedChange(NamedTuple):
     """The change of one partition from ``before``, the value that was read, to ``after``. If ``after`` is None, the
     offset is deleted.
 
-    ``note`` is information for the user (clamped, rewinds, ...). ``problem`` is the reason why the change will not be
-    made. ``writes`` is False if the store already holds the value, or if there is a problem.
+    ``note`` is information for the user (clamped, rewinds, ...). If ``problem`` is set, the change will not be made.
+    ``writes`` is False if the store already holds the value ``after``, or if ``problem`` is set.
     """
 
     partition: TopicPartition
@@ -47,8 +47,8 @@ BY_PARTITION: Final = itemgetter(0)
 class GroupEditPlan:
     """The changes of one group, sorted by partition.
 
-    ``problem`` is the reason why the group will not be changed. One scan has read the values
-    ``before`` of all changes; ``as_of`` identifies that scan (see `GroupEdit`).
+    If ``problem`` is set, the group will not be changed. ``as_of`` is the `GroupOffsets.as_of` of the scan that read
+    the value ``before`` of every change, or None.
     """
 
     group: str
@@ -59,8 +59,8 @@ class GroupEditPlan:
     def edit(self) -> GroupEdit | None:
         """Returns the edit, with each change conditional on its before-image; None if there is nothing to write.
 
-        Every change in the edit allows a rewind, because rewinds were accepted or rejected when the plan was made, with
-        the same before-images.
+        Every change in the edit allows a rewind, because the planner has already accepted or rejected rewinds on the
+        basis of the same before-images.
         """
         new = tuple.__new__  # skips the argument handling of named tuples
         changes = {
@@ -172,5 +172,6 @@ def plan_change(
 
 
 def holds_offset(found: Offset, offset: int | None) -> bool:
-    """Returns whether a partition holds this offset (None: no commit)."""
+    """Returns whether ``found`` is the offset ``offset``. If ``offset`` is None, returns whether the partition has no
+    commit."""
     return found.offset == offset if isinstance(found, Committed) else offset is None

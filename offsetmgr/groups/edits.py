@@ -21,8 +21,8 @@ from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 def plan_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelection) -> Iterator[GroupEditPlan]:
     """Plans the deletion of the groups' committed offsets in the selected topics.
 
-    A partition that cannot be read has no before-image. Its offset is not deleted, and the read error is the problem of
-    its change.
+    A partition that cannot be read has no before-image. The plan does not delete the offset of such a partition, and
+    the problem of the change is the read error.
     """
     for found in scan_in_order(store, groups):
         if found.error is not None:
@@ -52,11 +52,11 @@ class GroupRemovingStore(Protocol):
 
 
 def remove_groups(store: OffsetStore, groups: Iterable[str]) -> Iterator[tuple[str, OffsetMgrError | None]]:
-    """Deletes groups after their offsets have been deleted with before-images. Yields each group with its error, or
+    """Deletes groups whose offsets have already been deleted with before-images. Yields each group with an error, or
     with None if the group was deleted.
 
-    A group that has offsets again is not deleted, and its error is `Conflict`. Yields nothing for a store in which a
-    group consists only of its offsets.
+    If another client has committed to a group in the meantime, the function does not delete the group and yields the
+    error `Conflict`. In some stores a group consists only of its offsets; for these stores the function does nothing.
     """
     if not isinstance(store, GroupRemovingStore):
         return
@@ -94,9 +94,10 @@ def plan_import(
     """Plans the import of the offsets in ``sources`` (groups of a snapshot or of another store) into ``store``.
 
     Unless ``allow_rewind`` is True, a change that would lower a committed offset gets a problem (data rule "no
-    accidental rewind"). An offset of a topic that was recreated after the commit gets a problem too; ``crossing``
-    detects these offsets. If ``crossing`` is None, the caller guarantees that the offsets belong to the logs of the
-    target's cluster, and leader epochs are not imported. Partitions without an offset in ``sources`` are not changed.
+    accidental rewind"). ``crossing`` detects offsets whose topic was recreated after the commit; a change to such an
+    offset gets a problem, too. If ``crossing`` is None, the function does not import leader epochs, and the caller
+    guarantees that the offsets belong to the logs of the target's cluster. Partitions without an offset in ``sources``
+    are not changed.
     """
     rename, new = rename or {}, tuple.__new__
     keeps_epochs = crossing is not None and crossing.comparison.keeps_epochs
@@ -143,9 +144,10 @@ def plan_undo(
     """Plans the undo of an edit: restores the previous offsets and deletes the offsets that the edit created.
 
     If a partition holds neither the offset that the edit wrote nor the previous offset, another client has committed
-    since the edit. Unless ``force`` is True, the partition gets the problem `Conflict`. An undo may rewind offsets. An
-    offset of a topic that was recreated after the commit gets a problem too; ``crossing`` detects these offsets. If
-    ``crossing`` is None, the caller guarantees that the before-images belong to the store's logs.
+    since the edit. Unless ``force`` is True, the partition gets the problem `Conflict`. An undo may rewind offsets.
+    ``crossing`` detects before-images whose topic was recreated after the commit; the change to such a before-image
+    gets a problem, too. If ``crossing`` is None, the caller guarantees that the before-images belong to the logs to
+    which the store's offsets refer.
     """
     pending: dict[str, GroupImages] = {}
 

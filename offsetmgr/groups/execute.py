@@ -2,9 +2,9 @@
 
     sink.intend(batch) -> store.edit(...) -> sink.record(outcome)
 
-Ordering contract: the store receives an edit only after the sink has made its before-image durable, and each change is
-conditional on that before-image. The outcome is recorded after the write. The sink is a file of before-images
-(`offsetmgr.groups.before_images`) or the journal of a migration.
+Ordering contract: the store receives an edit only after the sink has made the before-images of the edit durable. Each
+change in the edit is conditional on its before-image. The sink records the outcome after the write. The sink is a file
+of before-images (`offsetmgr.groups.before_images`) or the journal of a migration.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _REFUSAL_NAMES: Final = frozenset(kind.__name__ for error in _REFUSALS for kind 
 
 
 def may_have_written(error: str) -> bool:
-    """Returns whether the store may have made a change that failed with an error of this class. The class is given by
-    its name, because journals contain names."""
+    """Returns whether the store may have changed an offset although the change failed with an error of this class.
+    ``error`` is the name of the class, because journals contain names."""
     return error not in _REFUSAL_NAMES
 
 
@@ -71,17 +71,18 @@ _Outcome_co = TypeVar("_Outcome_co", covariant=True)
 
 
 class EditSink(Protocol[_Planned_contra, _Outcome_co]):
-    """Keeps the before-images and the outcomes of edits. Its methods are called in several threads, because a store
-    may consume its edits in a thread of its own."""
+    """Keeps the before-images and the outcomes of edits. Several threads may call the methods, because a store may
+    consume the edits in its own thread."""
 
     def intend(self, batch: Iterable[_Planned_contra]) -> None:
-        """Makes the before-images of a batch durable. Raises `OffsetMgrError` if it cannot; then the store receives no
-        edit of this batch."""
+        """Makes the before-images of a batch durable. Raises `OffsetMgrError` if this fails. In this case the store
+        receives no edit of the batch."""
         ...
 
     def record(self, planned: _Planned_contra, result: GroupEditResult | None) -> _Outcome_co | None:
-        """Records the outcome of one group (None: there was nothing to write) and returns what `execute` yields for it;
-        None if it yields nothing. A later `intend` or `close` makes the record durable."""
+        """Records the outcome of one group. ``result`` is None if there was nothing to write. Returns the value that
+        `execute` yields for the group; None if `execute` yields nothing for the group. A later `intend` or `close`
+        makes the record durable."""
         ...
 
     def close(self) -> None:
@@ -92,12 +93,14 @@ class EditSink(Protocol[_Planned_contra, _Outcome_co]):
 def execute(
     store: OffsetStore, batches: Iterable[Iterable[Planned]], sink: EditSink[Planned, Outcome]
 ) -> Iterator[Outcome]:
-    """Executes planned edits of different groups; yields the outcomes that the sink returns, in the order of the store.
+    """Executes planned edits of different groups. Yields the outcomes that the sink returns, in the order in which the
+    store returns the results.
 
-    All before-images of a batch are made durable together. The first batch is durable before the store is called; later
-    ones while the store has earlier edits in flight. A batch is iterated twice, and memory grows only with the groups
-    in flight. A failed change is a part of its group's outcome. Raises the errors of ``sink``, and those of the store
-    if it is unreachable as a whole.
+    All before-images of a batch are made durable together. The first batch is made durable before the store is called.
+    Each later batch is made durable before the store receives the first edit of the batch. Edits of earlier batches may
+    be in flight at that time. The function iterates over each batch twice, and memory grows only with the number of
+    groups in flight. The error of a failed change is part of the outcome of the group. Raises the errors of ``sink``,
+    and the error of the store if the whole store is unreachable.
     """
     in_flight: dict[str, Planned] = {}
     without_edit: deque[Outcome] = deque()

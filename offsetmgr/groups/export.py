@@ -31,9 +31,9 @@ def export_groups(
     """Yields the groups for a snapshot, in the order of ``groups``. Groups without offsets in ``topics`` are left out.
 
     With ``strict``, the function raises `GroupNotFound` for a group that the store does not know, or that has no
-    offsets in ``topics``. If a value cannot be read, its error is part of the yielded group, and the writer of the
-    snapshot rejects or records the error. At the end the function raises `UnknownTopicOrPartition` for a selected topic
-    in which no group has an offset.
+    offsets in ``topics``. If a value cannot be read, the yielded group contains the error. The writer of the snapshot
+    either rejects the group or records the error. At the end the function raises `UnknownTopicOrPartition` for a
+    selected topic in which no group has an offset.
     """
     topic_matches = TopicMatches(topics)
     for found in topic_matches.record_each(scan_in_order(store, groups)):
@@ -98,7 +98,7 @@ class SnapshotFile:
 def open_file(
     path: Path, format_name: str | None = None, group: str | None = None, *, accept_unterminated: bool = False
 ) -> SnapshotFile:
-    """Opens and checks a snapshot. If the content of the file names no group, ``group`` is the group of its offsets.
+    """Opens and checks a snapshot. If the file contains offsets without the name of a group, ``group`` is their group.
     ``accept_unterminated`` has the same meaning as in `offsetmgr.snapshots.registry.open_snapshot`.
 
     Raises `UsageError` if the format is unknown. Raises `MalformedData`, `UnknownVersion` or another `OffsetMgrError`
@@ -119,7 +119,7 @@ def open_file(
 
 
 def _reader(stream: BinaryIO, name: str, group: str | None, what: str, accept_unterminated: bool) -> SnapshotReader:
-    """Opens the snapshot. ``group`` is used only if the content of the snapshot names no group."""
+    """Opens the snapshot. ``group`` is used only if the snapshot contains offsets without the name of a group."""
     read = partial(registry.open_snapshot, what=what, accept_unterminated=accept_unterminated)
     if name == "csv":
         first = next((line for line in stream if line.strip()), b"")
@@ -136,8 +136,8 @@ def _reader(stream: BinaryIO, name: str, group: str | None, what: str, accept_un
 
 @contextmanager
 def seekable(file: str) -> Iterator[Path]:
-    """Yields the path of a regular file with the content of ``file``. If ``file`` is a pipe or standard input (``-``),
-    which can be read only once, the regular file is a copy. Raises `FileFailure`."""
+    """Yields the path of a regular file with the content of ``file``. A pipe or standard input (``-``) can be read only
+    once, so its content is copied to a temporary file. Raises `FileFailure`."""
     path = Path(file)
     if file != "-" and (path.is_file() or not path.exists() or path.is_dir()):
         yield path

@@ -30,9 +30,10 @@ NOTHING: Final = "nothing committed"
 class LagRow(NamedTuple):
     """One partition of one group. None means unknown.
 
-    ``lag`` counts the records from the committed offset, or from the log's start if the log's start is larger. It is
-    unknown if the committed offset is beyond the log's end, for example because the topic was recreated. In this case
-    ``note`` says that the offset is beyond the log's end. ``error`` is the reason why the partition could not be read.
+    ``lag`` is the number of records from the committed offset to the log's end. If the log's start is larger than the
+    committed offset, the records are counted from the log's start. The lag is unknown if the committed offset is beyond
+    the log's end, for example because the topic was recreated. In this case ``note`` says that the offset is beyond the
+    log's end. ``error`` is the reason why the partition could not be read.
     """
 
     group: str
@@ -54,7 +55,7 @@ class GroupLag(NamedTuple):
 
 
 def needs_log_range(row: LagRow) -> bool:
-    """Returns whether a row needs attention: it has a lag, its lag is unknown, or it has a note."""
+    """Returns whether a row has a lag, an unknown lag, or a note. Such a row needs attention."""
     return row.lag is None or row.lag > 0 or bool(row.note)
 
 
@@ -79,9 +80,9 @@ def lag(
 
     ``newer`` is the Kafka store of the same cluster, to which groups may have moved from ZooKeeper. If ``newer`` has a
     larger offset of a partition than ``store``, or if only ``newer`` has an offset, the lag is counted from the offset
-    in ``newer``, and the note of the row begins with `STALE`. With ``strict``, a group that neither the store nor
-    ``newer`` knows raises `GroupNotFound`. ``partitions`` has, for each group, the partitions that are reported even
-    without a commit.
+    in ``newer``, and the note of the row begins with `STALE`. With ``strict``, the function raises `GroupNotFound` for
+    a group that neither ``store`` nor ``newer`` knows. ``partitions`` has, for each group, the partitions that are
+    reported even without a commit.
 
     The function scans the store once and sends one bulk request to the cluster for each `BATCH` offsets.
     """
@@ -100,7 +101,8 @@ def lag(
 
 
 def _require_known(store: OffsetStore, *read: GroupOffsets) -> None:
-    """Raises `GroupNotFound` if no read found an offset of the group and the store does not know the group."""
+    """Raises `GroupNotFound` if ``read`` contains neither offsets nor errors of the group, and the store does not know
+    the group."""
     if not any(found.offsets or found.errors or found.error for found in read):
         require_known(store, [read[0].group])
 
@@ -116,8 +118,8 @@ def _flush(
     *,
     strict: bool,
 ) -> Iterator[GroupLag]:
-    """Yields the rows of one batch. ``logs`` caches the log ranges. If a committed offset is beyond a cached log end,
-    the range is requested again."""
+    """Yields the rows of one batch. ``logs`` caches the log ranges. If a committed offset is beyond the log end in the
+    cache, the function requests the log range again."""
     all_topics = not topics.patterns
     in_kafka = {} if newer is None else {found.group: found for found in newer.scan([found.group for found in batch])}
     to_read: set[TopicPartition] = set()
@@ -159,7 +161,8 @@ def _flush(
             if found.error is None and tp not in offsets and tp not in found.errors
         ]
         rows.sort(key=_partition)
-        # If Kafka could not be read, the rows of the group have the error. If no row has it, the `GroupLag` has it.
+        # If ``newer`` could not be read, the rows of the group contain the error. If no row contains the error, the
+        # `GroupLag` contains it.
         unread = None if other is None or any(row.error is other.error for row in rows) else other.error
         yield GroupLag(found.group, rows, found.error or unread)
 
@@ -167,7 +170,8 @@ def _flush(
 def _with_missing_topics(
     cluster: Cluster, logs: Mapping[TopicPartition, LogRange | OffsetMgrError]
 ) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
-    """Returns the log ranges. If a topic does not exist, each of its partitions has the error of the topic."""
+    """Returns the log ranges. If a topic does not exist, the result contains the error of the topic for each partition
+    of the topic."""
     unknown = {tp.topic for tp, log in logs.items() if isinstance(log, UnknownTopicOrPartition)}
     if not unknown:
         return logs
@@ -182,8 +186,8 @@ def _with_missing_topics(
 def _larger_in_kafka(
     in_kafka: GroupOffsets | None, tp: TopicPartition, committed: Offset
 ) -> Committed | OffsetMgrError | None:
-    """Returns the partition's offset in Kafka if it is larger than ``committed``, or if ``committed`` is not an offset.
-    Otherwise returns None. If Kafka could not be read, returns the error."""
+    """Returns the partition's offset in Kafka if this offset is larger than ``committed`` or if ``committed`` is
+    `Absent`. Otherwise returns None. If the offset in Kafka could not be read, returns the error."""
     if in_kafka is None:
         return None
     if (error := in_kafka.error or in_kafka.errors.get(tp)) is not None:

@@ -1,7 +1,7 @@
 """Waits for group locks that a killed run of offsetmgr left behind.
 
 The coordinator removes the lock of a killed run after the session timeout of the lock. If a lock still exists after
-that time, it belongs to a run that has not ended, and the locked group counts as active.
+that time, a running offsetmgr process holds the lock, and the group counts as active.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ POLL_S: Final = 0.5
 """Seconds between two requests for the state of the groups."""
 
 OnWait: TypeAlias = Callable[[list[str], float], None]
-"""Called before each request with the locked groups and the maximum number of seconds that remain to wait."""
+"""The function is called before each pause. Its arguments are the locked groups and the maximum remaining wait in
+seconds."""
 
 
 def wait_for_leftover_locks(describe_groups: DescribeGroups, clock: Clock, waiting: OnWait) -> DescribeGroups:
-    """Returns a `DescribeGroups` that waits while groups are locked by other runs of offsetmgr. For each group, it
-    waits at most for the session timeout of the lock."""
+    """Returns a `DescribeGroups` that waits while groups are locked by other runs of offsetmgr. For each group, the
+    wait ends at the latest when the lock of a killed process would have expired (`GroupDescription.lock_ends_s`)."""
 
     def describe(groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
         found = dict(describe_groups(list(groups)))

@@ -1,9 +1,9 @@
 """Reads each partition from its most advanced replica among the directories of several brokers.
 
 A stopped cluster has no partition leaders. As in leader elections (KIP-101), this module selects the replica with the
-latest leader epoch. If several replicas have this epoch, it selects the replica with the longest log. If one of the
-given replicas was in sync, the selected replica has every acknowledged record. The selected replica may also have
-records that were never acknowledged.
+latest leader epoch. If several replicas have the latest epoch, the module selects the replica with the longest log. If
+one of the given replicas was in sync, the selected replica has every acknowledged record. The selected replica may also
+have records that were never acknowledged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from offsetmgr.segments.partition import segments_in
 Result = TypeVar("Result")
 
 _BYTES_PER_PROCESS: Final = 16 * 1024 * 1024
-"""The number of bytes to read for which one more process is started. A process reads this number of bytes in about a
+"""One more process is started for each block of this size that has to be read. A process reads one block in about a
 quarter of a second."""
 
 
@@ -47,8 +47,8 @@ def read_most_advanced_replicas(
     listener: RecoveryListener,
     processes: int,
 ) -> Iterator[tuple[int, Result | OffsetMgrError]]:
-    """Reads each partition from its most advanced replica. If that replica cannot be read, reports the error and reads
-    the next replica."""
+    """Reads each partition from its most advanced replica. If a replica cannot be read, reports the error and reads the
+    next best replica."""
     ranked = _ranked(replicas, topic, listener, processes)
     total = sum(_size(directories[0]) for directories in ranked.values())
 

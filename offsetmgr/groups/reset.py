@@ -37,7 +37,7 @@ class ToLatest:
 
 @dataclass(frozen=True, slots=True)
 class ToCurrent:
-    """The committed offset, or the log's end if there is none."""
+    """The committed offset, or the log's end if the partition has no committed offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,8 @@ class ShiftBy:
 
 @dataclass(frozen=True, slots=True)
 class ToTime:
-    """The first record at or after a time (milliseconds since 1970); the log's end if there is none."""
+    """The offset of the first record at or after a time (milliseconds since 1970), or the log's end if there is no such
+    record."""
 
     timestamp_ms: int
 
@@ -95,8 +96,8 @@ def resolve(
     """Returns the offset at which the group continues.
 
     ``explicit_offset`` is the partition's offset in `ToOffsets`. ``for_time`` is the offset that the broker found for
-    `ToTime`. Raises `UsageError` if the scenario needs a committed offset or an explicit offset, and the partition does
-    not have it.
+    `ToTime`. Raises `UsageError` if the scenario needs a committed offset and the partition has none, or if the
+    scenario needs an explicit offset and ``explicit_offset`` is None.
     """
     match scenario:
         case ToEarliest():
@@ -134,9 +135,9 @@ def plan_reset(
 ) -> Iterator[GroupEditPlan]:
     """Plans a reset, group by group.
 
-    If a topic is named exactly, every selected partition of the topic is reset, even if it has no commit. If topics are
-    selected by a pattern or not at all, only partitions with a commit are reset. `ToOffsets` resets only the partitions
-    that it contains. Unless ``create`` is True, a group that the store does not know is an error.
+    If a topic is named exactly, every selected partition of the topic is reset, even if it has no commit. If a topic is
+    selected by a pattern, or if no topics are given, only partitions with a commit are reset. `ToOffsets` resets only
+    the partitions that it contains. Unless ``create`` is True, a group that the store does not know is an error.
 
     Raises any error that concerns the whole store or the whole cluster. An error that concerns a single partition is
     the problem of the partition's change. Raises `UsageError` for a store of Kafka 0.7, because its byte positions do
@@ -171,8 +172,8 @@ def _partitions(
 
 
 class _LogRanges:
-    """The log ranges of partitions, and for `ToTime` the offsets for the time. Both are requested in bulk, and only
-    once for each partition."""
+    """The log ranges of partitions. For `ToTime`, the object also contains the offset of the first record at or after
+    the time. Both are requested in bulk, and only once for each partition."""
 
     def __init__(self, cluster: Cluster, scenario: Scenario) -> None:
         self._cluster = cluster
@@ -241,8 +242,8 @@ def plan_set(
 ) -> GroupEditPlan:
     """Plans to set the given offsets without a check against the log.
 
-    ``offsets_for`` returns the offsets to set. It receives the committed partitions, so that it can apply patterns to
-    them.
+    ``offsets_for`` returns the offsets to set. Its argument contains the partitions that have a commit, so that
+    ``offsets_for`` can expand patterns.
     """
     current: dict[TopicPartition, Offset] = dict(store.fetch(group))
     if not current and not create:

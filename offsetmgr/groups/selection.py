@@ -40,16 +40,16 @@ def literal_pattern(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GroupSelection:
-    """Groups that are selected by ``names`` and ``globs``. Names are looked up in a set, because a reverse plan names
-    all of its groups."""
+    """Groups that are selected by ``names`` and ``globs``. ``names`` is a set, because a reverse plan selects all of
+    its groups by name, and a lookup in a set is fast."""
 
     names: frozenset[str]
     globs: tuple[str, ...]
 
     @classmethod
     def parse(cls, patterns: Iterable[str], existing: Container[str] = ()) -> GroupSelection:
-        """Returns the selection of these names and globs. A pattern that equals an ``existing`` group selects only that
-        group."""
+        """Returns the selection of the groups that ``patterns`` describe. A pattern that equals an ``existing`` group
+        selects only that group."""
         literals = {pattern: literal_of(pattern) for pattern in literal_first(patterns, existing)}
         return cls(
             frozenset(name for name in literals.values() if name is not None),
@@ -108,8 +108,9 @@ class TopicSelection:
         """Checks that stores with partitions of these kinds can hold the selection, and returns the selection
         unchanged.
 
-        Raises `UsageError` if none of the stores is a store of Kafka 0.7, and a pattern names only partitions of Kafka
-        0.7. An example is ``7-2``, which is not a valid range of partition numbers.
+        Raises `UsageError` if none of the stores is a store of Kafka 0.7, and a pattern selects only partitions of
+        Kafka 0.7. An example of such a pattern is ``orders:7-2``, because ``7-2`` is not a valid range of partition
+        numbers.
         """
         if PartitionKinds.OF_BROKERS not in kinds:
             for pattern in self.patterns:
@@ -234,9 +235,9 @@ def _cut(text: str) -> str:
 def choose_groups(store: OffsetStore, names: Iterable[str], *, all_groups: bool = False) -> list[str]:
     """Returns the selected groups, sorted.
 
-    A name that equals an existing group selects only that group, even if it could also be read as a glob. A name that
-    is not a glob is returned even if no group has this name. The caller checks with `require_known` that the group
-    exists. Raises `GroupNotFound` if a pattern matches no group, and any error from ``store.groups()``.
+    A name that equals an existing group selects only that group, even if it could also be read as a glob. If a name is
+    not a glob, the function returns the name even if no such group exists. The caller checks with `require_known` that
+    the group exists. Raises `GroupNotFound` if a pattern matches no group, and any error from ``store.groups()``.
     """
     names = list(names)
     if not all_groups and not any(is_pattern(name) for name in names):
@@ -255,14 +256,14 @@ def choose_groups(store: OffsetStore, names: Iterable[str], *, all_groups: bool 
 
 
 def named_groups(names: Iterable[str], chosen: Iterable[str]) -> set[str]:
-    """Returns the groups of ``chosen`` that were selected by name and not by a glob."""
+    """Returns the groups of ``chosen`` that were selected by their name and not by a glob."""
     names = list(names)
     return {*names, *GroupSelection.parse(names).names}.intersection(chosen)
 
 
 def literal_first(patterns: Iterable[str], existing: Container[str]) -> list[str]:
-    """Returns the patterns, in which each pattern that equals the name of an existing group is escaped. An escaped
-    pattern matches only the group of that name."""
+    """Returns the patterns, and escapes each pattern that equals the name of an existing group. An escaped pattern
+    matches only this group."""
     return [literal_pattern(pattern) if pattern in existing else pattern for pattern in patterns]
 
 
@@ -275,8 +276,8 @@ def matching_groups(patterns: Iterable[str], existing: Iterable[str]) -> list[st
 
 
 def require_known(store: OffsetStore, empty: Iterable[str], hint: str = KNOWN_GROUPS) -> None:
-    """Raises `GroupNotFound` if the store's list of groups does not contain every group in ``empty``. These are groups
-    for which no offsets were found."""
+    """Raises `GroupNotFound` if the store's list of groups does not contain every group in ``empty``. ``empty`` are
+    groups for which no offsets were found."""
     if empty := list(empty):
         known = set(store.groups())
         if unknown := sorted(group for group in empty if group not in known):
@@ -291,8 +292,8 @@ def require_known(store: OffsetStore, empty: Iterable[str], hint: str = KNOWN_GR
 def scan_in_order(store: OffsetStore, groups: Iterable[str]) -> Iterator[GroupOffsets]:
     """Scans groups like ``store.scan``, with the results in the order of ``groups``.
 
-    Results that arrive out of order are kept in memory until their turn. Therefore memory grows with the number of
-    groups that the store reads at the same time.
+    The function keeps a result in memory until it has yielded the results of all earlier groups. Therefore memory grows
+    with the number of groups that the store reads at the same time.
     """
     requested: deque[str] = deque()
 

@@ -21,7 +21,7 @@ class TopicMatches:
         """Whether some partitions could not be read. A pattern without a match may match an unreadable partition."""
 
     def record(self, partitions: Iterable[TopicPartition], *, incomplete: bool = False) -> None:
-        """Records partitions. ``incomplete`` means that there may be further partitions, which could not be read."""
+        """Records partitions. ``incomplete`` is True if other partitions could not be read."""
         self._incomplete = self._incomplete or incomplete
         if self._unmatched:
             self._unmatched = TopicSelection(tuple(self._unmatched)).unmatched(partitions)
@@ -38,8 +38,8 @@ class TopicMatches:
 
     @property
     def missing(self) -> tuple[TopicPattern, ...]:
-        """The patterns without a match. Empty if some partitions could not be read, because the failed read is reported
-        as an error of its own."""
+        """The patterns without a match. Empty if some partitions could not be read, because the read error is reported
+        instead."""
         return () if self._incomplete else tuple(self._unmatched)
 
     def require_all(self, where: str) -> None:
@@ -56,8 +56,8 @@ def require_topics(plans: Iterable[GroupEditPlan], topics: TopicSelection, where
     """Yields the plans. At the end, raises `UnknownTopicOrPartition` for selected topics that occur in none of the
     plans.
 
-    If none of the selected topics occurs in a plan, and a plan has the problem `GroupNotFound`, nothing is raised,
-    because the user has already seen this problem.
+    If a plan has the problem `GroupNotFound` and none of the selected topics occurs in any plan, the function raises no
+    error, because the user has already seen this problem.
     """
     topic_matches, any_rejected = TopicMatches(topics), False
     for plan in plans:

@@ -1,9 +1,9 @@
-"""A Kafka client for requests that Kafka's client libraries do not support: offset requests for many groups, and joins
-of a group that serve as a lock.
+"""A Kafka client for operations that Kafka's client libraries do not support: offset requests for many groups at once,
+and the group lock.
 
 The library kio provides classes for the requests and responses. They are generated from Kafka's schemas. Only this
-package imports kio. The client uses asyncio. `client.background_loop` runs it for synchronous callers, in an event loop
-in a background thread.
+package imports kio. The client uses asyncio. For synchronous callers, `client.background_loop` runs the client in an
+event loop in a background thread.
 
 This module does not import kio, so that the import of this module is fast.
 """
@@ -14,10 +14,11 @@ import sys
 
 
 def _import_kio_without_hypothesis() -> None:
-    """Imports kio's base module while hypothesis is hidden, unless the program has already imported hypothesis.
+    """Imports kio's base module, and prevents kio from importing hypothesis. If the program has already imported
+    hypothesis, does nothing.
 
-    If hypothesis is installed, kio registers test strategies for its types during the import. The registration takes
-    longer than the rest of the import.
+    If kio can import hypothesis, kio registers test strategies for its types. The registration takes longer than the
+    rest of the import.
     """
     if "hypothesis" in sys.modules:
         return

@@ -23,8 +23,8 @@ _known: WeakKeyDictionary[BrokerConnection, Mapping[str, int]] = WeakKeyDictiona
 async def features(connection: BrokerConnection, timeout_s: float) -> Mapping[str, int]:
     """Returns the maximum level of each announced feature, by name.
 
-    The function caches the result for each connection and not for each address, because after a restart an older
-    release of the server may listen at the same address. Raises `TimedOut`, `Unreachable`, `ServerError`.
+    The function caches the result for each connection. A cache for each address could be wrong, because after a restart
+    an older release of the server may listen at the same address. Raises `TimedOut`, `Unreachable`, `ServerError`.
     """
     found = _known.get(connection)
     if found is None:

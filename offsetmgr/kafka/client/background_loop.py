@@ -1,4 +1,5 @@
-"""Runs coroutines for synchronous code: an event loop in a background thread, the only thread of this package."""
+"""Runs coroutines for synchronous callers, on an event loop in a background thread. This package has no other
+thread."""
 
 from __future__ import annotations
 
@@ -54,8 +55,8 @@ class EventLoopThread:
                     target=_serve, args=(self._loop,), name="offsetmgr-kafka-client", daemon=True
                 )
                 self._thread.start()
-                # Without this handler, the interpreter would destroy the loop while coroutines are running, and print
-                # warnings to stderr.
+                # Without this handler, the interpreter would destroy the loop at exit while coroutines are running, and
+                # would print warnings to stderr.
                 atexit.register(self.close)
             return self._loop
 
@@ -103,9 +104,9 @@ def run_batches(
 ) -> Iterator[T]:
     """Runs ``do`` on batches, at most ``max_in_flight`` at a time, and yields the results in the order of completion.
 
-    A batch waits while another batch in flight contains one of the same keys, so that the items of each key stay in
-    order. If the caller stops the iteration early, the function waits for the batches in flight if ``finish`` is True,
-    and otherwise cancels them.
+    While a batch is in flight, no other batch that contains one of its keys is started, so that the items of each key
+    stay in order. If the caller stops the iteration early, some batches may be in flight. If ``finish`` is True, the
+    function waits for these batches; otherwise the function cancels them.
     """
     running: dict[concurrent.futures.Future[list[T]], set[str]] = {}
 

@@ -98,8 +98,8 @@ class BackingClusterClient:
                 raise capability.unsupported_error(str(address), versions)
 
     async def topics(self, names: Sequence[str] | None, ids: Sequence[uuid.UUID] = ()) -> Sequence[TopicLayout]:
-        """Returns the topics with these names and ids, each with its error code; all topics if ``names`` is None. The
-        request creates no topics.
+        """Returns the topics with these names and the topics with these ids, each with its error code. If ``names`` is
+        None, returns all topics. The request creates no topics.
 
         Raises `OffsetMgrError` if the cluster cannot be reached.
         """
@@ -242,7 +242,7 @@ def _layout(topic: Any, brokers: Mapping[int, Address]) -> TopicLayout:
 
 def _version(connection: BrokerConnection, api_key: int, supported: tuple[int, int]) -> int:
     """Returns the latest version that both the broker and this class support. If there is no such version, returns the
-    oldest version that this class supports. The broker will reject a request in this version."""
+    oldest version that this class supports. The broker rejects a request in that version."""
     return max(supported[0], min(supported[1], connection.versions.get(api_key, supported)[1]))
 
 

@@ -1,4 +1,4 @@
-"""Reads settings of brokers with DescribeConfigs (0.11 and later); older brokers have the defaults of their release."""
+"""Reads settings of brokers with DescribeConfigs (Kafka 0.11 and later)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def default_retention_ms(versions: Versions) -> int:
 
 
 async def broker_setting(client: Client, broker: int, name: str, deadline: float) -> str | None:
-    """Returns one setting of a running broker; None if the broker does not report it. Raises `Unreachable`,
+    """Returns one setting of a running broker; None if the broker does not report the setting. Raises `Unreachable`,
     `TimedOut`."""
     connection = await client.any_connection(deadline)
     answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))

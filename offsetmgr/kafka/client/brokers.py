@@ -14,12 +14,12 @@ from offsetmgr.kafka.protocol.releases import CAPABILITIES, Capability, Versions
 
 
 class ClusterBroker(NamedTuple):
-    """One broker. ``id`` is -1 if the cluster does not report it (0.8.2 without topics)."""
+    """One broker. ``id`` is -1 if the cluster does not report the id (Kafka 0.8.2 without topics)."""
 
     id: int
     address: Address
     versions: Versions | None
-    """The API versions of the broker; None if it does not respond."""
+    """The API versions of the broker; None if the broker does not respond."""
     release: str | None
     """The oldest release with these API versions; None if the broker does not respond."""
     capabilities: tuple[Capability, ...]

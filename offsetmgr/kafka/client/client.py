@@ -2,7 +2,8 @@
 
 Bulk calls return one outcome for each group: the result, or an error. The client retries a *retriable* error (the
 coordinator moved, is still loading, or the connection broke) with backoff until the deadline. If the last attempt
-before the deadline fails, its error is the outcome. A deadline is a time of the event loop's clock, in seconds.
+before the deadline fails, the outcome is the error of this attempt. A deadline is a time of the event loop's clock, in
+seconds.
 """
 
 from __future__ import annotations
@@ -45,21 +46,21 @@ from offsetmgr.kafka.protocol.requests import FetchedGroup
 T = TypeVar("T")
 
 _HANGING_TRANSACTION_TIMEOUT_S: Final = 1.0
-"""The maximum time for which `fetch` retries partitions with open transactions. The time is short, because a group with
-a hanging transaction delays the other groups in the same batch."""
+"""The maximum time for which `fetch` retries partitions with open transactions. A longer time would delay the other
+groups in the same batch if a transaction hangs."""
 _DEAD_AFTER_S: Final = 5.0
 """The time without a response after which a broker counts as dead."""
 _FETCH_BATCH: Final = 25
-"""The number of groups in one OffsetFetch request. The number is small, so that the broker processes one request while
-the client decodes the response to another."""
+"""The number of groups in one OffsetFetch request. The number is small, so that the broker can process one request
+while the client decodes the response to another request."""
 
 
 class Client:
     """The client of the cluster at ``bootstrap`` (``host:port``, separated by commas). Use it within one event loop."""
 
     def __init__(self, bootstrap: str, security: Security, needed: Mapping[int, tuple[str, int]] | None = None) -> None:
-        """``needed`` maps the key of each API that a broker must support to the name and version of the API. By default
-        the client accepts any broker."""
+        """``needed`` contains the APIs that a broker must support. It maps the key of each API to the name of the API
+        and the required version. By default the client accepts any broker."""
         self._security = security
         self._needed = needed or {}
         self.offsets_topic: OffsetsTopic | None = None
@@ -107,12 +108,13 @@ class Client:
 
     @property
     def reached(self) -> bool:
-        """Returns whether any broker has responded. Until then, the client does not retry a failed connection."""
+        """Returns whether any broker has responded. As long as no broker has responded, the client does not retry a
+        failed connection."""
         return self._known_good is not None
 
     async def cluster(self, deadline: float) -> tuple[str, tuple[Address, ...]]:
-        """Returns the cluster id (empty before 0.10.1) and the addresses of its brokers. Raises the errors of
-        `any_connection`.
+        """Returns the cluster id and the addresses of the brokers. The id is empty for clusters before Kafka 0.10.1.
+        Raises the errors of `any_connection`.
 
         During an upgrade only some brokers know the cluster id, so the client asks the brokers one after the other
         until one returns the id.
@@ -150,7 +152,8 @@ class Client:
     async def fetch(
         self, partitions_by_group: Mapping[str, Sequence[TopicPartition] | None], deadline: float
     ) -> dict[str, FetchedGroup | OffsetMgrError]:
-        """Returns the committed offsets of many groups, for the given partitions, or for all partitions if None.
+        """Returns the committed offsets of many groups. ``partitions_by_group`` contains the partitions to read for
+        each group; None selects all partitions of the group.
 
         For a short time, the client retries groups that have partitions with open transactions, because most
         transactions are short.
@@ -201,16 +204,16 @@ class Client:
         partitions_by_group: Mapping[str, Sequence[TopicPartition] | None],
         deadline: float,
     ) -> Mapping[str, Sequence[TopicPartition] | None]:
-        """Replaces each None by the partitions of the group, read from the offsets topic, if this broker cannot list
-        the partitions of a group."""
+        """If the broker cannot list the partitions of a group, replaces each None by the partitions of the group, which
+        are read from the offsets topic."""
         everything = [group for group, partitions in partitions_by_group.items() if partitions is None]
         if not everything or self.offsets_topic is None or READS_ALL_OFFSETS.supported_by(connection.versions):
             return partitions_by_group
         return {**partitions_by_group, **await self.offsets_topic.partitions(everything, deadline)}
 
     async def describe(self, groups: Sequence[str], deadline: float) -> dict[str, GroupDescription | OffsetMgrError]:
-        """Returns the state and members of many groups, which may use the classic protocol or the new one (KIP-848). On
-        brokers of 0.8.2, which have no group members, the state is UNKNOWN."""
+        """Returns the state and members of many groups, which may use the classic protocol or the new one (KIP-848).
+        The state is UNKNOWN on brokers of Kafka 0.8.2, which do not support group membership."""
 
         async def ask(address: Address, groups: list[str]) -> dict[str, GroupDescription | OffsetMgrError]:
             connection = await self.node(address).connection(deadline)
@@ -220,8 +223,8 @@ class Client:
                 requests.describe_groups(groups), DescribeGroupsResponse, remaining(deadline)
             )
             found = {str(g.group_id): requests.parse_described_group(g, str(address)) for g in answer.groups}
-            # DescribeGroups reports groups of the new protocol (KIP-848) as dead, so the client asks for them with
-            # ConsumerGroupDescribe.
+            # DescribeGroups reports groups of the new protocol (KIP-848) as dead, so the client requests dead groups
+            # again with ConsumerGroupDescribe.
             dead = [name for name, d in found.items() if isinstance(d, GroupDescription) and d.state == "DEAD"]
             if dead and ApiKey.CONSUMER_GROUP_DESCRIBE in connection.versions:
                 more = await connection.call(
@@ -247,8 +250,9 @@ class Client:
         """Commits without membership, or forwards the commit of ``member`` (generation, member id and instance id).
 
         Returns one outcome for each partition. A coordinator accepts a commit without membership only if the group has
-        no members. Raises `NotAMember` if the group has other members, otherwise the errors of `per_group`. If the
-        coordinator rejects ``member``, the error contains the broker's error code.
+        no members. Raises `NotAMember` if the coordinator rejects the commit because the group has members and the
+        client is not one of them. Also raises the errors of `per_group`. If the coordinator rejects ``member``, the
+        error contains the broker's error code.
         """
         generation, member_id, instance_id = member or (-1, "", None)
         request = requests.offset_commit(
@@ -268,8 +272,8 @@ class Client:
         return result
 
     async def delete_group(self, group: str, deadline: float) -> None:
-        """Deletes a group and its offsets. Raises `GroupActive` if it has members, `GroupNotFound`, or another error of
-        the coordinator."""
+        """Deletes a group and its offsets. Raises `GroupActive` if the group has members, `GroupNotFound` if the group
+        does not exist, or another error of the coordinator."""
 
         async def ask(address: Address, groups: list[str]) -> dict[str, bool | OffsetMgrError]:
             connection = await self.node(address).connection(deadline)
@@ -316,7 +320,8 @@ class Client:
         deadline: float,
         at: Address | None = None,
     ) -> dict[str, T | OffsetMgrError]:
-        """Calls ``ask`` with each coordinator of the groups (in the first attempt with ``at``, if it is not None).
+        """In each attempt, calls ``ask`` once for each coordinator of the groups. If ``at`` is not None, the first
+        attempt uses ``at`` as the coordinator of all groups.
 
         Retries retriable errors and returns one outcome for each group. Raises an error only if no broker has ever
         responded, or if the lookup of the coordinators fails with an error that is not retriable.
@@ -335,7 +340,7 @@ class Client:
         return done
 
     def _rotate_lookup_broker(self) -> None:
-        """Makes the next lookup of coordinators go to another broker. A broker that has just restarted may not know yet
+        """Selects another broker for the next lookup of coordinators. A broker that has just restarted may not know yet
         that a coordinator has moved, and would return the former coordinator again."""
         known = self.addresses
         if self._known_good in known:

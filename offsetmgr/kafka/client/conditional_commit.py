@@ -21,8 +21,8 @@ from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, kafka_error
 
 
 class CommitResult(NamedTuple):
-    """The outcome of each partition. ``retried`` is True if the client sent the commit more than once. In this case an
-    earlier attempt may have succeeded, and its success may be the reason for a `Conflict`."""
+    """The outcome of each partition. ``retried`` is True if the client sent the commit more than once. In this case a
+    `Conflict` may be the result of an earlier attempt that succeeded without a response."""
 
     outcomes: CommitErrors
     retried: bool
@@ -35,8 +35,8 @@ async def commit_if(
     expected: Mapping[TopicPartition, int],
     deadline: float,
 ) -> CommitResult:
-    """Commits ``offsets``; the value None deletes the offset of a partition. A commit takes effect only if the
-    committed offset of the partition is the one in ``expected``.
+    """Commits ``offsets``; the value None deletes the offset of a partition. The commit of a partition takes effect
+    only if the committed offset of the partition equals the offset in ``expected``.
 
     Retries retriable errors until the deadline. The outcome of a partition whose condition is false is `Conflict`.
     Raises `UnsupportedOperation`, without sending the commit, if the coordinator does not announce conditional commits.

@@ -2,8 +2,8 @@
 
 Ordering contract: a broker processes the requests of a connection one at a time and responds in order. Many requests
 may be in flight, but a request that waits in the broker (such as a JoinGroup) delays all later requests of the
-connection. After a timeout the client closes the connection, because the broker would respond to later requests only
-after the request that timed out.
+connection. If a request times out, the client closes the connection, because the broker does not respond to later
+requests before it has responded to the request that timed out.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class BrokerConnection(FrameConnection):
                     except ConnectionClosedByBroker as closed:
                         await connection.close()
                         last_attempt = login
-                        # A stopping broker closes connections, too. Therefore the client assumes an old release only
-                        # after the broker has closed two connections.
+                        # A stopping broker closes connections, too. Therefore the client assumes that the broker is of
+                        # an old release only after the broker has closed two connections.
                         probe = not login and closed.versions is not None and closed.versions is not suspected
                         suspected = closed.versions
                         known = None if probe else suspected
@@ -108,9 +108,9 @@ class BrokerConnection(FrameConnection):
                 "check that this is the port of a TLS listener",
             ) from None
         except OSError as error:
-            # If the server refuses the connection, asyncio replaces the operating system's text, so the code looks up
-            # the text by the error number. Errors of the resolver have negative numbers, for which the operating system
-            # has no text.
+            # If the server refuses the connection, asyncio replaces the error text of the operating system, so the code
+            # looks up the text by the error number. Errors of the resolver have negative numbers, for which the
+            # operating system has no text.
             number = error.errno or 0
             why = os.strerror(number) if number > 0 else error.strerror or str(error)
             hint = "check that it is running, and that host and port are right"
@@ -123,8 +123,8 @@ class BrokerConnection(FrameConnection):
 
         If ``probe`` is True, the broker may be too old for ApiVersions, so the method uses `probe_old_versions`. If the
         broker closes the connection during `probe_old_versions` or during the login, the method raises
-        `ConnectionClosedByBroker`, and the caller opens another connection. If ``last_attempt`` is True and the broker
-        closes the connection during the login, the method raises `AuthenticationFailed` instead of
+        `ConnectionClosedByBroker`. After this error the caller opens another connection. If ``last_attempt`` is True
+        and the broker closes the connection during the login, the method raises `AuthenticationFailed` instead of
         `ConnectionClosedByBroker`.
         """
         login = security.login()
@@ -157,7 +157,7 @@ class BrokerConnection(FrameConnection):
         """Raises `UnsupportedOperation` if the broker does not respond to ApiVersions because it is too old.
 
         If the response to ApiVersions is late, the method checks on a second connection whether the broker is too old.
-        The method does not make this check immediately, because a listener that requires a login counts the check as a
+        The method waits before it makes this check, because a listener that requires a login counts the check as a
         failed login.
         """
         done, _ = await asyncio.wait([pending_versions], timeout=min(_VERSIONS_TIMEOUT_S, timeout_s / 2))
@@ -210,8 +210,8 @@ class BrokerConnection(FrameConnection):
     ) -> None:
         """Logs in to a broker of Kafka 0.10 or 0.11 (KIP-43), which expects each token as a frame without a header.
 
-        If the credentials are wrong, such a broker closes the connection without giving a reason. A broker that is
-        shutting down also closes the connection, so the client makes a second attempt. Raises
+        If the credentials are wrong, a broker of these releases closes the connection without giving a reason. A broker
+        that is shutting down also closes the connection, so the client makes a second attempt. Raises
         `ConnectionClosedByBroker` on the first attempt and `AuthenticationFailed` on the ``last_attempt``.
         """
         self._raw_tokens = True
@@ -234,9 +234,9 @@ class BrokerConnection(FrameConnection):
     async def hand_over(self, protocol: asyncio.BaseProtocol) -> asyncio.Transport:
         """Transfers the open, authenticated connection to ``protocol``, which sends raw frames from then on.
 
-        No request may be in flight. The caller must keep this `BrokerConnection` as long as it uses the transport,
-        because asyncio closes the transport when the StreamWriter of this connection is discarded. Raises `Unreachable`
-        if the connection is broken.
+        No request may be in flight. The caller must keep a reference to this `BrokerConnection` as long as the caller
+        uses the transport, because asyncio closes the transport when the StreamWriter of this connection is discarded.
+        Raises `Unreachable` if the connection is broken.
         """
         self._receiver.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -257,21 +257,22 @@ async def probe_old_versions(
 ) -> Versions | None:
     """Returns the API versions of a broker before 0.10.0; None for a later broker, which supports ApiVersions.
 
-    The client cannot simply send ApiVersions, because a broker of 0.9 never responds to it and then loses requests of
-    other clients. Instead, the client first sends Metadata version 1 with an invalid topic name. Brokers before 0.10.0
-    respond in the layout of version 0. After such a response the client sends ListGroups: a broker of 0.9 responds, and
-    a broker of 0.8.2 closes the connection. If ``assumed`` is given, the client skips ListGroups and returns
-    ``assumed`` for a broker before 0.10.0.
+    The client cannot simply send ApiVersions, because a broker of Kafka 0.9 never responds to ApiVersions and
+    afterwards loses requests of other clients. Instead, the client first sends Metadata version 1 with an invalid topic
+    name. Brokers before 0.10.0 respond in the layout of version 0. After such a response the client sends ListGroups: a
+    broker of Kafka 0.9 responds to ListGroups, and a broker of Kafka 0.8.2 closes the connection. If ``assumed`` is
+    given, the client skips ListGroups and returns ``assumed`` for a broker before 0.10.0.
 
-    Raises `ConnectionClosedByBroker` if the broker closed the connection, and the errors of
+    Raises `ConnectionClosedByBroker` if the broker closed the connection. Also raises the errors of
     `BrokerConnection.exchange`.
     """
     one_impossible_topic = b"\0\0\0\1\0\1?"
     try:
         frame = await connection.exchange(EncodedRequest(ApiKey.METADATA, 1, one_impossible_topic), timeout_s)
     except (Unreachable, ServerError):
-        # A broker of 0.9 would have responded to Metadata, so the client can safely send ApiVersions on the next
-        # connection. For example, a listener that requires a login responds only to ApiVersions.
+        # A broker of Kafka 0.9 would have responded to Metadata. This broker did not respond, for example because its
+        # listener requires a login and responds only to ApiVersions. Therefore the client can safely send ApiVersions
+        # on the next connection.
         raise ConnectionClosedByBroker from None
     if not _is_metadata_0(frame):
         return None

@@ -1,9 +1,9 @@
 """Sends Fetch and ListOffsets requests to the leader of a partition.
 
-In a response to Fetch v11, the records are in the message format in which the broker stores them. Brokers from 2.3 to
-4.x support Fetch v11; for older brokers `old_versions` translates the request. ListOffsets v0 is the only version that
-returns several offsets of a partition, one for each segment. Kafka 4.0 removed this version (KIP-896). kio has no
-schema for it, so this module encodes the request.
+In a response to Fetch v11, the records are in the message format in which the broker stores them. Kafka 2.3 to 4.x
+support Fetch v11. For older brokers, `old_versions` translates the request. ListOffsets v0 is the only version of
+ListOffsets that returns several offsets of a partition, one for each segment. Kafka 4.0 removed ListOffsets v0
+(KIP-896). kio has no schema for ListOffsets v0, so this module encodes the request.
 """
 
 from __future__ import annotations
@@ -101,12 +101,12 @@ async def fetch_log(
 async def offsets_before(
     connection: BrokerConnection, times: Mapping[TopicPartition, int], max_offsets: int, timeout_s: float
 ) -> dict[TopicPartition, list[int] | OffsetMgrError]:
-    """Returns at most ``max_offsets`` offsets for each partition, in descending order. They are the start offsets of
-    segments that were last written at or before the given time, and possibly the log end offset.
+    """Returns at most ``max_offsets`` offsets for each partition, in descending order. The result contains the start
+    offsets of the segments that were last written at or before the given time. It may also contain the log end offset.
 
-    A broker from 4.0 on does not support version 0, so it does not list segments. For such a broker the function
-    supports only `EARLIEST` and `LATEST` with ``max_offsets`` 1; the outcome of other requests is
-    `UnsupportedOperation`. Raises the errors of `send_request`.
+    Brokers from 4.0 on do not support ListOffsets v0 and cannot list segments. For these brokers the function supports
+    only `EARLIEST` and `LATEST` with ``max_offsets`` 1. For any other request, the outcome is `UnsupportedOperation`.
+    Raises the errors of `send_request`.
     """
     if connection.versions.get(ApiKey.LIST_OFFSETS, (0, 0))[0] == 0:
         return await _segment_offsets(connection, times, max_offsets, timeout_s)

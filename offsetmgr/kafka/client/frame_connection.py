@@ -83,7 +83,7 @@ class FrameConnection:
         """Whether the listener may still require a login. This is the case if the client has not logged in and the
         broker has responded only to ApiVersions."""
         self._raw_tokens = False
-        """Whether the frames are SASL tokens without headers at present."""
+        """Whether the connection currently exchanges SASL tokens, which have no headers, instead of requests."""
         self._receiver = asyncio.create_task(self._receive())
 
     @property
@@ -94,7 +94,7 @@ class FrameConnection:
         self, request: Payload | EncodedRequest, response: type[R], timeout_s: float, *, use_codec_thread: bool = False
     ) -> R:
         """Sends a request and waits for its response, at most ``timeout_s`` seconds. If the broker does not support the
-        version of the request, `old_versions` translates it.
+        version of the request, `old_versions` translates the request to a version that the broker supports.
 
         If ``use_codec_thread`` is True, the codec thread decodes a large response, so that the event loop can do other
         work meanwhile. Decoding in the codec thread takes longer than decoding on the event loop.
@@ -222,7 +222,7 @@ class FrameConnection:
             _, answer = self._waiting.popleft()
             if not answer.done():
                 answer.set_exception(error)
-                answer.exception()  # A cancelled caller never retrieves the error, so asyncio would log it.
+                answer.exception()  # Otherwise asyncio would log an error that a cancelled caller does not retrieve.
         self._writer.close()
         self._receiver.cancel()
 

@@ -1,10 +1,11 @@
-"""Lists all groups of a cluster, or raises an error; it never returns an incomplete list.
+"""Lists all groups of a cluster. If the list may be incomplete, raises an error instead.
 
 A broker lists only the groups of those partitions of ``__consumer_offsets`` that it has loaded. While the coordinator
-of a partition moves, neither the old nor the new broker lists its groups, and neither reports an error (3.9.1 listed
-100 of 300 groups). Therefore the client accepts a list only if two conditions are true. First, every partition has the
-same leader and leader epoch before and after the list. Second, each leader describes one group of each of its
-partitions without an error, which shows that it has loaded these partitions.
+of a partition moves, neither the old nor the new coordinator lists the groups of the partition, and neither reports an
+error (Kafka 3.9.1 listed only 100 of 300 groups). Therefore the client accepts a list only if two conditions are true.
+First, every partition of ``__consumer_offsets`` has the same leader and leader epoch before and after the ListGroups
+requests. Second, each leader describes one group of each of its partitions without an error. This shows that the leader
+has loaded these partitions.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _OFFSET_PROTOCOL_TYPES: Final = frozenset({"consumer", "streams", ""})
 """The protocol types of groups that commit offsets. Simple consumers have an empty type. The groups of Connect workers,
 for example, commit no offsets."""
 _NOT_ALLOWED: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED})
-"""If the broker returns one of these codes, the client is not authorized for the check and skips it."""
+"""If the broker returns one of these codes, the client is not authorized for the check and skips the check."""
 
 
 class _Layout(NamedTuple):
@@ -47,8 +48,8 @@ class _Layout(NamedTuple):
 async def list_groups(client: Client, deadline: float) -> list[str]:
     """Returns the ids of all groups that may have offsets, in any state.
 
-    Brokers before 0.10.1 list only groups that have members; brokers of 0.8.2 list no groups. If the cluster has such a
-    broker, the client also reads the groups in the offsets topic.
+    Brokers before Kafka 0.10.1 list only groups that have members. Brokers of Kafka 0.8.2 list no groups. If the
+    cluster has a broker of such a release, the client also reads the groups in the offsets topic.
 
     Raises `OffsetMgrError` if a broker does not respond, or if coordinators move until the deadline.
     """
@@ -126,8 +127,8 @@ def _leaders(topics: tuple[MetadataResponseTopic, ...], brokers: dict[int, Addre
 
 
 async def _probe(client: Client, leader: Address, groups: list[str], deadline: float) -> None:
-    """Raises an error unless the broker is the coordinator of these groups and has loaded their partitions. The error
-    is retriable if the coordinator is moving or loading."""
+    """Raises an error unless ``leader`` is the coordinator of all ``groups`` and has loaded their partitions of the
+    offsets topic. The error is retriable if the coordinator is moving or loading."""
     connection = await client.node(leader).connection(deadline)
     answer = await connection.call(requests.describe_groups(groups), DescribeGroupsResponse, remaining(deadline))
     for group in answer.groups:

@@ -2,7 +2,7 @@
 
 `PartitionLeaders.per_partition` is the counterpart of `Client.per_group` for partitions and returns one outcome for
 each partition. After a *retriable* error (the leader moved, the connection broke) the method waits, looks up the leader
-again and repeats the request. It stops at the deadline.
+again and repeats the request. The method stops at the deadline.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ UNKNOWN_TOPIC_TIMEOUT_S: Final = 2.0
 """How long the client retries a request about an unknown topic. The topic may be new, or all brokers may have just
 started."""
 _ATTEMPT_SHARE: Final = 3
-"""Each attempt gets a third of the remaining time. If a broker does not respond, time remains for other attempts."""
+"""Each attempt gets a third of the remaining time. Therefore time remains for other attempts if a broker does not
+respond."""
 _MIN_ATTEMPT_S: Final = 1.0
 
 
@@ -50,9 +51,10 @@ class PartitionLeaders:
     ) -> dict[TopicPartition, T | OffsetMgrError]:
         """Sends a request to the leader of each partition, and returns one outcome for each partition.
 
-        ``ask`` sends the request; it receives the leader, its partitions, and the deadline of the attempt. ``wait_s``
-        is the time in seconds for which a leader may delay its response on purpose (long poll). Raises an error only if
-        no broker has ever responded, or if the lookup of the leaders fails with an error that is not retriable.
+        ``ask`` sends the request to one leader. Its arguments are the address of the leader, the partitions of this
+        leader, and the deadline of the attempt. ``wait_s`` is the number of seconds for which a leader may delay its
+        response on purpose (long poll). Raises an error only if no broker has ever responded, or if the lookup of the
+        leaders fails with an error that is not retriable.
         """
         loop = asyncio.get_running_loop()
         unknown_topic_deadline = min(deadline, loop.time() + UNKNOWN_TOPIC_TIMEOUT_S)
@@ -141,7 +143,8 @@ async def find_leaders(
             break
         if address != first.address:
             try:
-                # A broker has already responded, so the client waits only briefly for a response from this address.
+                # Another broker has already responded, so the client waits only briefly for a response from this
+                # broker.
                 by_then = min(deadline, asyncio.get_running_loop().time() + _MIN_ATTEMPT_S)
                 connection = await client.node(address).connection(by_then)
                 found |= await _leaders_from(connection, missing, by_then)

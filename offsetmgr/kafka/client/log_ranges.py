@@ -20,7 +20,7 @@ from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
 
 _OTHER_BROKER_TIMEOUT_S: Final = 1.0
-"""How long to wait for the response of another broker after one broker has responded."""
+"""The maximum time for the request to each further broker after the first broker has responded."""
 
 
 async def partition_counts(client: Client, topics: Collection[str] | None, deadline: float) -> dict[str, int]:
@@ -61,8 +61,9 @@ async def log_ranges(
 ) -> dict[TopicPartition, LogRange | OffsetMgrError]:
     """Returns the log range of each partition, or its error.
 
-    The client sends two requests to each leader, the first for the start of the log and the second for its end. It
-    sends no request about an invalid topic name. Raises an error only if no broker has ever responded.
+    The client sends two requests to each leader, first for the start offsets of the logs and then for the end offsets.
+    The client sends no request about a topic whose name is invalid. Raises an error only if no broker has ever
+    responded.
     """
     leaders = PartitionLeaders(client)
     found: dict[TopicPartition, LogRange | OffsetMgrError] = {**_invalid_name_errors(partitions)}
@@ -84,8 +85,8 @@ async def log_ranges(
 async def offsets_for_time(
     client: Client, partitions: Collection[TopicPartition], timestamp_ms: int, deadline: float
 ) -> dict[TopicPartition, int | OffsetMgrError | None]:
-    """Returns, for each partition, the first offset whose record has a timestamp at or after ``timestamp_ms`` (None if
-    there is none), or an error. Raises an error only if no broker has ever responded."""
+    """Returns, for each partition, the offset of the first record with a timestamp at or after ``timestamp_ms``, or an
+    error. The offset is None if there is no such record. Raises an error only if no broker has ever responded."""
     invalid = _invalid_name_errors(partitions)
     valid = [tp for tp in dict.fromkeys(partitions) if tp not in invalid]
     found = await _list_offsets(client, PartitionLeaders(client), valid, timestamp_ms, deadline)

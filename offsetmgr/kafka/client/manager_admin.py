@@ -24,7 +24,7 @@ from offsetmgr.kafka.protocol.channel import Address, EncodedRequest
 async def managers(client: Client, deadline: float) -> list[tuple[int, Address]]:
     """Returns the node id and address of every manager that the first responding manager knows.
 
-    Raises `UnsupportedOperation` if the server that responds is a broker and not a manager. Also raises the errors of
+    Raises `UnsupportedOperation` if the first server that responds is not a manager. Also raises the errors of
     `Client.any_connection`.
     """
     connection = await client.any_connection(deadline)

@@ -1,11 +1,12 @@
-"""Lists all groups of a cluster of offset managers, or raises an error; it never returns an incomplete list.
+"""Lists all groups of a cluster of offset managers. If the list may be incomplete, raises an error instead.
 
-Each manager lists the groups of the shards that it owns, and returns an error if one of them is not loaded. While a
-shard group changes its owner, neither manager lists its groups. Therefore the client accepts a list only if two
-conditions are true. First, every shard group has the same owner before and after the list. Second, the owner returns no
-error for a fetch of a group that belongs to the shard group. For these fetches the client uses 200 fixed group names,
-whose hashes distribute them over the shard groups. There are at most 8 shard groups (`offsetmgr.manager.log.base`), so
-the probability that a shard group contains none of these names is below 1 in 10 to the power of 10.
+Each manager lists the groups of the shards that it owns, and returns an error if one of these shards is not loaded.
+While a shard group moves from one manager to another, neither of the two managers lists the groups in it. Therefore the
+client accepts a list only if two conditions are true. First, every shard group has the same owner before and after the
+ListGroups requests. Second, before and after these requests, the owner returns no error for a fetch of a group that
+belongs to the shard group. The client fetches 200 groups with fixed names, whose hashes are distributed over the shard
+groups. There are at most 8 shard groups (`offsetmgr.manager.log.base`), so the probability that a shard group contains
+none of these names is below 1 in 10 to the power of 10.
 """
 
 from __future__ import annotations

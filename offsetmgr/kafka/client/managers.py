@@ -18,7 +18,7 @@ from offsetmgr.kafka.protocol.channel import Address
 
 
 class ManagerReport(NamedTuple):
-    """The status of one manager; None and an error if the manager did not report it."""
+    """The status of one manager. If the manager did not report its status, ``status`` is None and ``error`` is set."""
 
     node_id: int
     address: Address
@@ -27,13 +27,14 @@ class ManagerReport(NamedTuple):
 
 
 class Managers:
-    """The manager processes of a cluster, as the first responding manager lists them. The constructor performs no
-    I/O."""
+    """The manager processes of a cluster. The first manager that responds provides the list of managers. The
+    constructor performs no I/O."""
 
     def __init__(self, bootstrap: str, connection: ConnectionConfig | None = None) -> None:
         connection = connection or ConnectionConfig()
         self._timeout_s = connection.timeout_ms / 1000
-        # `managers` and `inspect` check that a server is a manager, so the client requires no API versions.
+        # The functions `managers` and `inspect` check that a server is a manager, so the client need not check API
+        # versions.
         self._client = Client(bootstrap, Security.of(connection.kafka), needed={})
         self._runner = EventLoopThread()
 
@@ -43,7 +44,7 @@ class Managers:
         return self._runner.run(self._reports())
 
     def owned_shard(self, partition: int) -> Mapping[str, Any] | None:
-        """Returns the status of a shard as its owner reports it; None if no manager owns the shard."""
+        """Returns the status of a shard from the manager that owns the shard; None if no manager owns the shard."""
         for report in self.reports():
             for shard in (report.status or {}).get("shards", ()):
                 if shard["partition"] == partition and shard["role"] == "owner":
@@ -51,9 +52,10 @@ class Managers:
         return None
 
     def dump(self, partition: int) -> Iterator[Mapping[str, Any]]:
-        """Yields the committed offsets of a shard from its owner, sorted by group, topic and partition.
+        """Requests the committed offsets of a shard from the owner of the shard. Yields the offsets, sorted by group,
+        topic and partition.
 
-        Raises `NotCoordinator` if no manager owns the shard, `UsageError` if there is no such shard.
+        Raises `NotCoordinator` if no manager owns the shard, and `UsageError` if the shard does not exist.
         """
         reports = self.reports()
         owner = next((r.address for r in reports if _owns(r.status, partition)), None)

@@ -2,7 +2,8 @@
 
 A broker processes the requests of a connection one at a time. While a JoinGroup waits in the broker, later requests on
 the same connection wait, too. Only one task at a time uses a dedicated connection, so a waiting JoinGroup delays no
-other task. With several dedicated connections, the broker can process commits of many groups in parallel.
+other task. If the commits of many groups use several dedicated connections, the broker can process the commits in
+parallel.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class DedicatedConnection:
         self._counted = True
 
     def mark_waiting(self) -> None:
-        """Marks the request on this connection as waiting in the broker (for a rebalance). The connection then no
-        longer counts towards `MAX_ACTIVE_CONNECTIONS`."""
+        """Marks the request on this connection as waiting in the broker (for a rebalance). From then on the connection
+        does not count towards `MAX_ACTIVE_CONNECTIONS`."""
         if self._counted:
             self._counted = False
             self._admission.release()

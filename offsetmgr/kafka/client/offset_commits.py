@@ -36,10 +36,10 @@ def commit_outcomes(
 ) -> dict[TopicPartition, OffsetMgrError | None] | OffsetMgrError:
     """Returns the outcome of each partition of a commit, or the error of the whole commit.
 
-    Kafka reports an error of the whole group in every partition; the function returns it as one error. If a commit is
-    ``forwarded`` on behalf of a member and the coordinator rejects that member, the error contains the broker's code. A
-    retriable code in some partitions makes the whole commit retriable. This is safe, because the retry commits the same
-    offsets.
+    If an error concerns the whole group, Kafka reports the error for every partition, and the function returns it once.
+    If ``forwarded`` is True, the commit contains the membership of another client. If the coordinator rejects this
+    membership, the returned error contains the broker's error code. A retriable code in some partitions makes the whole
+    commit retriable. This is safe, because the retry commits the same offsets.
     """
     outcomes: dict[TopicPartition, OffsetMgrError | None] = {}
     for topic in answer.topics:

@@ -1,8 +1,8 @@
 """The client side of SASL PLAIN (RFC 4616) and SCRAM (RFC 5802, RFC 7677), without I/O.
 
-A mechanism produces the client's messages: `start` returns the first one; `answer` takes the server's message and
-returns the next one, or None at the end. No message or error text contains the password (data rule "secrets stay
-secret").
+A mechanism produces the client's messages. `start` returns the first message. `answer` receives a message of the server
+and returns the client's next message; None at the end. No message or error text contains the password (data rule
+"secrets stay secret").
 """
 
 from __future__ import annotations

@@ -27,16 +27,15 @@ class Security:
     """Mechanism, user name, password."""
     client_id: str = "offsetmgr"
     assumed_versions: Versions | None = None
-    """The API versions of brokers before 0.10.0, if ``broker.version.fallback`` names such a release. The client does
-    not use them for later brokers or for connections with SASL; in these cases it requests the versions from the
-    broker."""
+    """The API versions of brokers before 0.10.0, if ``broker.version.fallback`` names such a release. The client
+    requests the API versions from the broker if the broker is of a later release or the connection uses SASL."""
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> Security:
         """Creates the settings from librdkafka properties. Ignores properties that do not concern the security of
         connections.
 
-        Raises `ConfigError` for invalid values, `UnsupportedOperation` for features that only librdkafka has.
+        Raises `ConfigError` for invalid values, and `UnsupportedOperation` for features that only librdkafka supports.
         """
         protocol = properties.get("security.protocol", "plaintext").lower()
         if protocol not in _PROTOCOLS:
@@ -90,7 +89,8 @@ def _reason(error: OSError) -> str:
 
 
 def _load_pem(context: ssl.SSLContext, pem: str, password: str | None) -> None:
-    # Python's ssl module loads a certificate chain only from a file. Only this user can read the temporary file.
+    # Python's ssl module loads a certificate chain only from a file. Only the user that runs this process can read the
+    # temporary file.
     handle, name = tempfile.mkstemp(suffix=".pem")
     try:
         with os.fdopen(handle, "w") as file:

@@ -59,8 +59,8 @@ class Cluster(Protocol):
     def offsets_for_time(
         self, partitions: Iterable[TopicPartition], timestamp_ms: int
     ) -> Mapping[TopicPartition, int | OffsetMgrError | None]:
-        """Returns the first offset whose record has a timestamp at or after ``timestamp_ms``; None if there is no such
-        record. Callers replace None by the end of the log and report the replacement."""
+        """Returns, for each partition, the offset of the first record with a timestamp at or after ``timestamp_ms``;
+        None if there is no such record. Callers use the end of the log instead of None, and report this to the user."""
         ...
 
     def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:

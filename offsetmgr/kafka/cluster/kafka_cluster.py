@@ -112,7 +112,7 @@ class KafkaCluster:
         self.close()
 
     def _run(self, call: Callable[[float], Awaitable[T]]) -> T:
-        """Runs ``call`` with a deadline in the event loop, and waits for its result."""
+        """Runs ``call`` in the event loop, passes it a deadline, and waits for the result."""
         import asyncio
 
         async def within() -> T:
@@ -124,8 +124,8 @@ class KafkaCluster:
 def _by_kind(
     partitions: Iterable[TopicPartition],
 ) -> tuple[list[TopicPartition], dict[TopicPartition, OffsetMgrError]]:
-    """Returns the partitions without those of Kafka 0.7, and an error for each partition of Kafka 0.7, because a
-    cluster of a later release cannot have these partitions."""
+    """Returns the partitions of Kafka 0.8 and later, and an error for each partition of Kafka 0.7. A cluster of Kafka
+    0.8 or later has no partitions of Kafka 0.7."""
     requested = list(dict.fromkeys(partitions))
     old: dict[TopicPartition, OffsetMgrError] = {
         tp: UnknownTopicOrPartition(str(tp), "is a partition of Kafka 0.7, of which this cluster has no log")

@@ -55,8 +55,8 @@ RETRY_BACKOFF: Final = Backoff.fixed(0.1)
 """The pauses between two requests of librdkafka's Admin client."""
 _FIRST_ATTEMPT_S: Final = 1.0
 _MAX_GROUPS_PER_CALL: Final = 500
-"""The maximum number of groups in one call of the Admin client. For each group, librdkafka sends one request, and it
-sends all of them at the same time. With 20,000 requests, confluent-kafka 2.16.1 crashed the process (SIGSEGV)."""
+"""The maximum number of groups in one call of the Admin client. librdkafka sends one request for each group, and sends
+all requests of a call at the same time. With 20,000 requests, confluent-kafka 2.16.1 crashed the process (SIGSEGV)."""
 _MAX_REPORTS: Final = 100
 _SILENCED_LOG: Final = logging.getLogger("offsetmgr.librdkafka")
 _SILENCED_LOG.addHandler(logging.NullHandler())
@@ -107,7 +107,8 @@ def error_of(error: ck.KafkaError, what: str) -> OffsetMgrError:
 
 
 class Admin:
-    """An Admin client with a time limit for every call, which raises errors of offsetmgr."""
+    """An Admin client of librdkafka. Every call has a time limit, and the class converts errors of librdkafka into
+    errors of offsetmgr."""
 
     def __init__(self, bootstrap: str, config: ConnectionConfig) -> None:
         self.bootstrap = bootstrap
@@ -139,9 +140,9 @@ class Admin:
         name: str = "",
         timeout_s: float | None = None,
     ) -> dict[T, Any]:
-        """Makes a bulk call that returns one future for each key, and retries retriable errors.
+        """Makes a bulk call and retries retriable errors. ``call`` returns one future for each key.
 
-        Returns the value or the `OffsetMgrError` of each key. In error messages, the text ``name`` precedes the key.
+        Returns the value or the `OffsetMgrError` of each key. Error messages contain ``name`` in front of the key.
         ``timeout_s`` (seconds) replaces the configured timeout.
         """
         deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
@@ -150,8 +151,8 @@ class Admin:
         pending, attempt = list(keys), _FIRST_ATTEMPT_S
         retries = BlockingRetries(deadline, RETRY_BACKOFF)
         while pending:
-            # The first attempts are short, because on a new cluster librdkafka waits for its timeout although the
-            # broker has responded.
+            # The first attempts have short timeouts, because on a new cluster librdkafka waits for the whole timeout
+            # even after the broker has responded.
             left = min(attempt, max(deadline - time.monotonic(), 0.1))
             attempt *= 2
             again: list[T] = []
@@ -185,7 +186,7 @@ class Admin:
             # Reconnects are frequent, because every call has a time limit.
             "reconnect.backoff.ms": "50",
             "reconnect.backoff.max.ms": "500",
-            # A request about a topic must not create it.
+            # A request about a missing topic must not create the topic.
             "allow.auto.create.topics": "false",
             **self._config.kafka,
             "bootstrap.servers": self.bootstrap,
@@ -223,7 +224,7 @@ class Admin:
         for error in reported:
             if error.code() == ck.KafkaError._AUTHENTICATION:
                 return error_of(error, what)
-        # librdkafka reports the same failed handshake as _SSL or as _TRANSPORT with the text of OpenSSL.
+        # librdkafka reports a failed TLS handshake either as _SSL, or as _TRANSPORT with the error text of OpenSSL.
         if any(error.code() == ck.KafkaError._SSL or "SSL routines" in error.str() for error in reported):
             return ServerError(
                 what, "no TLS connection", "check that this is the port of a TLS listener, and that its CA is trusted"
@@ -364,8 +365,8 @@ class LibrdkafkaCluster:
             for tp in partitions
             if isinstance(tp.partition, BrokerPartition)
         }
-        # If a call contains one invalid topic name, librdkafka waits for the timeout and returns no result for the
-        # other topics.
+        # If one topic name in a call is invalid, librdkafka waits for the timeout and returns no results for the other
+        # topics.
         answers |= {tp: _no_such_name(tp) for tp in partitions if not is_valid_topic_name(tp.topic)}
         if len(answers) < len(partitions):
             found = self._admin.ask_each([tp for tp in partitions if tp not in answers], call)
@@ -378,8 +379,8 @@ def _no_such_name(tp: TopicPartition) -> UnknownTopicOrPartition:
 
 
 def _offset_of(found: Any, tp: TopicPartition) -> int | OffsetMgrError:
-    """Returns the offset of a response. Without a response in time, librdkafka returns the constant OFFSET_INVALID and
-    no error."""
+    """Returns the offset of a response. If the broker does not respond in time, librdkafka returns the constant
+    OFFSET_INVALID instead of an error."""
     if found.offset == ck.OFFSET_INVALID:
         return TimedOut(str(tp), "no answer within the timeout")
     return int(found.offset)

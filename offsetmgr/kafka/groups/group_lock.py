@@ -1,7 +1,7 @@
 """`GroupLock`: the reads and writes of a locked group; `acquire_lock` locks an idle group for one edit.
 
-An edit takes some milliseconds. Its lock sends no periodic heartbeats, because an edit is shorter than the session. If
-it takes longer, the coordinator rejects its commit.
+An edit takes some milliseconds, which is much shorter than the session timeout. Therefore the lock of an edit sends no
+periodic heartbeats. If an edit takes longer than the session timeout, the coordinator rejects the commit.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 
 class GroupLock:
-    """A locked group: this process is its only member. `acquire_lock` returns it.
+    """A locked group, whose only member is this process. `acquire_lock` returns a `GroupLock`.
 
     A membership remains valid if the coordinator of its group moves, so every request is retried at the current
-    coordinator. A retry is safe, because it writes the same values for the same member.
+    coordinator. A retry is safe, because the repeated request writes the same values for the same member.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class GroupLock:
         membership: LockMembership,
         joined_on: BrokerConnection | None = None,
     ) -> None:
-        """``joined_on`` is the dedicated connection of the member, if it keeps one. Until a request fails, the lock
-        uses only this connection. Afterwards it uses the shared one, because a wait for a second dedicated connection
-        could be a deadlock."""
+        """``joined_on`` is the dedicated connection of the member; None if the member does not keep a dedicated
+        connection. Until a request fails, the lock uses only this connection. After a failed request, the lock uses the
+        shared connection to the coordinator, because a wait for a second dedicated connection could be a deadlock."""
         self._client = client
         self._coordinator = coordinator
         self._membership = membership
@@ -57,15 +57,15 @@ class GroupLock:
         return self._membership != lock_membership.non_member(self.group)
 
     async def fetch(self, partitions: Sequence[TopicPartition] | None, deadline: float) -> FetchedGroup:
-        """Returns the committed offsets. No other client can change them while the group is locked. Raises `LockLost`
-        if the loss of the lock is known."""
+        """Returns the committed offsets. While the group is locked, no other client can change these offsets. Raises
+        `LockLost` if the loss of the lock is already known."""
         return await self._retry(lambda c: lock_membership.fetch(c, self.group, partitions, deadline), deadline)
 
     async def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float
     ) -> dict[TopicPartition, OffsetMgrError | None]:
-        """Commits, and returns one outcome for each partition. Raises `LockLost` if the lock was lost before the write;
-        in this case nothing was written."""
+        """Commits, and returns one outcome for each partition. Raises `LockLost` if the lock was lost before the write.
+        After this error the offsets are unchanged."""
         return await self._retry(
             lambda c: lock_membership.commit(c, self._membership, offsets, deadline), deadline, writes=True
         )
@@ -110,13 +110,14 @@ class GroupLock:
         writes: bool = False,
         backoff: Backoff = REQUEST_BACKOFF,
     ) -> T:
-        """Calls ``attempt`` and retries retriable errors at the current coordinator of the group."""
+        """Calls ``attempt``. After a retriable error, looks up the coordinator of the group and calls ``attempt``
+        again."""
         unconfirmed: OffsetMgrError | None = None
         retries = Retries(deadline, backoff)
         while True:
             if self._lost is not None:
-                # If an earlier attempt received no response, it may have succeeded. Therefore the method raises the
-                # error of that attempt.
+                # An earlier attempt whose outcome is unknown may have succeeded. Therefore the method raises the error
+                # of that attempt.
                 raise unconfirmed or self._lost_error(self._lost)
             sent = False
             try:
@@ -127,7 +128,8 @@ class GroupLock:
                 self._lost = type(error)(f"lock of group {self.group}", error.why)
                 continue
             except OffsetMgrError as error:
-                # If too few replicas are in sync, the coordinator may still have appended the commit.
+                # The coordinator may have appended the commit to its log even if it reports that too few replicas are
+                # in sync.
                 if writes and sent and isinstance(error, Unreachable | TimedOut | CoordinatorNotAvailable):
                     error = unconfirmed = type(error)(error.what, f"{error.why}; the outcome of the write is unknown")
                 await retries.pause_or_raise(error)
@@ -153,8 +155,8 @@ async def acquire_lock(
     until the deadline.
 
     ``at`` is the coordinator; None if the caller does not know it. A join would trigger a rebalance of existing
-    members, so callers first check that the group is idle. Raises `GroupActive` with the members' names if another
-    client has joined the group since this check.
+    members, so callers first check that the group is idle. If another client has joined the group since this check, the
+    function raises `GroupActive` with the names of the members.
     """
     async with AsyncExitStack() as resources:
         lock = await _acquire(resources, client, group, deadline, at)

@@ -1,13 +1,14 @@
 """`KafkaGroupMember`: a group member over the classic protocol, which joins, syncs and sends heartbeats.
 
-The class does not depend on the purpose of the group: it handles metadata and assignments as bytes, and a
-`MembershipListener` reacts to the coordinator's responses. Members are dynamic. A static member (KIP-345) would keep
-its assignment for a whole session timeout after its process has died, and any process with the same instance id could
-take over the assignment.
+The class can be used for any kind of group. It treats metadata and assignments as bytes, and passes the results of the
+coordinator's responses to a `MembershipListener`. Members are dynamic. A static member (KIP-345) has two disadvantages:
+it keeps its assignment for a whole session timeout after its process has died, and any process with the same instance
+id can take over the assignment.
 
-A member has two connections to the coordinator, one for joins and syncs and one for heartbeats, because a JoinGroup may
-wait in the coordinator for a whole rebalance. Times are seconds of ``clock``. `MembershipListener.on_confirmed`
-receives the time at which the member *sent* the request, not the time of the response.
+A member has two connections to the coordinator: one for JoinGroup and SyncGroup, and one for heartbeats. If it had only
+one connection, a JoinGroup that waits in the coordinator during a rebalance would delay the heartbeats. Times are
+seconds of ``clock``. `MembershipListener.on_confirmed` receives the time at which the member *sent* the request, not
+the time of the response.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import RETRIABLE, kafka_error
 
 _JOIN_MARGIN_S: Final = 10.0
-"""The time that is added to the rebalance timeout for a JoinGroup response, because the broker delays the first join of
-a new group by group.initial.rebalance.delay.ms."""
+"""The timeout of a JoinGroup request is the rebalance timeout plus this time, because the broker delays the first join
+of a new group by group.initial.rebalance.delay.ms."""
 _MAX_HEARTBEAT_INTERVAL_S: Final = 0.25
 """The maximum interval between heartbeats. A member learns of a rebalance from the response to a heartbeat, so a long
 interval would delay the rebalance."""
@@ -41,8 +42,8 @@ interval would delay the rebalance."""
 _log = logging.getLogger(__name__)
 
 AssignmentFunction = Callable[[int, Sequence[tuple[str, bytes]]], Mapping[str, bytes]]
-"""Computes the assignment of each member id from the generation and a list of member ids with their metadata. The
-leader calls it."""
+"""A function that the leader of the group calls. Its arguments are the generation, and a list of member ids with the
+metadata of each member. It returns the assignment of each member id."""
 
 
 class MembershipListener(Protocol):
@@ -51,8 +52,8 @@ class MembershipListener(Protocol):
     def on_confirmed(self, sent: float, *, stable: bool) -> None:
         """The coordinator has confirmed the membership, in its response to a request that the member sent at ``sent``.
 
-        ``stable`` is True if no rebalance was in progress for this member. This means that the member was waiting for
-        neither a JoinGroup response nor a SyncGroup response.
+        ``stable`` is True if no rebalance was in progress for this member. During a rebalance the member waits for a
+        JoinGroup response or a SyncGroup response.
         """
         ...
 
@@ -114,20 +115,20 @@ class KafkaGroupMember:
         self._join_in_flight = False
         """Whether a JoinGroup is in flight. While a JoinGroup is in flight, the generation may change at any moment."""
         self._newer_generation_since: float | None = None
-        """The time at which a heartbeat response first showed that the coordinator has a newer generation than this
-        member, although the member has not received the JoinGroup response yet. None if no heartbeat response has shown
-        a newer generation."""
+        """The time of the first heartbeat response that showed a newer generation than the generation of this member,
+        while the JoinGroup response is pending. None if no heartbeat response has shown a newer generation."""
         self._heartbeat_task: asyncio.Task[None] | None = None
         self._last_problem = ""
 
     async def join(self, metadata: Callable[[], bytes], assign: AssignmentFunction) -> Generation:
-        """Joins or rejoins the group until a generation is complete, and returns it with the assignment.
+        """Joins or rejoins the group. Returns when a generation is complete, with this generation and the assignment of
+        the member.
 
-        The method calls ``metadata`` for every JoinGroup, and ``assign`` if this member is the leader. It retries if
-        another rebalance starts, and if the coordinator moves or is unavailable. If the coordinator no longer knows the
-        member, it calls `MembershipListener.on_ended` and joins as a new member. Raises `OffsetMgrError` for other
-        errors, such as missing authorization, another protocol in the group, or a session timeout that the broker
-        rejects.
+        The method calls ``metadata`` for every JoinGroup, and ``assign`` if this member is the leader. The method
+        retries the join if another rebalance starts, or if the coordinator moves or is unavailable. If the coordinator
+        no longer knows the member, the method calls `MembershipListener.on_ended` and joins as a new member. Raises
+        `OffsetMgrError` for other errors, such as missing authorization, another protocol in the group, or a session
+        timeout that the broker rejects.
         """
         if self._heartbeat_task is None:
             self._heartbeat_task = asyncio.create_task(self._heartbeat_loop())
@@ -218,7 +219,7 @@ class KafkaGroupMember:
         request = member_requests.sync_group(self._group, generation, joined.member_id, assignments)
         sent = self._clock()
         # The coordinator responds only after the leader has sent SyncGroup. If the leader is dead, the coordinator
-        # removes it after the session timeout.
+        # removes the leader from the group after the session timeout.
         answer = await connection.call(request, SyncGroupResponse, self._session_timeout_s + self._wait_s)
         code = int(answer.error_code)
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
@@ -231,7 +232,8 @@ class KafkaGroupMember:
         return Generation(joined.member_id, generation, answer.assignment, sent)
 
     def _request_error(self, code: int, address: Address) -> OffsetMgrError:
-        """Ends the membership or discards the cached coordinator, if the code requires it. Returns the error."""
+        """Returns the error for ``code``. If the code means that the membership has ended, ends the membership. If the
+        code is retriable, discards the cached coordinator."""
         error = kafka_error(code, f"group {self._group}")
         if isinstance(error, LockLost):
             previous, self._membership = self._membership, None
@@ -301,7 +303,7 @@ class KafkaGroupMember:
             self._log_problem(error)
 
     def _join_response_pending(self) -> bool:
-        """Returns whether the JoinGroup in flight may have started the newer generation.
+        """Returns whether a JoinGroup is in flight that may have started the newer generation.
 
         If the JoinGroup has started the newer generation, the coordinator sends the JoinGroup response soon. If the
         response does not arrive within the timeout of a heartbeat, the response counts as lost and the method returns
@@ -327,7 +329,8 @@ class KafkaGroupMember:
             return self._coordinator
 
     async def _current_connection(self, previous: BrokerConnection | None) -> BrokerConnection:
-        """Returns ``previous`` if it is an open connection to the current coordinator, otherwise a new connection."""
+        """Returns ``previous`` if ``previous`` is an open connection to the current coordinator. Otherwise opens and
+        returns a new connection."""
         address = await self._find_coordinator()
         if previous is not None:
             if not previous.closed and previous.address == address:
@@ -350,7 +353,7 @@ class KafkaGroupMember:
     # --- logging -------------------------------------------------------------------------------------
 
     def _log_problem(self, error: OffsetMgrError) -> None:
-        """Logs an error once, and not again for each failed attempt with the same error."""
+        """Logs an error. If consecutive attempts fail with the same error, logs the error only once."""
         if str(error) != self._last_problem:
             self._last_problem = str(error)
             _log.warning("group %s: %s", self._group, error)

@@ -1,10 +1,10 @@
 """The steps of a group lock: join as the only member of a group, commit with the generation, leave.
 
-Kafka has no compare-and-set on offsets. But if a group has members, its coordinator accepts commits only from these
-members and only with the current generation. Therefore a client that is the only member of a group can read, compare
-and write offsets, and no other client can commit between the read and the write. The lock does not depend on clocks:
-the coordinator rejects the commits of a process that has lost its membership, even if that process was frozen and does
-not know it.
+Kafka has no compare-and-set on offsets. However, if a group has members, the coordinator accepts a commit only if it
+comes from a member and contains the current generation. Therefore a client that is the only member of a group can read,
+compare and write offsets, and no other client can commit between the read and the write. The lock does not depend on
+clocks: the coordinator rejects the commits of a process whose membership has ended, even if the process was frozen and
+has not noticed the end of its membership.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ from offsetmgr.kafka.protocol.requests import FetchedGroup
 R = TypeVar("R", bound=Payload)
 
 SESSION_MS: Final = LOCK_SESSION_S * 1000
-"""The session timeout in milliseconds. A killed process blocks its groups for this time. Brokers allow 6 s to 30 min by
-default."""
+"""The session timeout in milliseconds. If a process is killed, its groups remain locked for this time. Brokers allow 6
+s to 30 min by default."""
 
 _WAITING_AFTER_S: Final = 0.1
 """The time after which a JoinGroup request counts as waiting in the broker for the initial rebalance delay."""
 
 _MAX_READS: Final = 5
 _STALE_READ_S: Final = 1.0
-"""If a read takes longer than this, the client repeats it, because the process may have been frozen since it sent the
-request."""
+"""If a read takes longer than this time, the client repeats the read, because this process may have been frozen after
+the client sent the request."""
 
 _MIN_LEAVE_TIMEOUT_S: Final = 1.0
-"""The minimum time for the leave request, even if the deadline has passed."""
+"""The minimum time for the LeaveGroup request. It applies even if the deadline has passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def non_member(group: str) -> LockMembership:
 
 
 def active_members_error(group: str, members: Sequence[str], lock_ends_s: float = 0) -> GroupActive:
-    """Returns the error for an edit of a group that has other members. ``lock_ends_s``: see
+    """Returns the error for an edit of a group that has other members. ``lock_ends_s`` has the same meaning as
     `GroupDescription.lock_ends_s`."""
     named = ", ".join(members)
     return GroupActive(
@@ -107,7 +107,7 @@ async def join_alone(
     another reason, the function raises the error of the coordinator.
     """
     connection, request = dedicated.connection, member_requests.join_lock(group, instance_id, SESSION_MS)
-    # The broker delays the first join of an empty group by its group.initial.rebalance.delay.ms. Meanwhile the
+    # The broker delays the first join of an empty group by group.initial.rebalance.delay.ms. During this delay the
     # connection does not count towards the limit of the pool.
     timer = asyncio.get_running_loop().call_later(_WAITING_AFTER_S, dedicated.mark_waiting)
     answer: JoinGroupResponse | StaticJoinGroupResponse
@@ -123,7 +123,8 @@ async def join_alone(
     membership = LockMembership(group, answer.member_id, int(answer.generation_id), instance_id)
     try:
         is_leader = answer.leader == answer.member_id
-        # A static member that replaces its dead predecessor receives no member list; see the check below.
+        # If a static member replaces its dead predecessor, the response contains no member list. In this case the code
+        # below requests the members with `other_members_error`.
         if (not is_leader and instance_id is None) or len(answer.members) > 1:
             raise await other_members_error(client, membership, deadline)
         assignments = {membership.member_id: encode_assignment()} if is_leader else {}
@@ -133,7 +134,8 @@ async def join_alone(
             remaining(deadline),
         )
         if int(sync.error_code) == ErrorCode.REBALANCE_IN_PROGRESS:
-            # Another client has just joined, and its JoinGroup waits in the coordinator until this member leaves.
+            # Another client has just sent a JoinGroup, which waits in the coordinator until this member leaves the
+            # group.
             raise await other_members_error(client, membership, deadline)
         if sync.error_code:
             raise kafka_error(int(sync.error_code), f"lock of group {group}")
@@ -155,11 +157,11 @@ async def leave(
     at: Address | None = None,
     connection: BrokerConnection | None = None,
 ) -> None:
-    """Leaves the group, at first over ``connection`` or at the coordinator ``at``. Retries at the current coordinator,
-    because the coordinator may have moved.
+    """Leaves the group. The first attempt uses ``connection``, or the coordinator ``at``. Each further attempt looks up
+    the coordinator, because the coordinator may have moved.
 
-    The retries end at the deadline, but last at least `_MIN_LEAVE_TIMEOUT_S` and at most a session timeout. If all
-    attempts fail, the membership ends when the session times out.
+    The method retries until the deadline, but for at least `_MIN_LEAVE_TIMEOUT_S` and for at most the session timeout.
+    If all attempts fail, the membership ends when the session times out.
     """
     request = member_requests.leave_group(membership.group, membership.member_id, membership.instance_id)
     now = asyncio.get_running_loop().time
@@ -229,10 +231,11 @@ async def delete(
 ) -> dict[TopicPartition, OffsetMgrError | None]:
     """Deletes committed offsets and returns one outcome for each partition.
 
-    The request contains no generation, but no other client can commit during the membership. If the broker cannot
-    delete single offsets, the function makes the offsets expire instead of deleting them. Only in this case it uses
-    ``expected``, the offsets that the caller has read without a group lock. If the committed offset of a partition
-    differs from ``expected``, the function does not change this offset, and its outcome is `Conflict`.
+    An OffsetDelete request contains no generation. It is still safe, because no other client can commit during the
+    membership. If the broker cannot delete single offsets, the function makes the offsets expire instead. Only in this
+    case it uses ``expected``, which contains the offsets that the caller has read without a group lock. If the
+    committed offset of a partition differs from ``expected``, the function does not change the offset, and the outcome
+    of the partition is `Conflict`.
     """
     group = membership.group
     if not DELETES_OFFSETS.supported_by(connection.versions):
@@ -310,7 +313,8 @@ async def check(connection: BrokerConnection, membership: LockMembership, deadli
     """Checks with a heartbeat that the membership is valid. Returns whether another client waits for this member to
     leave.
 
-    Raises `LockLost` if the membership has ended, otherwise the error of the coordinator.
+    Raises `LockLost` if the membership has ended, or another error if the coordinator rejects the heartbeat for another
+    reason.
     """
     code = await heartbeat(connection, membership, remaining(deadline))
     if code not in VALID_MEMBER_CODES:
@@ -319,7 +323,8 @@ async def check(connection: BrokerConnection, membership: LockMembership, deadli
 
 
 async def other_members_error(client: Client, membership: LockMembership, deadline: float) -> GroupActive:
-    """Returns the error that names the other members of the group. Raises `OffsetMgrError` if they are unknown."""
+    """Returns a `GroupActive` error with the names of the other members of the group. Raises `OffsetMgrError` if the
+    coordinator returns an error for the group."""
     described = (await client.describe([membership.group], deadline))[membership.group]
     if not isinstance(described, GroupDescription):
         raise described

@@ -28,9 +28,10 @@ from offsetmgr.kafka.protocol.consumer_protocol import PROTOCOL_TYPE, encode_sub
 from offsetmgr.kafka.protocol.requests import by_topic
 
 PROTOCOLS: Final = (LOCK_PROTOCOL, "range", "roundrobin", "cooperative-sticky", "sticky")
-"""The assignment protocols of the group lock: its own protocol and the usual protocols of consumers. A consumer may
-join while the lock is held. If the consumer and the lock had no common protocol, the coordinator would reject the
-consumer with INCONSISTENT_GROUP_PROTOCOL instead of letting it wait."""
+"""The assignment protocols in the JoinGroup request of the group lock: offsetmgr's own protocol and the usual protocols
+of consumers. A consumer may join while the lock is held. If the consumer and the lock had no protocol in common, the
+coordinator would reject the consumer with INCONSISTENT_GROUP_PROTOCOL. With a common protocol, the consumer waits until
+the lock is released."""
 
 _LOCK_PROTOCOLS: Final = dict.fromkeys(PROTOCOLS, encode_subscription())
 
@@ -58,8 +59,8 @@ def join_lock(
 ) -> JoinGroupRequest | StaticJoinGroupRequest:
     """Returns the JoinGroup request of a group lock, with an empty subscription.
 
-    A dynamic member (``instance_id`` None) uses version 3, because later versions need a second round trip (KIP-394).
-    Static membership needs version 5 (KIP-345).
+    If ``instance_id`` is None, the member is dynamic and uses version 3, because later versions need a second round
+    trip for dynamic members (KIP-394). Static membership needs version 5 (KIP-345).
     """
     if instance_id is not None:
         return join_as(group, "", PROTOCOL_TYPE, _LOCK_PROTOCOLS, session_timeout_ms, session_timeout_ms, instance_id)
@@ -89,8 +90,8 @@ def join_as(
     rebalance_timeout_ms: int,
     instance_id: str | None = None,
 ) -> StaticJoinGroupRequest:
-    """Returns a JoinGroup request. ``member_id`` is empty in the first request; ``protocols`` contains the metadata of
-    each protocol."""
+    """Returns a JoinGroup request. ``member_id`` is empty in the first request of a member. ``protocols`` maps the name
+    of each assignment protocol to the metadata of the member."""
     return StaticJoinGroupRequest(
         group_id=GroupId(group),
         session_timeout=milliseconds(session_timeout_ms),

@@ -1,11 +1,13 @@
 """`StaticMemberLock`: a group lock that a process holds for longer than one edit, as a static member with heartbeats.
 
-On brokers from 2.3 on, the lock is a static member (KIP-345), whose name outlives the process. A restarted process
-replaces its dead predecessor at once. If the predecessor was not dead but frozen, the coordinator fences it
-(FENCED_INSTANCE_ID). On brokers before 2.3 the lock of a dead process remains until its session times out. When a
-consumer joins, the lock leaves the group and sets `lost`, so that the consumer can continue.
+On brokers from 2.3 on, the lock is a static member (KIP-345). The instance id of a static member remains the same when
+the process restarts, so a restarted process replaces its dead predecessor at once. If the predecessor is frozen instead
+of dead, the coordinator fences the predecessor (FENCED_INSTANCE_ID). On brokers before 2.3 the lock of a dead process
+remains until its session times out. When a consumer joins the group, the process that holds the lock leaves the group
+and sets `lost`, so that the consumer can continue.
 
-Brokers without group membership (0.8.2) have no lock: `locked` is False, and other clients may commit at any moment.
+Brokers of Kafka 0.8.2 have no group membership and therefore no lock. On these brokers `locked` is False, and other
+clients may commit at any moment.
 
 A membership does not depend on a connection, so thousands of locks can share the connections to a broker.
 """
@@ -30,11 +32,12 @@ from offsetmgr.kafka.protocol.releases import HOLDS_LOCK, KEEPS_EPOCHS
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 
 _HEARTBEAT_INTERVAL_S: Final = 1.0
-"""The interval between heartbeats. A consumer that joins waits about this long until the lock leaves the group."""
+"""The interval between heartbeats. A consumer that joins a locked group waits at most about one interval until the lock
+is released."""
 
 
 class StaticMemberLock(GroupLock):
-    """A locked group. `acquire` acquires the lock and `release` releases it."""
+    """The lock of a group. `acquire` acquires the lock, and `release` releases the lock."""
 
     def __init__(
         self, client: Client, coordinator: Address, membership: LockMembership, *, replaced: bool, keeps_epochs: bool
@@ -49,10 +52,10 @@ class StaticMemberLock(GroupLock):
 
     @classmethod
     async def acquire(cls, client: Client, group: str, instance_id: str, deadline: float) -> StaticMemberLock:
-        """Joins the group as its only member with ``instance_id``, and replaces an earlier process with the same
-        instance id.
+        """Joins the group with ``instance_id`` as the only member. Replaces an earlier process with the same instance
+        id.
 
-        Raises `GroupActive` with the members' names if there are other members.
+        If the group has other members, the method raises `GroupActive` with their names.
         """
         retries = Retries(deadline)
         while True:

@@ -1,11 +1,11 @@
-"""Conditional commits, an extension of Kafka's protocol that offsetmgr's listener supports, and other announced
-features.
+"""Conditional commits, an extension of Kafka's protocol that offsetmgr's listener supports. The module also contains
+the names of other features that the listener announces.
 
 Kafka has no compare-and-set on offsets. OffsetCommit is flexible from version 8 on (KIP-482), so a partition may have
-tagged fields, and brokers ignore tagged fields that they do not know. offsetmgr's tagged field contains the offset that
-the client expects to be committed. The commit of the partition takes effect only if the committed offset equals the
-expected one. A client uses the tag only on a connection whose ApiVersions response announces the feature, because a
-broker, or a manager without this feature, would ignore the condition and commit.
+tagged fields, and brokers ignore tagged fields that they do not know. offsetmgr's tagged field contains the expected
+offset. The commit of the partition takes effect only if the currently committed offset equals the expected offset. A
+client sends the field only to a server that announces the feature in its ApiVersions response. A server without the
+feature would ignore the field and commit unconditionally.
 
 The client and the server share these constants.
 """
@@ -27,25 +27,26 @@ CONDITIONAL_FEATURE: Final = "offsetmgr.conditional"
 `EXPECTED_TAG`."""
 
 EXPECTED_TAG: Final = 10_001
-"""The tagged field of a partition in OffsetCommit. Its 8 bytes are the expected offset: the new commit takes effect
-only if the committed offset equals the expected one. `NO_OFFSET` requires that nothing is committed. In a commit with
-this field, a new offset of -1 deletes the committed offset. offsetmgr uses tags from 10,000 on, and Kafka numbers its
-own tags from 0 on."""
+"""The tagged field of a partition in OffsetCommit. The field contains the expected offset (8 bytes). The commit takes
+effect only if the currently committed offset equals the expected offset. `NO_OFFSET` requires that nothing is
+committed. In a commit with this field, a new offset of -1 deletes the committed offset. offsetmgr uses tags from 10,000
+on, and Kafka numbers its own tags from 0 on."""
 
 EXPECTED: Final = struct.Struct(">q")
 
 NO_OFFSET: Final = -1
 
 CONFLICT: Final = ErrorCode.OPERATION_NOT_ATTEMPTED
-"""The error code of a partition whose condition is false, or cannot be checked yet because another commit to the
-partition is in flight. Kafka's clients do not retry after this code."""
+"""The error code of a partition in two cases: the condition is false, or the condition cannot be checked yet because
+another commit to the partition is in flight. Kafka's clients do not retry after this code."""
 
 LOG_FEATURE: Final = "offsetmgr.manager.log."
-"""The prefix of a feature name. The rest of the name contains the topic in which the manager stores the offsets."""
+"""The prefix of the name of a feature that managers announce. The rest of the name is the topic in which the manager
+stores the offsets."""
 
 STORE_FEATURE: Final = "offsetmgr.store."
-"""The prefix of a feature name. A listener that is not a manager announces this feature, and the rest of the name
-contains the kind of its store."""
+"""The prefix of the name of a feature that other listeners announce. The rest of the name is the kind of the listener's
+store."""
 
 CONDITIONAL_COMMIT: Final = (ApiKey.OFFSET_COMMIT, 8)
 """The API key and version of requests with conditions."""
@@ -64,8 +65,8 @@ def conditional_commit(
     offsets: Mapping[TopicPartition, OffsetAndMetadata | None],
     expected: Mapping[TopicPartition, int],
 ) -> EncodedRequest:
-    """Encodes OffsetCommit v8 without membership. ``expected`` contains the condition of each partition; a new value of
-    None deletes the committed offset."""
+    """Encodes OffsetCommit v8 without membership. ``offsets`` contains the new value of each partition; None deletes
+    the committed offset. ``expected`` contains the expected offset of each partition."""
     topics: dict[str, list[tuple[int, OffsetAndMetadata | None]]] = {}
     for (topic, partition), after in offsets.items():
         topics.setdefault(topic, []).append((partition, after))
