@@ -55,7 +55,7 @@ class OwnershipListener(Protocol):
         writer.
 
         After the call has returned, this process neither appends to the shard group nor serves it. The call takes at
-        most the commit timeout and the timeout of one claim. A call for a shard group that is not owned changes
-        nothing.
+        most the sum of the commit timeout and the timeout of one claim. A call for a shard group that is not owned
+        changes nothing.
         """
         ...

@@ -1,8 +1,8 @@
 """`Shard`: the offsets of the groups of one partition of the log. Pure: no I/O, no threads, no clock.
 
 The handlers (`commit`, `delete_offsets`, `delete_group`, `expire`) validate a request and return the records to append.
-Only `replay` and its bulk forms change the served state. This applies to loads, live traffic and standbys (data rule
-"state changes only in replay").
+Only `replay` and its bulk forms change the served state. Loads, live traffic and standbys all follow this rule (data
+rule "state changes only in replay").
 
 Ordering contract: the caller appends each result of a handler at most once, in the order of the calls. After the append
 the caller calls `acknowledged`, in log order. If the records are certainly not in the log, the caller calls

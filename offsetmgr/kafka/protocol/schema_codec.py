@@ -229,8 +229,8 @@ def _number(form: struct.Struct) -> tuple[_Read, _Write, int]:
     unpack_from, pack, size = form.unpack_from, form.pack, form.size
 
     def read(cursor: Cursor) -> Any:
-        # This function repeats the code of Cursor.number. Without nested calls, large responses are decoded in 12 to 27
-        # % less time.
+        # This function repeats the code of Cursor.number, but has no nested calls. This saves 12 to 27 % of the time to
+        # decode large responses.
         at = cursor.at
         try:
             (value,) = unpack_from(cursor.data, at)

@@ -192,8 +192,8 @@ class ManagerNode:
 
     async def _catch_up(self, max_wait_s: float) -> None:
         """If other managers serve the groups, waits until this node has read the log, but at most ``max_wait_s``
-        seconds. If the node joined before it has read the log, clients would have to wait until the node has loaded its
-        shard groups."""
+        seconds. If the node did not wait, clients would have to wait after the join until the node has loaded its shard
+        groups."""
         if self.runtime.caught_up:
             return
         loop = asyncio.get_running_loop()
