@@ -50,12 +50,12 @@ class ManagerMetadata:
     port: int
     parameters: SharedConfig
     owned: Mapping[int, int] = field(default_factory=dict)
-    """The shard groups that the member claims to own. The value is the generation that assigned the shard group."""
+    """For each shard group that the member claims to own, the generation that assigned the shard group."""
     seen: int = -1
     """The newest generation whose assignment the member has received; -1 if the member has received no assignment."""
     seen_owners: Mapping[int, str] = field(default_factory=dict)
-    """The owner of each shard group, as a member id, in the assignment of the generation ``seen``. The mapping includes
-    the owners that this assignment asks to revoke their shard group."""
+    """The member id of each shard group's owner in the assignment of the generation ``seen``. If this assignment asks a
+    member to revoke a shard group, this member still counts as the owner."""
     relay: Mapping[str, Any] = field(default_factory=dict)
     """Data for the relay; this module passes it on and does not interpret it."""
 
@@ -71,7 +71,7 @@ class NodeAddress(NamedTuple):
 
 class PendingRevocation(NamedTuple):
     """The owners of a shard group that moves: the present owner, which is asked to revoke the shard group, and the next
-    owner (None if it is not decided yet)."""
+    owner (None if the next owner is not decided yet)."""
 
     owner: str
     successor: str | None
@@ -100,7 +100,8 @@ class Assignment:
         return frozenset(shard_group for shard_group, waiting in self.waiting.items() if waiting.owner == member)
 
     def all_owners(self) -> dict[int, str]:
-        """Returns the owner of each shard group. The shard groups that an owner is asked to revoke are included."""
+        """Returns the owner of each shard group. If the assignment asks a member to revoke a shard group, this member
+        still counts as the owner."""
         return {**self.owners, **{shard_group: waiting.owner for shard_group, waiting in self.waiting.items()}}
 
 
@@ -152,9 +153,9 @@ def _claims(metadata: Mapping[str, ManagerMetadata]) -> dict[int, tuple[int, str
     """Returns the valid claim of each claimed shard group: the generation that assigned the shard group, and the member
     that claims it.
 
-    A member's metadata may be older than the newest assignment. In this case the member also counts as claiming the
-    shard groups that the newest assignment gave it, because its JoinGroup may have arrived late, after the member had
-    applied the newest assignment. If two members claim a shard group, the claim of the newer generation is valid.
+    If a member's metadata is older than the newest assignment, the member also counts as claiming the shard groups that
+    the newest assignment gave it. The reason is that the member may have applied this assignment after it had sent the
+    metadata. If two members claim the same shard group, the claim with the newer generation is valid.
     """
     newest, newest_member = max(
         ((member_metadata.seen, m) for m, member_metadata in metadata.items()),

@@ -25,8 +25,8 @@ _ASSIGNMENT: Final = "assignment of the managers' group"
 
 
 def encode_metadata(metadata: ManagerMetadata, attempt: int) -> bytes:
-    """Encodes metadata. ``attempt`` makes every JoinGroup of a process different: the coordinator answers an identical
-    JoinGroup from its memory, without a rebalance."""
+    """Encodes metadata. ``attempt`` differs in each JoinGroup of a process, because the coordinator answers a JoinGroup
+    that is identical to the previous one from its memory, without a rebalance."""
     return _encode(
         {
             "host": metadata.host,
@@ -175,8 +175,8 @@ def _as_waiting(value: object, name: str, what: str) -> PendingRevocation:
 def _by_shard_group(
     found: Mapping[str, Any], name: str, what: str, read: Callable[[object, str, str], T]
 ) -> dict[int, T]:
-    """Returns the JSON object ``name`` as a dict. Its keys, which are strings in JSON, become shard group numbers;
-    ``read`` converts each value."""
+    """Returns the JSON object ``name`` as a dict. The keys, which are strings in JSON, become shard group numbers.
+    ``read`` converts the values."""
     values: dict[int, T] = {}
     for shard_group, value in _object(found, name, what).items():
         if not (shard_group.isascii() and shard_group.isdigit() and len(shard_group) < 10):

@@ -1,8 +1,9 @@
 """Checks a commit request before it is carried out: its numbers, and its conditions (`CommitRequest.expected`) by the
 data rule "conditional writes".
 
-Pure. Shards and listeners in front of a store make the same check of the numbers. Only shards check conditions here,
-with functions that return their committed offsets; stores compare in their own edits.
+Pure. Shards use both checks, and pass functions that return their committed offsets to the check of the conditions.
+Listeners in front of a store use only the check of the numbers, because the store checks the conditions in its own
+edits.
 """
 
 from __future__ import annotations

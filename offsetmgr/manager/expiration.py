@@ -5,11 +5,11 @@ expires after this retention. Any other offset expires one retention time after 
 the last member left the group, whichever is later. No offset expires while the group has members.
 
 The manager does not know exactly when the last member left: while a group has members, its activity record is renewed
-only every ``max_activity_age_ms``. The manager therefore adds ``max_activity_age_ms`` to the time in the record.
-Therefore, after the last member of a group has left, the manager keeps the group's offsets for at least as long as
-Kafka, and for up to ``max_activity_age_ms`` longer. If an offset was committed after the group became empty, its
-retention starts at the commit. (In Kafka, the retention starts when the group became empty, so Kafka may expire such an
-offset at once.)
+only every ``max_activity_age_ms``. The manager therefore adds ``max_activity_age_ms`` to the time in the record. As a
+result, after the last member of a group has left, the manager keeps the group's offsets for at least as long as Kafka,
+and for up to ``max_activity_age_ms`` longer. If an offset was committed after the group became empty, its retention
+starts at the commit. (In Kafka, the retention starts when the group became empty, so Kafka may expire such an offset at
+once.)
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ is later. The following responses restart the timeouts:
 - Any response to a known member of the current generation restarts the session timeout: a Heartbeat without an error or
   with REBALANCE_IN_PROGRESS, a JoinGroup, a SyncGroup.
 - A response to a *stable* member, from which the coordinator expected neither a JoinGroup nor a SyncGroup, restarts the
-  rebalance timeout too: a Heartbeat without an error in a synced generation, a JoinGroup, a SyncGroup. If the member
-  later fails to rejoin in time for a rebalance, this rebalance began after the coordinator had processed the request.
+  rebalance timeout too: a Heartbeat without an error in a synced generation, a JoinGroup, a SyncGroup. A rebalance that
+  the member later fails to rejoin in time can only have begun after the coordinator had processed this request.
 
-Therefore a Heartbeat that is answered with REBALANCE_IN_PROGRESS restarts the session timeout but not the rebalance
-timeout, because the JoinGroup that this member sent may not have reached the coordinator.
+A Heartbeat that the coordinator answers with REBALANCE_IN_PROGRESS therefore restarts only the session timeout. It does
+not restart the rebalance timeout, because the JoinGroup that this member sent may not have reached the coordinator.
 
 An expired lease stays expired until the coordinator answers a SyncGroup (`begin`). A Heartbeat is not enough: a
 coordinator that is loading its groups answers every Heartbeat with NONE without a check (handleHeartbeat of

@@ -78,8 +78,8 @@ class OffsetReader:
         return -1 if raw is None else self._format.read_offset(raw)[0]
 
     def entries(self) -> Iterator[tuple[OffsetKey, OffsetValue]]:
-        """Yields every readable offset, sorted by group, topic and partition. The iteration may miss a change that
-        happens meanwhile."""
+        """Yields every readable offset, sorted by group, topic and partition. The iteration may miss a change that is
+        made during the iteration."""
         for group in sorted(self._table.groups()):
             for topic, values in sorted(self._table.topics(group).items()):
                 for partition, raw in sorted(values.items()):

@@ -71,26 +71,26 @@ class OffsetTable:
         return group in self._last_active
 
     def last_active(self, group: str) -> int | None:
-        """Returns when the group was last known to have members (ms since 1970); None if it has no activity record or
-        an unreadable one (see `has_group_record`)."""
+        """Returns when the group was last known to have members (ms since 1970); None if the group's activity record is
+        missing or unreadable (see `has_group_record`)."""
         return self._last_active.get(group)
 
     @property
     def problems(self) -> Sequence[str]:
-        """Descriptions of the unreadable records, at most `MAX_LISTED_PROBLEMS`, without the records that were
-        overwritten later."""
+        """Descriptions of at most `MAX_LISTED_PROBLEMS` unreadable records. Records that were overwritten later are not
+        included."""
         return tuple(text for text in self._problems.values() if text)
 
     @property
     def unreadable(self) -> int:
-        """The number of keys with an invalid record or with a value of an unknown version, without the records that
-        were overwritten later."""
+        """The number of keys with an invalid record or with a value of an unknown version. Records that were
+        overwritten later are not counted."""
         return len(self._problems)
 
     @property
     def unknown_keys(self) -> int:
-        """The number of keys that were skipped because their version is unknown, without the keys that were deleted
-        later."""
+        """The number of keys that were skipped because their version is unknown. Keys that were deleted later are not
+        counted."""
         return len(self._unknown_keys)
 
     @property

@@ -11,10 +11,10 @@ The order of events ensures one owner for each shard group (see also `ownership_
   with the next generation. In the JoinGroup for that generation, the process reports the shard groups that it owns. The
   group cannot have reassigned them while the lease was expired, unless the coordinator has removed this member.
 
-If a process is frozen between its assignment and its claim, the late claim fences the rightful owner. The lease of the
-late process is not valid at this time, so this process serves nothing, and claims nothing else before it has rejoined.
+If a process is frozen between its assignment and its claim, its late claim fences the rightful owner. Because the lease
+of the late process has expired, the late process serves nothing, and claims no other shard group until it has rejoined.
 The runtime of the rightful owner reports the loss through `on_fenced`, and the owner rejoins without the shard group.
-The next assignment gives it to some member, which claims it again. Each late claim causes at most one more claim.
+The next assignment gives the shard group to a member, which claims it. Each late claim causes at most one more claim.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from offsetmgr.manager.ownership_protocol import OwnershipListener
 
 PROTOCOL_TYPE: Final = "offsetmgr"
 PROTOCOL: Final = "offsetmgr-2"
-"""The name of the group protocol; it changes with the format of `assignment_format`."""
+"""The name of the group protocol. The name changes when the format in `assignment_format` changes."""
 ASSIGNMENT_RULES: Final = 1
 """The value of `SharedConfig.protocol` in this version of offsetmgr."""
 SESSION_TIMEOUT_S: Final = 10.0
@@ -43,7 +43,7 @@ REBALANCE_TIMEOUT_S: Final = 30.0
 """At least twice the session timeout, so that a lease ends long before the coordinator removes a late member."""
 
 _REVOCATION_SHARE: Final = 0.25
-"""A JoinGroup may wait for this fraction of the rebalance timeout until shard groups are revoked."""
+"""The longest wait for revocations before a JoinGroup, as a fraction of the rebalance timeout."""
 _JOIN_BACKOFF: Final = Backoff.fixed(5.0)  # after a failed join that needs an administrator
 _LOSS_BACKOFF: Final = Backoff(0.2, 5.0)
 _LOSS_RESET_S: Final = 10.0
@@ -122,7 +122,7 @@ class OwnershipManager:
         self._owned: dict[int, int] = {}
         self._revoking: dict[int, asyncio.Task[None]] = {}
         self._lost: set[int] = set()
-        """Shard groups that were lost after the last JoinGroup. This JoinGroup still reported them as owned."""
+        """The shard groups that this process has lost since its last JoinGroup, which still reported them as owned."""
         self._losses = 0
         self._last_loss = float("-inf")
         self._attempts = 0
@@ -163,7 +163,7 @@ class OwnershipManager:
 
     @property
     def generation(self) -> int:
-        """The generation of the current assignment; -1 if there is none or the membership has ended."""
+        """The generation of the current assignment; -1 if there is no assignment or the membership has ended."""
         return self._current.generation if self._current else -1
 
     @property
@@ -296,7 +296,7 @@ class OwnershipManager:
             to_revoke_now = assignment.to_revoke(joined.member_id)
             self._drop(self._owned.keys() - assigned - to_revoke_now)
             await asyncio.sleep(0)  # the runtime has now started to revoke the dropped shard groups
-            if self._current is assignment:  # otherwise the membership has ended at this moment
+            if self._current is assignment:  # otherwise the membership ended during the sleep
                 self._start_generation(assignment.generation, assigned, to_revoke_now, joined.sent)
         if self._first_assignment is not None and not self._first_assignment.done():
             self._first_assignment.set_result(None)
@@ -314,7 +314,7 @@ class OwnershipManager:
         self._revoke_and_release(to_revoke_now & self._owned.keys())
 
     def _set_exclusion(self, why: str | None) -> None:
-        """Records and logs an exclusion. An exclusion at the start is not logged, because the caller reports it."""
+        """Records an exclusion, and logs it unless the caller of `start` reports it."""
         started = self._first_assignment is not None and self._first_assignment.done()
         if why is not None and why != self._exclusion_reason and started:
             _log.error("the group leader assigns no shard groups to this manager: %s", why)
@@ -368,8 +368,8 @@ class OwnershipManager:
             del self._owned[shard_group]
 
     def _revoke_and_release(self, shard_groups: Iterable[int]) -> None:
-        """Revokes shard groups for which other members wait. JoinGroups report each of these shard groups as owned
-        until it is revoked."""
+        """Revokes shard groups for which other members wait. Until such a shard group is revoked, the JoinGroups of
+        this process report it as owned."""
         revoking = [shard_group for shard_group in shard_groups if shard_group not in self._revoking]
         self._start_revocation(revoking)
         for shard_group in revoking:

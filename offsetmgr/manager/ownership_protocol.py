@@ -8,10 +8,10 @@ This order ensures one writer for each shard group (data rule "one writer per sh
 1. ``on_assigned(shard group)`` is called only for a shard group that the newest generation gives to this process.
 2. ``on_revoked(shard group)`` is called, and *awaited*, before ownership reports to the group that the shard group is
    free.
-3. An expired lease begins again only with a new generation, after ``on_revoked`` has been called for every shard group
-   that this generation does not include, and for every shard group if the membership was lost too. Therefore, if a
-   caller first sees a valid lease and afterwards sees that a shard group is not revoked, this process owned the shard
-   group when the caller checked the lease.
+3. An expired lease begins again only with a new generation. Before the lease begins, ``on_revoked`` has been called for
+   every shard group that this process does not own in the new generation. If the membership was lost, ``on_revoked``
+   has been called for every shard group. Therefore, if a caller first sees a valid lease and afterwards sees that a
+   shard group is not revoked, this process owned the shard group when the caller checked the lease.
 4. After ``on_fenced(shard group)`` the runtime does not claim, load or serve the shard group until ownership calls
    ``on_assigned`` for it again. Before that call, ownership rejoins the managers' group.
 
@@ -55,7 +55,7 @@ class OwnershipListener(Protocol):
         writer.
 
         After the call has returned, this process neither appends to the shard group nor serves it. The call takes at
-        most the commit timeout and the timeout of one claim. A call for a shard group that is not owned changes
-        nothing.
+        most the sum of the commit timeout and the timeout of one claim. A call for a shard group that is not owned
+        changes nothing.
         """
         ...

@@ -25,9 +25,9 @@ class CommitRequest(NamedTuple):
     """The retention that the client requests for this commit (OffsetCommit versions 2 to 4). If it is None, the
     manager's retention applies."""
     expected: Mapping[tuple[str, int], int] = {}
-    """The conditions of the commit by topic and partition (see `offsetmgr.kafka.protocol.conditional_commit`): the
-    offset that must be committed before this commit; -1 if no offset may be committed. With a condition, a new offset
-    of -1 deletes the committed offset. Kafka's clients send no conditions."""
+    """The conditions of the commit by topic and partition (see `offsetmgr.kafka.protocol.conditional_commit`). A
+    condition is the expected value of the committed offset before this commit; -1 means that no offset is committed.
+    With a condition, a new offset of -1 deletes the committed offset. Kafka's clients send no conditions."""
 
 
 class CommitResponse(NamedTuple):

@@ -1,17 +1,17 @@
 """`Shard`: the offsets of the groups of one partition of the log. Pure: no I/O, no threads, no clock.
 
 The handlers (`commit`, `delete_offsets`, `delete_group`, `expire`) validate a request and return the records to append.
-Only `replay` and its bulk forms change the served state. This applies to loads, live traffic and standbys (data rule
-"state changes only in replay").
+Only `replay` and its bulk forms change the served state. Loads, live traffic and standbys all follow this rule (data
+rule "state changes only in replay").
 
 Ordering contract: the caller appends each result of a handler at most once, in the order of the calls. After the append
 the caller calls `acknowledged`, in log order. If the records are certainly not in the log, the caller calls
 `on_discarded` instead. After an append with an unknown outcome, the caller reads the log to its end, so that `replay`
 has seen the records that are in the log, and then also calls `on_discarded`. To retry after a failure, the caller calls
-the handler again and never appends the same result twice. A result is in flight from the time
-when the handler returns it until the call of `acknowledged` or `on_discarded`. During this time, a fetch does not
-return its offsets, a conditional commit to its partitions is rejected, and expiration skips its groups. Otherwise
-expiration could append a tombstone behind a commit that it has not seen yet.
+the handler again and never appends the same result twice. A result is in flight from the time when the handler returns
+it until the call of `acknowledged` or `on_discarded`. During this time, a fetch does not return its offsets, a
+conditional commit to its partitions is rejected, and expiration skips its groups. If expiration did not skip these
+groups, it could append a tombstone after a commit that it has not seen yet.
 
 The semantics are those of a broker of Kafka 3.9.1 (GroupCoordinator, GroupMetadataManager; KIP-211 for expiration);
 docstrings name the differences.
@@ -124,8 +124,8 @@ class Shard:
         return self._table.size(group)
 
     def last_active(self, group: str) -> int | None:
-        """Returns when the group had members according to its activity record, in ms since 1970; None without a
-        readable record."""
+        """Returns the time (ms since 1970) at which the group had members according to its activity record; None if the
+        group has no readable activity record."""
         return self._table.last_active(group)
 
     def entries(self) -> Iterator[tuple[OffsetKey, OffsetValue]]:
@@ -148,12 +148,12 @@ class Shard:
 
     def commit(self, request: CommitRequest, now_ms: int) -> CoordinatorResult[CommitResponse]:
         """Commits at the time ``now_ms`` (ms since 1970). A partition fails if its number or offset is negative, its
-        metadata is too long, or its condition does not hold; the others are committed.
+        metadata is too long, or its condition does not hold; the other partitions are committed.
 
         Broker 3.9.1 accepts negative offsets (tested). The shard rejects them with INVALID_REQUEST, because a fetch
         would return them as "no offset is committed" (data rule "absent is not zero"). The shard rejects a commit with
-        a generation to the empty group id, since that group cannot have members. The caller checks the membership of
-        other groups. A commit with a generation proves that the group has members; an activity record notes this
+        a generation to the empty group id, since that group cannot have members. For other groups, the caller checks
+        the membership. A commit with a generation proves that the group has members; an activity record notes this
         periodically (see `expiration`).
         """
         group = request.group
@@ -206,8 +206,9 @@ class Shard:
         return unconditional._replace(response=response, records=[*unconditional.records, *tombstones])
 
     def _all_metadata_fits(self, partitions: Sequence[PartitionCommit]) -> bool:
-        """Returns whether all metadata is certainly short enough. This is a quick check: usually there is none, and a
-        character has at most two UTF-16 code units."""
+        """Returns whether all metadata is certainly short enough. The check is quick: most commits have no metadata,
+        and other metadata fits if its length is at most half the limit, because a character has at most two UTF-16 code
+        units."""
         if not any(map(_METADATA, partitions)):
             return True
         return max(map(len, map(_METADATA, partitions))) <= self._limits.max_metadata_length // 2
@@ -275,8 +276,8 @@ class Shard:
         """Returns tombstones for the offsets that have expired at ``now_ms``, and new activity records. ``groups``
         limits the pass; None means all groups.
 
-        ``active`` returns whether a group has members, or None if this is unknown. If it is unknown, no offset of the
-        group expires. ``active`` is called only for groups that are `expirable`.
+        ``active`` returns whether a group has members, or None if this is unknown. If ``active`` returns None, no
+        offset of the group expires. ``active`` is called only for groups that are `expirable`.
         """
         candidates = self.expiry_groups() if groups is None else groups
         return self._put_in_flight(self._expirer.expire(now_ms, active, candidates))
@@ -290,10 +291,11 @@ class Shard:
         return result
 
     def acknowledged(self, result: CoordinatorResult[Any], first_offset: int) -> None:
-        """Replays the records of a result that were appended from ``first_offset`` on. The result is no longer in
-        flight.
+        """Replays the records of a result. ``first_offset`` is the offset at which the first of these records was
+        appended. The result is no longer in flight.
 
-        The method skips records that were already replayed because the caller had read them from the log.
+        The caller may have read some of these records from the log and replayed them before. The method skips these
+        records.
         """
         self._in_flight.end(result)
         if first_offset < self._position:
@@ -310,8 +312,8 @@ class Shard:
         self._position = first_offset + len(records)
 
     def on_discarded(self, result: CoordinatorResult[Any]) -> None:
-        """Removes a result from the results in flight, because its records were not appended or `replay` has seen
-        them."""
+        """Removes a result from the results in flight, because its records were not appended, or because `replay` has
+        already seen them."""
         self._in_flight.end(result)
 
     def replay(self, offset: int, key: bytes, value: bytes | None) -> None:

@@ -133,7 +133,7 @@ RETRIABLE: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""Error codes of a commit after which the same request may succeed a moment later."""
+"""Transient error codes in the response to a commit: the same request may succeed a moment later."""
 
 LEADER_UNKNOWN: Final = frozenset(
     {
@@ -147,7 +147,7 @@ LEADER_UNKNOWN: Final = frozenset(
         ErrorCode.OFFSET_NOT_AVAILABLE,
     }
 )
-"""Error codes of a partition after which the client looks up the leader again."""
+"""Error codes of a partition. After one of these errors, the client looks up the partition's leader again."""
 
 NOT_A_MEMBER: Final = frozenset(
     {
@@ -157,11 +157,12 @@ NOT_A_MEMBER: Final = frozenset(
         ErrorCode.STALE_MEMBER_EPOCH,
     }
 )
-"""Error codes of a commit to a group that has members, if the client is not a member or is no longer one."""
+"""Error codes in the response to a commit to a group that has members, if the client is not a current member."""
 
 
 VALID_MEMBER_CODES: Final = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS})
-"""The coordinator's responses to the Heartbeat of a valid member; during a rebalance it is REBALANCE_IN_PROGRESS."""
+"""The error codes in the response to the Heartbeat of a valid member: REBALANCE_IN_PROGRESS during a rebalance,
+otherwise NONE."""
 
 
 def reason(code: int) -> str:

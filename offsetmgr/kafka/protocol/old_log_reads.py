@@ -13,8 +13,8 @@ from offsetmgr.kafka.protocol.schema_codec import Message
 
 
 async def list_offsets(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
-    """Requests offsets in version 1 or later if the broker supports it. Otherwise uses version 0, with which this
-    function can request only the start and the end of a log."""
+    """Requests offsets in version 1 or later if the broker supports such a version, and in version 0 otherwise. In
+    version 0 the function can request only the start and the end of a log."""
     version = broker.version(api_key, requested)
     if version:
         return await broker.send(api_key, version, {**message, "isolation_level": 0})

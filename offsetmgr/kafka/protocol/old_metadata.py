@@ -13,7 +13,7 @@ from offsetmgr.kafka.protocol.primitives import INT16, INT32, Cursor
 from offsetmgr.kafka.protocol.schema_codec import Message
 
 IMPOSSIBLE_TOPIC: Final = "?"
-"""An invalid topic name. A request for it neither returns nor creates a topic."""
+"""An invalid topic name. A Metadata request that names only this topic neither returns nor creates a topic."""
 _PARTITION: Final = struct.Struct(">hiii")
 """The start of a partition in Metadata 0 to 3: error code, partition number, leader, and the number of replica ids that
 follow."""
@@ -24,9 +24,9 @@ async def metadata(broker: OlderBroker, api_key: int, requested: int, message: M
     """Requests metadata of topics without creating missing topics.
 
     If a request before version 4 names a missing topic, the broker may create the topic, so the function requests all
-    topics instead. A request of version 0 cannot ask for no topics, so in this case the function requests an invalid
-    name. A broker of 0.8.2 lists no brokers while the cluster has no topics. In this state the result contains only the
-    responding broker, with the id -1.
+    topics instead. In version 0 an empty list of topics is a request for all topics, so the function requests an
+    invalid name if ``message`` has an empty list. A broker of 0.8.2 lists no brokers while the cluster has no topics.
+    If the response lists no brokers, the result contains the responding broker with the id -1.
     """
     version = broker.version(api_key, requested)
     names = None if message["topics"] is None else [topic["name"] for topic in message["topics"]]
@@ -50,8 +50,8 @@ async def metadata(broker: OlderBroker, api_key: int, requested: int, message: M
 def _metadata_reader(version: int, topics: Collection[str] | None) -> Callable[[Cursor], Message]:
     """Returns a decoder of Metadata 0 to 3.
 
-    The decoder skips the replica ids, because no caller needs them and they make up most of a large response. It also
-    skips the partitions of topics that are not in ``topics``; if ``topics`` is None, it skips no topic.
+    The decoder skips the replica ids, because no caller needs them and they make up most of a large response. If
+    ``topics`` is not None, the decoder also skips the partitions of the topics that are not in ``topics``.
     """
 
     def read(cursor: Cursor) -> Message:

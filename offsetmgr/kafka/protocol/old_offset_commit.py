@@ -15,8 +15,8 @@ from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, Cursor
 from offsetmgr.kafka.protocol.schema_codec import Message
 
 _CHECKS_PARTITIONS_VERSION: Final = 4
-"""The OffsetCommit version that Kafka 2.0 introduced. From 2.0 on brokers reject commits for partitions that do not
-exist."""
+"""The OffsetCommit version that Kafka 2.0 introduced. Brokers of Kafka 2.0 and later reject commits for partitions that
+do not exist."""
 _PARTITION_COUNTS_TTL_S: Final = 5.0
 _partition_counts_cache: Final[dict[Address, tuple[float, Mapping[str, int]]]] = {}
 """A cache of the partition counts of all topics, by address of the broker. An entry contains the time of the request,
@@ -27,8 +27,8 @@ async def offset_commit(broker: OlderBroker, api_key: int, requested: int, messa
     """Commits in version 1 or later, because version 0 would commit to ZooKeeper. Brokers of 0.8.2 support only
     versions 0 and 1.
 
-    Brokers up to 1.1 accept commits for partitions that do not exist, so for these brokers this function rejects such
-    commits itself.
+    Brokers of Kafka 1.1 and earlier accept commits for partitions that do not exist. The function does not send such
+    commits to these brokers, and returns UNKNOWN_TOPIC_OR_PARTITION for the partitions.
     """
     version = broker.version(api_key, requested)
     if version >= _CHECKS_PARTITIONS_VERSION:

@@ -1,4 +1,5 @@
-"""OffsetFetch for older brokers: one request for each group, and their errors in the form of the current version."""
+"""OffsetFetch for older brokers. This module sends one request for each group, and converts the errors in the responses
+to the form of current versions."""
 
 from __future__ import annotations
 
@@ -22,11 +23,12 @@ _GROUP_ERRORS: Final = frozenset(
         ErrorCode.GROUP_AUTHORIZATION_FAILED,
     }
 )
-"""Error codes that concern a whole group. OffsetFetch before version 2 returns them for each partition."""
+"""Error codes that concern a whole group. OffsetFetch responses before version 2 contain these error codes in the
+partitions."""
 
 
 async def offset_fetch(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
-    """Sends one request for each group, since a request before version 8 names only one."""
+    """Sends one request for each group, since a request before version 8 names only one group."""
     version = broker.version(api_key, min(requested, 7))
 
     async def fetch(group: Mapping[str, Any]) -> Message:
@@ -57,7 +59,7 @@ async def offset_fetch(broker: OlderBroker, api_key: int, requested: int, messag
 
 
 async def _all_offsets(broker: OlderBroker, version: int, group: str) -> Message:
-    """Returns all offsets of a group from a broker of 0.9 to 0.10.1. For such a broker, a request without topics is a
+    """Returns all offsets of a group from a broker of 0.9 to 0.10.1. These brokers treat a request without topics as a
     request for all topics.
 
     The broker returns neither offsets nor an error in two cases: it is still loading the group, or it is not the
@@ -81,8 +83,9 @@ async def _check_unknown_partitions(broker: OlderBroker, unknown: list[tuple[str
     """Clears the error of partitions that do not exist, because they have no committed offset.
 
     Brokers of 0.8.2 return UNKNOWN_TOPIC_OR_PARTITION for every partition that they do not know, whether it has a
-    committed offset or not. For a short time after its start, a broker knows no partitions at all. In this case the
-    function returns a retriable error code for the whole response. Otherwise it returns 0.
+    committed offset or not. For a short time after its start, a broker knows no partitions at all. Therefore the
+    function returns a retriable error code for the whole response if the broker's metadata does not contain the offsets
+    topic, or contains one of the unknown partitions. Otherwise it returns 0.
     """
     answer = await metadata(broker, ApiKey.METADATA, 8, {"topics": None, "allow_auto_topic_creation": False})
     known = {topic["name"]: len(topic["partitions"]) for topic in answer["topics"]}

@@ -2,8 +2,8 @@
 
 Other modules write each request and read its response in one fixed version. For an older broker, this module translates
 the request into one or more requests in versions that the broker supports, and merges their responses into one response
-of the original version. Messages are dicts, as in `schema_codec`. The other modules named
-``old_...`` each translate some APIs.
+of the original version. Messages are dicts, as in `schema_codec`. Each of the other modules named ``old_...`` contains
+the translation of some APIs.
 """
 
 from __future__ import annotations

@@ -25,11 +25,11 @@ FLOAT64: Final = struct.Struct(">d")
 NO_TAGS: Final = b"\0"
 
 _MAX_ITEMS: Final = 200_000
-"""The maximum number of array items in one message. A small item takes hundreds of times as much memory as a Python
-object as it takes in its encoding, so without this limit a small message could use up the memory."""
+"""The maximum number of array items in one message. A small item takes hundreds of times more memory as a Python object
+than in its encoding, so a small message could use up the memory if there were no limit."""
 _MIN_ITEM_BYTES: Final = 4
-"""The assumed minimum size of an array item in a response. It is the size of a replica id, because a Metadata response
-of a large cluster contains millions of replica ids."""
+"""The assumed minimum size of an array item in a response. A replica id has this size, and a Metadata response of a
+large cluster contains millions of replica ids."""
 
 
 @dataclass(slots=True)
@@ -144,8 +144,8 @@ class Cursor:
     def tags(self, known: Callable[[int, int], None] | None = None) -> None:
         """Skips the tagged fields of a structure. Does nothing if the version is not flexible.
 
-        The method calls ``known`` with the tag and size of each field while the cursor is in front of its value.
-        ``known`` may read the value.
+        For each field, the method moves the cursor to the start of the field's value and calls ``known`` with the tag
+        and the size of the field. ``known`` may read the value.
         """
         if not self.flexible:
             return

@@ -1,8 +1,8 @@
 """Kafka releases: how to recognize them by API versions, and which capabilities they have.
 
-A broker does not report its release, so offsetmgr derives the release from the broker's API versions. Brokers from
-0.10.0 on report their API versions in response to an ApiVersions request. Brokers of 0.8.2 and 0.9 do not support this
-request, so this module lists their API versions.
+A broker does not report its release, so offsetmgr derives the release from the broker's API versions. Brokers of Kafka
+0.10.0 and later report their API versions in response to an ApiVersions request. Brokers of Kafka 0.8.2 and 0.9 do not
+support this request, so this module contains the API versions of these two releases.
 
 A *capability* is a function of a broker that an operation needs. Operations check capabilities and never releases.
 """
@@ -70,8 +70,8 @@ _INTRODUCED_BY: Final[tuple[tuple[str, int, int], ...]] = (
     ("0.10.0", ApiKey.API_VERSIONS, 0),
     ("0.9", ApiKey.JOIN_GROUP, 0),
 )
-"""An API version that each release introduced, latest release first. Releases that cannot be distinguished from their
-predecessor are omitted."""
+"""For each release, latest release first, one API version that the release introduced. Releases that cannot be
+distinguished from their predecessor are omitted."""
 _OLDEST: Final = "0.8.2"
 
 
@@ -91,8 +91,8 @@ def is_before(name: str, versions: Versions) -> bool:
 
 
 def fallback_versions(text: str) -> Versions | None:
-    """Returns the API versions of the release in the setting ``broker.version.fallback``; None for 0.10 and later,
-    whose brokers report their versions."""
+    """Returns the API versions of the release in the setting ``broker.version.fallback``. Returns None for Kafka 0.10
+    and later, because these brokers report their API versions."""
     if text.startswith("0.8"):
         return KAFKA_0_8_2
     return KAFKA_0_9 if text.startswith("0.9") else None
@@ -109,8 +109,8 @@ class Capability(NamedTuple):
     version: int
     """A broker that supports this version of the API, or a later version, has the capability."""
     without: str = ""
-    """The consequence on brokers without the capability, as a clause. It is empty if offsetmgr refuses the operation on
-    such brokers."""
+    """The consequence on brokers without the capability, as a clause. The clause is empty if offsetmgr refuses the
+    operation on brokers without the capability."""
     weakens: bool = False
     """Whether a guarantee of edits is weaker on brokers without the capability."""
 

@@ -109,8 +109,8 @@ def consumer_group_describe(groups: Sequence[str]) -> ConsumerGroupDescribeReque
 def offset_fetch(partitions_by_group: Mapping[str, Sequence[TopicPartition] | None]) -> OffsetFetchRequest:
     """Requests the offsets of many groups; None requests all partitions of a group.
 
-    The request demands stable offsets (KIP-447). With this setting, if an open transaction has a pending commit for a
-    partition, the broker returns an error for the partition instead of the previously committed offset.
+    The request sets ``require_stable`` (KIP-447): if an open transaction has a pending commit for a partition, the
+    broker returns an error for the partition instead of the previously committed offset.
     """
     return OffsetFetchRequest(
         groups=tuple(

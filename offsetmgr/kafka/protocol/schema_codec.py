@@ -206,7 +206,7 @@ def _field(field: dataclasses.Field[Any], hint: Any, flexible: bool) -> _Field:
 
 
 def _not_null(hint: Any) -> tuple[bool, Any]:
-    """Returns whether a type allows None, and the type without it."""
+    """Returns whether a type allows None, and the type without None."""
     if typing.get_origin(hint) in (typing.Union, UnionType):
         (kind,) = (argument for argument in typing.get_args(hint) if argument is not type(None))
         return True, kind
@@ -229,7 +229,8 @@ def _number(form: struct.Struct) -> tuple[_Read, _Write, int]:
     unpack_from, pack, size = form.unpack_from, form.pack, form.size
 
     def read(cursor: Cursor) -> Any:
-        # This is Cursor.number without its nested calls, which saves 12 to 27 % of the time to decode large responses.
+        # This function repeats the code of Cursor.number, but has no nested calls. This saves 12 to 27 % of the time to
+        # decode large responses.
         at = cursor.at
         try:
             (value,) = unpack_from(cursor.data, at)

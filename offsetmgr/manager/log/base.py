@@ -3,10 +3,10 @@
 The partitions are divided into a fixed number of shard groups: partition p belongs to shard group ``p % shard_groups``
 (`shard_group_of`). A manager owns whole shard groups. A writer claims one shard group and appends to its partitions.
 
-Ordering contract: a new owner first claims the shard group. After the claim no earlier writer can append, even if its
-process was frozen and wakes. The owner then requests the end offsets. Every append of an earlier writer has ended, so
-no such append can change the end offsets. Finally the owner reads the partitions up to the end offsets, and has seen
-every record that was ever acknowledged.
+Ordering contract: a new owner first claims the shard group. After the claim no earlier writer can append, not even a
+writer whose process was frozen and has resumed. The owner then requests the end offsets. The claim has ended every
+append of the earlier writers, so the appends of these writers cannot change the end offsets any more. Finally the owner
+reads the partitions up to the end offsets. After this read the owner has seen every record that was ever acknowledged.
 
 All calls block. Implementations call callbacks only in the caller's thread.
 """
@@ -64,11 +64,12 @@ class OutcomeUnknown(OffsetMgrError):
 
 
 class Fenced(OffsetMgrError):
-    """Another writer has claimed the shard group (NOT_COORDINATOR). The writer cannot be used any more. Its manager may
-    claim the shard group again only after the shard group has been assigned to this manager again.
+    """Another writer has claimed the shard group (NOT_COORDINATOR). The writer cannot be used any more. The manager of
+    the fenced writer may claim the shard group again only after a new assignment has given the shard group to this
+    manager.
 
     If the append began after the other writer's claim, the records of the append are not in the log and never will be.
-    If the append was in flight during the claim, it ended before the claim returned, and only the new owner can
+    If the append was in flight during the claim, the append ended before the claim returned, and only the new owner can
     determine the outcome of the append.
     """
 
@@ -153,12 +154,12 @@ class LogReader(Protocol):
         """Reads several partitions at once, each from its offset in ``starts`` up to its offset in ``ends``
         (exclusive), and stores the newest value of each key in ``newest[partition]`` (None for a tombstone).
 
-        It decodes nothing and keeps no overwritten value. It periodically calls ``progress`` with the number of offsets
-        that it has read since the last call. It also calls ``stopped`` periodically, and stops early if ``stopped``
-        returns True. Returns the next offset to read in each partition. Unless the load was stopped, this offset is at
-        least the partition's offset in ``ends``. The first record of a partition may be after the partition's offset in
-        ``starts``, because of compaction or deletion. Raises `OffsetMgrError`; `CorruptRecords` if a batch of any
-        partition has a wrong checksum.
+        The method decodes nothing and keeps no overwritten value. It periodically calls ``progress`` with the number of
+        offsets that it has read since the last call. It also calls ``stopped`` periodically, and stops early if
+        ``stopped`` returns True. Returns the next offset to read in each partition. Unless the load was stopped, this
+        offset is at least the partition's offset in ``ends``. The first record of a partition may be after the
+        partition's offset in ``starts``, because of compaction or deletion. Raises `OffsetMgrError`; `CorruptRecords`
+        if a batch of any partition has a wrong checksum.
         """
         ...
 
@@ -200,8 +201,8 @@ class PartitionLog(Protocol):
     def reader(self) -> LogReader: ...
 
     def generation(self, timeout_s: float) -> str:
-        """Returns the identity of the topic; empty if unknown. It changes if the topic is deleted and recreated;
-        offsets of the earlier topic are then invalid. Raises `OffsetMgrError`.
+        """Returns the identity of the topic; empty if unknown. The identity changes if the topic is deleted and
+        recreated. Offsets of the deleted topic are not valid in the new topic. Raises `OffsetMgrError`.
 
         Brokers may briefly return an outdated identity, so callers request the identity before and after they read.
         """
@@ -214,10 +215,10 @@ class PartitionLog(Protocol):
     def end_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:
         """Returns the last stable offset of each partition: every append below this offset has ended.
 
-        After a claim by a writer of this object, a reader that reaches this offset has seen every record that was ever
-        acknowledged to an earlier writer. For a shard group of another process, the returned offset may briefly be too
-        low, because an append is acknowledged before it becomes readable, and because brokers may return outdated
-        values. Raises `OffsetMgrError`.
+        If a writer of this object has claimed the shard group, a reader that has read up to this offset has seen every
+        record that was ever acknowledged to an earlier writer. For a shard group that another process owns, the
+        returned offset may briefly be too low, because an append is acknowledged before it becomes readable, and
+        because brokers may return outdated values. Raises `OffsetMgrError`.
         """
         ...
 

@@ -1,10 +1,10 @@
 """`ManagerNode`: the lifecycle of one manager. `open` starts to follow the log, `join` lets the node own its part of
 the shard groups, and `close` revokes these shard groups.
 
-At the start the node creates or checks the topic, checks the record format, and lets standbys follow the log. It joins
-the managers' group only after this, so that little remains to be read when shard groups are assigned to the node. At
-the end the node completes the commits in flight, leaves the group and closes the connections. Because it leaves the
-group, other managers own the shard groups at once.
+At the start the node creates or checks the topic, checks the record format, and lets standbys follow the log. The node
+joins the managers' group after these steps, so that the node has to read only the end of the log when shard groups are
+assigned to it. At the end the node completes the commits in flight, leaves the group and closes the connections.
+Because it leaves the group, other managers own the shard groups at once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ManagerNode:
     def __init__(self, settings: NodeConfig, host: str, port: int) -> None:
         self.settings = settings
         self.group: Final = managers_group(settings.topic)
-        """The group through which the managers of this topic share its shard groups."""
+        """The group through which the managers of this topic divide the topic's shard groups among themselves."""
         self.topic: OffsetsTopicState
         self.runtime: ManagerRuntime
         self.ownership: OwnershipManager
@@ -117,8 +117,8 @@ class ManagerNode:
         """Joins the managers' group and returns the address of this node in it. If other managers serve the groups, the
         node reads the log before it joins.
 
-        ``timeout_s`` is in seconds. Without a timeout, the call waits for as long as the coordinator is unavailable.
-        Raises `TimedOut`, `NotCoordinator` if the other managers exclude this manager, and errors of the coordinator.
+        ``timeout_s`` is in seconds. If it is None, the call waits for as long as the coordinator is unavailable. Raises
+        `TimedOut`, `NotCoordinator` if the other managers exclude this manager, and errors of the coordinator.
         """
         what = f"group {self.group}"
         try:
@@ -192,8 +192,8 @@ class ManagerNode:
 
     async def _catch_up(self, max_wait_s: float) -> None:
         """If other managers serve the groups, waits until this node has read the log, but at most ``max_wait_s``
-        seconds. If the node joined before it has read the log, clients would have to wait until the node has loaded its
-        shard groups."""
+        seconds. If the node did not wait, clients would have to wait after the join until the node has loaded its shard
+        groups."""
         if self.runtime.caught_up:
             return
         loop = asyncio.get_running_loop()

@@ -1,10 +1,11 @@
 """`OffsetsTopicMonitor`: checks periodically whether the offsets topic has changed since the start of the manager.
 
-An administrator may add partitions (groups then hash to other partitions after a restart), switch compaction off
-(retention deletes offsets in this case), or delete the topic. The manager cannot repair these faults. It raises an
-alarm and continues to serve, because its memory still contains the acknowledged offsets. If the topic was recreated,
-the offsets in memory are invalid. Therefore the monitor passes the topic id to the runtime after every check, and the
-runtime reloads the shards that it read from a topic with another id.
+An administrator may add partitions, switch compaction off, or delete the topic. After partitions are added, groups hash
+to other partitions when the manager restarts. Without compaction, retention may delete offsets. The manager cannot
+repair these faults. The monitor raises an alarm, and the manager continues to serve, because its memory still contains
+the acknowledged offsets. If the topic was recreated, the offsets in memory are invalid. Therefore the monitor passes
+the topic id to the runtime after every check, and the runtime reloads the shards that it read from a topic with another
+id.
 
 If a check fails, the state of the topic is unknown. The monitor ignores transient errors, which other operations
 report. Other errors (a revoked authorization, an unknown error of the broker) become an alarm after `MAX_FAILED_CHECKS`
@@ -47,7 +48,7 @@ class OffsetsTopicMonitor:
         self._interval_s = interval_s
         self._task: asyncio.Task[None] | None = None
         self._failed_checks = 0
-        """The number of failed checks since the last successful one."""
+        """The number of failed checks since the last successful check."""
         self.alarm: str | None = None
         """The fault that the last completed check found, or the error of the last check after `MAX_FAILED_CHECKS`
         failures in succession; None if there is no fault."""
@@ -80,8 +81,8 @@ class OffsetsTopicMonitor:
             else:
                 self._failed_checks = 0
                 self._set_alarm(None)
-            # The id is passed after every check, because a load that began before the topic was recreated may only now
-            # be complete and served.
+            # The id is passed after every check, even if it has not changed, because a load that began before the topic
+            # was recreated may have ended since the previous check.
             self._on_topic_id(self._known.topic_id)
 
     def _recreated(self, error: TopicRecreated) -> None:

@@ -45,9 +45,9 @@ class ManagerConfig:
     lag_interval_s: float = 5.0
     """The interval at which the standby requests the end offsets of the log."""
     max_standby_age_s: float = 3600.0
-    """If a standby has not reached the log's end for this time, for example because it was suspended or disconnected,
-    the standby reads the log from the start, because the log cleaner may have removed tombstones that the standby has
-    not read. The value must be far below the topic's ``delete.retention.ms`` (24 h)."""
+    """The longest time for which a standby may be behind the log's end, for example because it was suspended or
+    disconnected. After a longer time the log cleaner may have removed tombstones that the standby has not read, so the
+    standby reads the log from the start. The value must be far below the topic's ``delete.retention.ms`` (24 h)."""
     expiry_interval_s: float = 600.0
     """The interval between two expiration passes over a shard (``offsets.retention.check.interval.ms``)."""
     members: Members | None = None

@@ -130,9 +130,9 @@ class ManagerRuntime:
         self._housekeeping = asyncio.create_task(self._housekeeping_loop())
 
     async def close(self) -> None:
-        """Rejects new commits, waits for those in flight (at most the commit timeout and one claim), and closes the
-        writers. The method does not close the log. The caller must first let ownership leave the managers' group, so
-        that other managers need not wait for the session timeout."""
+        """Rejects new commits, waits for the commits in flight, and closes the writers. The wait takes at most the sum
+        of the commit timeout and the timeout of one claim. The method does not close the log. The caller must first let
+        ownership leave the managers' group, so that other managers need not wait for the session timeout."""
         self._closing = True
         if self._housekeeping is not None:
             self._housekeeping.cancel()
@@ -158,8 +158,8 @@ class ManagerRuntime:
         await found.stopped()
 
     def note_generation(self, generation: str) -> None:
-        """Compares the shards with the current identity of the log (`PartitionLog.generation`). Shard groups that were
-        read from another log stop serving at once (NOT_COORDINATOR) and are loaded again."""
+        """Stops serving the shard groups that were read from a log other than the current one (NOT_COORDINATOR), and
+        loads them again. ``generation`` is the identity of the current log (`PartitionLog.generation`)."""
         for shard_group in self._shard_groups:
             shard_group.note_generation(generation)
 
@@ -295,9 +295,9 @@ class ManagerRuntime:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if states - {ShardState.ACTIVE} else ErrorCode.NONE, groups
 
     def wait_for_writes(self, group: str) -> asyncio.Future[None]:
-        """Returns a future that completes once every earlier write to the group's shard group has ended. After that no
-        such write can take effect. If the writes do not end within the sum of the claim timeout and the commit timeout,
-        the future raises the retriable `TimedOut`."""
+        """Returns a future that completes once every earlier write to the group's shard group has ended. After this,
+        none of these writes can take effect any more. If the writes do not end within the sum of the claim timeout and
+        the commit timeout, the future raises the retriable `TimedOut`."""
         return self._shard_group(self.partition_of(group)).wait_for_writes()
 
     def _append_expiration(

@@ -17,8 +17,8 @@ from offsetmgr.manager.shard import Shard
 
 @dataclass(frozen=True, slots=True)
 class RuntimeServices:
-    """Objects that the shard groups and their writer threads share. ``load_permits`` limits the number of concurrent
-    loads."""
+    """The objects that the shard groups and their writer threads share. ``load_permits`` limits the number of
+    concurrent loads."""
 
     log: PartitionLog
     ownership: Ownership

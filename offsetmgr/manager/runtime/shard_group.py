@@ -256,15 +256,15 @@ class ShardGroup:
         self.stop()
 
     def note_generation(self, generation: str) -> None:
-        """Compares the shards with the current identity of the log (`PartitionLog.generation`), and stops serving them
-        if they were read from another log."""
+        """Stops serving the shards if they were read from a log other than the current one. ``generation`` is the
+        identity of the current log (`PartitionLog.generation`)."""
         if self.lifecycle.state is ShardState.ACTIVE and generation not in ("", self.log_id):
             self.on_topic_recreated()
 
     def note_current(self) -> None:
         """Sets `current_at` to now if this process serves with a valid lease, since its shards then contain every
-        record of the log. The method is called periodically, so that `current_at` is a time before the suspension if
-        the process was suspended."""
+        record of the log. The method is called periodically, so if the process is suspended, `current_at` remains at a
+        time before the suspension."""
         now = boottime()
         if self.lifecycle.state is ShardState.ACTIVE and self._services.ownership.valid():
             self.current_at = now

@@ -3,11 +3,12 @@
 It performs only I/O. It reports results to the event loop in order (`WriterCallbacks`); the loop changes the state and
 answers requests.
 
-The manager serves fetches from memory while the outcome of an append is unknown. This is correct for two reasons. The
-commits of that append were answered with an error or not at all, so memory contains the last *acknowledged* offsets.
-And no other process can have acknowledged a commit since this append: the next owner acknowledges commits only after
-this process's lease has ended, and every fetch checks the lease (data rule "one writer per shard"). A process that
-claims a shard group without owning it appends nothing (see `ownership_protocol`).
+The manager serves fetches from memory while the outcome of an append is unknown. This is correct for two reasons. No
+commit of this append was acknowledged: the clients have received an error, or no response yet. Memory therefore
+contains the last *acknowledged* offsets. In addition, no other process can have acknowledged a commit since this
+append: the next owner acknowledges commits only after this process's lease has ended, and every fetch checks the lease
+(data rule "one writer per shard"). A process that claims a shard group without owning it appends nothing (see
+`ownership_protocol`).
 """
 
 from __future__ import annotations
@@ -198,8 +199,8 @@ class ShardWriterThread:
         return done
 
     def _discard_other_log(self, generation: str) -> bool:
-        """Discards shards that were read from another log. Returns False if the outdated shards belong to the loop. In
-        this case the loop has to reload them."""
+        """Discards shards that were read from another log. If the outdated shards belong to the loop, returns False,
+        and the loop has to reload them."""
         if generation in ("", self._generation):
             return True
         if self._shards is None:
@@ -225,8 +226,8 @@ class ShardWriterThread:
         return True
 
     def _read_tail(self, ends: Mapping[int, int]) -> bool:
-        """Reads the end of the log after an append with an unknown outcome. The only new records are those of the
-        append. Because there are few of them, the loop replays them."""
+        """Reads the end of the log after an append with an unknown outcome. Only the records of this append are new.
+        They are few, so the loop replays them."""
         behind = {partition: end for partition, end in ends.items() if end > self._positions[partition]}
         newest: dict[int, dict[bytes, bytes | None]] = {partition: {} for partition in behind}
         reader = self._log.reader()

@@ -22,7 +22,8 @@ class ShardStatus(NamedTuple):
     shard_group: int
     role: Role
     state: str
-    """At an owner, the value of the `lifecycle.ShardState`; at a standby, ``loading``, ``following`` or ``waiting``."""
+    """If this process is the owner, the value of the `lifecycle.ShardState`; if it is a standby, ``loading``,
+    ``following`` or ``waiting``."""
     since: float
     """The time at which the shard entered this state, in seconds since 1970."""
     position: int

@@ -1,10 +1,10 @@
-"""`WriteBatch`: the requests that one transaction appends. `AppendResult`: the outcome of the append for some of these
-requests.
+"""`WriteBatch`: requests that are appended in the same transaction. `AppendResult`: the outcome of the append for some
+of these requests.
 
 The batches implement a group commit. All requests for a shard group in one iteration of the event loop form one batch.
 While the thread of the shard group writes one transaction, further batches arrive, and the thread appends all of them
-in its next transaction. Therefore a single commit does not wait, and under load a transaction with thousands of records
-costs no more than a transaction with a single record.
+in its next transaction. Therefore a single commit does not wait for others, and under load a transaction with thousands
+of records costs no more than a transaction with a single record.
 """
 
 from __future__ import annotations

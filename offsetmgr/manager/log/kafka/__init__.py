@@ -104,8 +104,8 @@ class KafkaLog:
         return self._offsets.starts(partitions, timeout_s)
 
     def end_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:
-        """Returns the end offsets. They are always above the records that the replicas have confirmed to a writer of
-        this object."""
+        """Returns the end offsets. The end offset of a partition is always higher than the offset of every record whose
+        write the in-sync replicas have confirmed to a writer of this object."""
         return self._offsets.ends(partitions, timeout_s, self._known_ends.lower_bound)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """`AssignedConsumer`: a consumer of assigned partitions of one topic that reports exact positions.
 
 The consumer assigns partitions and never subscribes or commits. It has a group id only because the client library
-requires a group id. A position advances past transaction markers and aborted records too: the client's end-of-partition
-event reports the offset after the last record.
+requires a group id. The position in a partition also advances past transaction markers and aborted records, because the
+client's end-of-partition event reports the offset after them.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _partition: Final[Callable[[ConfluentMessage], Any]] = ck.Message.partition
 
 
 class AssignedConsumer:
-    """Consumes assigned partitions. Only one thread may use it at a time, including `close`, because the client library
-    crashes otherwise."""
+    """Consumes assigned partitions. Only one thread at a time may call the methods, including `close`; otherwise the
+    client library crashes."""
 
     def __init__(self, topic: str, settings: Mapping[str, Any]) -> None:
         self.positions: dict[int, int] = {}

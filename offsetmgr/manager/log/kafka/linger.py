@@ -28,7 +28,8 @@ class AdaptiveLinger:
         self.wait_s = _INITIAL_WAIT_S
 
     def on_confirmed(self, seconds: float) -> None:
-        """Adapts the wait after records were confirmed ``seconds`` after the start of their transaction."""
+        """Adapts the wait to a transaction. ``seconds`` is the time from the start of the transaction to the
+        confirmation of its records."""
         if seconds >= REJECTION_S:
             self.wait_s = min(self.wait_s + _INCREASE_S, MAX_WAIT_S)
         else:

@@ -68,7 +68,8 @@ def follower_settings(bootstrap: str, properties: Mapping[str, str], group: str)
         "enable.auto.commit": "false",
         "enable.auto.offset.store": "false",
         "isolation.level": "read_committed",
-        # Only the end-of-partition event reports the offsets of the markers and aborted records after the last record.
+        # Markers and aborted records may follow the last record. Only the end-of-partition event reports the offset
+        # after them.
         "enable.partition.eof": "true",
         # If the log no longer contains the start offset, the consumer checks the reason; librdkafka must not choose an
         # offset.

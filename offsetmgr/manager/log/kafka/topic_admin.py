@@ -80,8 +80,8 @@ def check_topic(
 def check_successor(
     bootstrap: str, properties: Mapping[str, str], topic: str, partitions: int, *, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> OffsetsTopicState:
-    """Checks a topic that was recreated while the manager ran. The check is the same as that of an existing topic at
-    startup. Raises the errors of `check_topic` except `TopicRecreated`."""
+    """Checks a topic that was recreated while the manager ran. The check is the same as the check of an existing topic
+    at startup. Raises the errors of `check_topic` except `TopicRecreated`."""
     return examine(topic, _found(bootstrap, properties, topic, timeout_s), partitions)
 
 

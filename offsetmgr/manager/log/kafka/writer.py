@@ -8,9 +8,9 @@ Failures map to errors as follows:
 - The writer had not sent the commit, and the abort succeeded: `AppendRejected` (or `TooLarge`).
 - The writer had not sent the commit, but the abort was not answered in time: `OutcomeUnknown`. The transaction will
   never be committed, but this producer cannot continue, and `OutcomeUnknown` makes the caller claim with a new writer.
-- ``commit_transaction`` was called and did not succeed: `OutcomeUnknown`. There is one exception: if the error requires
-  an abort and the abort succeeds, the error is `AppendRejected`. In this case the coordinator had not begun to commit
-  the transaction, because otherwise it would have rejected the abort.
+- ``commit_transaction`` was called and did not succeed: `OutcomeUnknown`. There is one exception: if librdkafka
+  requires an abort and the abort succeeds, the writer raises `AppendRejected`. In this case the coordinator had not
+  begun to commit the transaction, because otherwise it would have rejected the abort.
 - The producer is fenced at any point: `Fenced`.
 
 ``claim`` and ``append`` block, mostly with the interpreter's lock released, so they run on a thread of the shard group
@@ -36,8 +36,8 @@ from offsetmgr.records.base import EncodedRecord
 
 _FIRST_CLAIM_ATTEMPT_S: Final = 0.05
 _CLIENT_RETRY_PAUSE_S: Final = 0.5
-"""While the broker ends the transaction of an earlier writer, it rejects the claim. After such a rejection the client
-retries after this time, which no setting can change. A new client tries at once."""
+"""While the broker ends the transaction of an earlier writer, it rejects the claim. After this rejection, the client
+waits for this time before it retries the claim, and no setting can change the time. A new client claims at once."""
 _ABORT_SHARE: Final = 0.3
 """The fraction of an append's timeout that is reserved for its abort."""
 _MAX_ABORT_S: Final = 2.0
@@ -117,10 +117,11 @@ class KafkaShardGroupWriter:
 
     @property
     def _open_producer(self) -> ck.Producer:
-        """The producer. Only ``self._producer`` may refer to it, so that setting ``self._producer`` to None destroys
-        it. A failed producer keeps sending its requests until the producer is destroyed, and its late claim could fence
-        a newer writer. A local variable would keep the producer alive for as long as an exception refers to the stack
-        frame. (`Producer.close` is no alternative, because it would wait for all records.)"""
+        """The producer. ``self._producer`` must be the only reference to the producer, so that the producer is
+        destroyed when ``self._producer`` is set to None. A failed producer keeps sending its requests until the
+        producer is destroyed, and its late claim could fence a newer writer. A local variable would keep the producer
+        alive for as long as an exception refers to the stack frame. (`Producer.close` is no alternative, because it
+        would wait for all records.)"""
         if self._producer is None:
             raise self._terminal_error or LogClosed(self._what, "the writer was closed")
         return self._producer
