@@ -151,8 +151,9 @@ def run_in_shell(
 def still_running(pid: int) -> bool:
     """Returns whether a command that `run_in_shell` started in an earlier process is still running.
 
-    The command is the leader of its own session, so the function also checks that the process with this id is a session
-    leader. It is very unlikely that an unrelated process passes both checks.
+    The command is the leader of its own session, so the function returns True only if the process with this id is a
+    session leader. Therefore the function is very unlikely to mistake an unrelated process with the same id for the
+    command.
     """
     try:
         leads = os.getsid(pid) == pid
