@@ -3,9 +3,8 @@
 The mirror only moves offsets forward. Either store can be ZooKeeper or Kafka. If the target has compare-and-set, every
 write is conditional on the version that was read. If the target is Kafka, the mirror locks each group: it joins the
 group as a static member, so a restarted mirror takes over at once and a frozen mirror is fenced. The mirror refuses
-groups to which other clients commit in the target. Brokers of Kafka 0.8.2 have no group lock; for them, the target
-store compares the offsets just before each write. The mirror keeps no state: a restarted mirror compares both sides
-again.
+groups to which other clients commit in the target. Brokers of Kafka 0.8.2 have no group lock; on them, the store
+compares the offsets just before each write. The mirror keeps no state: a restarted mirror compares both sides again.
 """
 
 from __future__ import annotations
@@ -28,11 +27,10 @@ from offsetmgr.migration.plan import PlanOptions
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 HOLDER = "offsetmgr-mirror"
-"""The name under which mirrors lock groups. If a second mirror is started for a group, it takes the group over from the
-first mirror."""
+"""The name under which mirrors lock groups. A second mirror of a group takes the group over from the first."""
 
 _MAX_WAIT_S: Final = 0.25
-"""Maximum seconds between two calls of ``stop`` during a wait, so that the mirror reacts to ``stop`` quickly."""
+"""Maximum seconds between two calls of ``stop`` during a wait."""
 _ROUNDING_S: Final = 0.01
 _RETRY_S: Final = 0.2
 _BACKOFF: Final = Backoff(2 * _RETRY_S, 5.0)
@@ -42,19 +40,16 @@ _BACKOFF: Final = Backoff(2 * _RETRY_S, 5.0)
 class Mirror:
     """Mirrors the groups that ``options`` select.
 
-    ``idle_s`` limits the time between two comparisons of all groups. If a notification is missed, the next comparison
-    finds the changed offset. Before the mirror locks a group, it watches for ``settle_s`` whether other clients commit
-    to the group.
+    ``idle_s`` limits the time between two full comparisons, which also find changes without a notification. Before the
+    mirror locks a group, it watches for ``settle_s`` whether other clients commit to this group.
 
-    ``legacy_groups`` returns the live old consumers of groups in the source. If the target's groups must be locked, the
-    mirror locks a group only after it has observed that the group's old consumers commit to the source alone
-    (`mirror_safety`). With ``once``, ``watch_s`` limits the wait for these observations. ``legacy_groups`` is None if
-    there are no old consumers, or if the user trusts them. Locked groups are committed again every ``refresh_s`` (well
-    below the retention).
+    ``legacy_groups`` returns the live old consumers of source groups. If the target's groups must be locked, the mirror
+    first collects evidence that a group's old consumers commit to the source alone (`mirror_safety`). With ``once``,
+    ``watch_s`` limits the time for this. ``legacy_groups`` is None if there are no old consumers, or if the user trusts
+    them. Locked groups are committed again every ``refresh_s`` (well below the retention).
 
-    ``crossing`` detects offsets that belong to the deleted log of a recreated topic. These offsets are not mirrored. If
-    ``crossing`` is None, the caller guarantees that the source has no offsets of deleted logs. Leader epochs are never
-    mirrored.
+    ``crossing`` detects offsets of deleted logs (of recreated topics). These offsets are not mirrored. If ``crossing``
+    is None, the caller guarantees that the source has no such offsets. Leader epochs are never mirrored.
     """
 
     source: OffsetStore
@@ -114,7 +109,7 @@ class Mirror:
         return any(began is not None and now - began < self.watch_s for began in since)
 
     def _wait_for_changes(self, pending: set[str]) -> set[str] | None:
-        """Waits until a group may have changed. Returns the groups that may have changed (None means all groups)."""
+        """Waits until a group may have changed. Returns the groups that may have changed (None: all groups)."""
         now = self.clock.monotonic()
         deadline = min(now + _RETRY_S, self._full_at) if pending else self._full_at
         if self._failures:
@@ -145,8 +140,7 @@ class Mirror:
                 mirror.fail(error, lag_unknown=True)
 
     def _round(self, changed: set[str] | None) -> set[str]:
-        """Compares the changed groups (None means all groups) and copies their offsets. Returns the groups that must be
-        checked again soon."""
+        """Compares and copies the changed groups (None means all groups). Returns the groups to check again soon."""
         self.rounds += 1
         pending: set[str] = set()
         try:
@@ -185,8 +179,7 @@ class Mirror:
             self._observe_target(new)
 
     def _observe_target(self, new: list[GroupMirror]) -> None:
-        """Reads the new groups in the target, then waits for ``settle_s``. If another client commits in the meantime,
-        the next read shows the changed offsets."""
+        """Reads the new groups in the target, then waits, so that the next read shows commits of other clients."""
         found = self._target_offsets(new)
         now = self.clock.monotonic()
         for mirror in new:
@@ -224,7 +217,7 @@ class Mirror:
     def _read_members(
         self, batch: list[GroupMirror], target: LockableStore, pending: set[str]
     ) -> tuple[Mapping[str, LegacyGroup], list[GroupMirror]]:
-        """Reads the live old consumers, and unlocks each group in which an old consumer may commit to Kafka too."""
+        """Reads the live old consumers. Unlocks each group in which an old consumer may commit to Kafka too."""
         if self.legacy_groups is None or not batch:
             return {}, batch
         legacy = self.legacy_groups(mirror.group for mirror in batch)
@@ -303,8 +296,7 @@ class Mirror:
         return pending
 
     def _read_target(self, batch: list[GroupMirror], pending: set[str]) -> None:
-        """Reads the target. If the offsets of a group have changed while this mirror had not locked the group, another
-        client commits to the group."""
+        """Reads the target. Rejects each group whose offsets have changed although this mirror did not lock it."""
         named = {mirror.target_group: mirror for mirror in batch}
         for name, found in self._target_offsets(batch).items():
             mirror = named[name]
@@ -329,8 +321,7 @@ class Mirror:
             mirror.unlocked_read = found
 
     def _may_lock(self, mirror: GroupMirror, legacy: LegacyGroup, pending: set[str]) -> bool:
-        """Returns True if the mirror may lock the group, because no other client commits to the group. Otherwise starts
-        or continues to watch the group."""
+        """Returns True if the mirror may lock the group: no other client commits to it. Otherwise watches the group."""
         if mirror.ended:
             return False
         now = self.clock.monotonic()
@@ -370,8 +361,7 @@ class Mirror:
         self._read_target(locked, pending)
 
     def _refresh(self, locked: list[GroupMirror], target: LockableStore) -> None:
-        """Commits the offsets of locked groups again before these offsets expire. A failed refresh that is retriable is
-        repeated soon."""
+        """Commits the offsets of locked groups again before these offsets expire. Retries retriable errors soon."""
         now = self.clock.monotonic()
         due = {m.target_group: m for m in locked if m.refresh_at <= now}
         for mirror in due.values():
@@ -397,8 +387,7 @@ class Mirror:
         return mirror.record_outcomes(outcomes)
 
     def _handle_lost_lock(self, mirror: GroupMirror, error: OffsetMgrError) -> None:
-        """Ends the mirror of the group if a consumer or another mirror has taken the group over. Otherwise the mirror
-        locks the group again later."""
+        """Ends the mirror of a group that another client has taken over. Locks other groups again later."""
         assert mirror.lock is not None
         mirror.lock.release()
         mirror.compute_lag()

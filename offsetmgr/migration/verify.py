@@ -3,7 +3,7 @@ target.
 
 Each result has a confidence (data rule "verdicts carry evidence"): *seen* (both values were read), *inferred* or
 *unknown*. A partition with an unknown result never passes. The source is read before the target. A dual consumer writes
-Kafka before ZooKeeper, so its commits during the reads never make a target in Kafka appear to be behind.
+Kafka before ZooKeeper, so a target in Kafka never appears to be behind because of it.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ class MigrationVerifier:
     """Compares a plan with the current offsets of its two stores. It only reads.
 
     ``open_logs`` returns the Kafka cluster in whose logs the offsets must be. Without a cluster, the logs are not
-    checked. If the target has moved forward since the plan, the result of the partition is then *unknown*. ``state`` is
-    the content of the journal, which shows the rewinds that were written.
+    checked. In this case, a partition whose target has moved forward is *unknown*. ``state`` is the content of the
+    journal, which shows the rewinds that were written.
     """
 
     plan: PlanFile
@@ -384,7 +384,7 @@ def _compare_with_position(
     step: PlanStep, origin: PlanSource, source: Committed | None, result_so_far: _Outcome
 ) -> _Outcome:
     """Works like `_compare_with_source`, but compares the source's byte position with the byte position in the plan.
-    The planned offset was derived from the byte position in the plan, so the result has the confidence of this
+    The planned offset was derived from the planned byte position, so the result has the confidence of the
     derivation."""
     assert step.source is not None
     old = step.source.offset
