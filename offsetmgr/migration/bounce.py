@@ -171,7 +171,7 @@ class _BounceRun:
         return {} if history.latest is None else history.latest.members
 
     def _await_earlier_command(self, step: RestartStep) -> None:
-        """If an earlier run was killed while its restart command continues to run, waits for the command to end.
+        """If an earlier run was killed but its restart command is still running, waits until the command ends.
         Otherwise the member could be restarted twice."""
         deadline = self.view.clock.monotonic() + self.spec.command_seconds
         if step.pid is not None and still_running(step.pid):
@@ -233,8 +233,8 @@ class _BounceRun:
     def _watch_gate(
         self, phase: CommitMode, baseline: Observation | None, rules: EvidenceThresholds, step: RestartStep | None
     ) -> GroupHistory:
-        """Watches the group until further observations cannot change the result of the gate, or until the gate can no
-        longer pass."""
+        """Watches the group until further observations cannot change the gate's result, or until the gate can no longer
+        pass."""
 
         def enough(history: GroupHistory) -> bool:
             report = assess_phase(history, phase, baseline=baseline, rules=rules, only=_scope(history, step))

@@ -114,8 +114,8 @@ def closed_gate(
     check of the accepted phase with the fewest failures. If the gate is closed only because of partitions without
     traffic, the reason names these partitions, and the hint names the option that accepts them.
 
-    ``restricting_option`` is the command-line option because of which only one phase is accepted. It is empty if no
-    such option is given.
+    ``restricting_option`` is the command-line option that excludes all accepted phases but one. It is empty if no
+    option excludes a phase.
     """
     nearest = min(reports, key=lambda report: (len(report.wrong), sum(not part.ok for part in report.partitions)))
     phase = f"phase {nearest.phase.value}" + (f" (required by {restricting_option})" if restricting_option else "")

@@ -45,8 +45,8 @@ class Mirror:
 
     ``legacy_groups`` returns the live old consumers of source groups. If the target's groups must be locked, the mirror
     first collects evidence that a group's old consumers commit to the source alone (`mirror_safety`). With ``once``,
-    ``watch_s`` limits the time for this. ``legacy_groups`` is None if there are no old consumers, or if the user trusts
-    them. Locked groups are committed again every ``refresh_s`` (well below the retention).
+    ``watch_s`` limits this step. ``legacy_groups`` is None if there are no old consumers, or if the user trusts them.
+    Locked groups are committed again every ``refresh_s`` (well below the retention).
 
     ``crossing`` detects offsets of deleted logs (of recreated topics). These offsets are not mirrored. If ``crossing``
     is None, the caller guarantees that the source has no such offsets. Leader epochs are never mirrored.
@@ -296,7 +296,7 @@ class Mirror:
         return pending
 
     def _read_target(self, batch: list[GroupMirror], pending: set[str]) -> None:
-        """Reads the target. Rejects each group whose offsets have changed although this mirror did not lock it."""
+        """Reads the target. Rejects each unlocked group whose offsets have changed: another client commits to it."""
         named = {mirror.target_group: mirror for mirror in batch}
         for name, found in self._target_offsets(batch).items():
             mirror = named[name]

@@ -22,7 +22,7 @@ class MirrorState(StrEnum):
     """The target is ahead of the source in some partitions. These partitions are not changed; the others follow the
     source."""
     WATCHING = "watching"
-    """The mirror does not know yet whether old consumers or other clients also commit to the target. Until then, the
+    """The mirror does not know yet whether old consumers or other clients also commit to the target. In this state, the
     mirror neither locks the group nor writes its offsets."""
     REJECTED = "rejected"
     """Other clients use the group in the target. Nothing is written."""

@@ -7,10 +7,12 @@ orders: a dual member writes Kafka before ZooKeeper and finishes one commit befo
 (ZookeeperConsumerConnector.commitOffsets), and an observation reads ZooKeeper before Kafka.
 
 * *ZooKeeper alone*: the offset in ZooKeeper changed to X, and the offset in Kafka, read afterwards, is below X. A dual
-member would have written X to Kafka first. * *Kafka alone*: the offset in Kafka changed to X and then to Y, and the
-offset in ZooKeeper, read after Y was observed, has not changed. A dual member finishes the commit of X in ZooKeeper
-before it begins the commit of Y. X must be larger than both stores' offsets at the start of the history, because a dual
-member does not write its starting offset again. * *both*: the offsets in both stores changed.
+  member would have written X to Kafka first.
+* *Kafka alone*: the offset in Kafka changed to X and then to Y, and the offset in ZooKeeper, read after Y was observed,
+  has not changed. A dual member finishes the commit of X in ZooKeeper before it begins the commit of Y. X must be
+  larger than both stores' offsets at the start of the history, because a dual member does not write its starting offset
+  again.
+* *both*: the offsets in both stores changed.
 """
 
 from __future__ import annotations

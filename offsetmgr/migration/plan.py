@@ -82,8 +82,8 @@ class PlanStep(NamedTuple):
 
     ``source`` and ``target`` are the offsets of the two stores when the plan was made; None if there is no commit or if
     the offset is unreadable. ``after`` is the offset that the target holds after apply; None if the step is refused. If
-    ``origin`` is set, ``source`` is a byte position in another partition (`source_tp`). It can be compared only with
-    the byte position that the source holds later, not with offsets in the target.
+    ``origin`` is set, ``source`` is a byte position in another partition (`source_tp`). This byte position can be
+    compared only with a byte position that is read from the source later, not with offsets in the target.
     """
 
     tp: TopicPartition

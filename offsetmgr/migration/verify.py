@@ -44,9 +44,9 @@ class Status(StrEnum):
     PROGRESS = "progress"
     """The target has moved forward since the plan, within its log."""
     NEW_IN_TARGET = "new-in-target"
-    """The target has a commit that was made after the plan. The source has no commit for the partition."""
+    """The target has a commit that was made after the plan. The source has no commit."""
     SOURCE_GONE = "source-gone"
-    """The target holds the expected offset or a larger offset. The source no longer has a commit for the partition."""
+    """The target holds the expected offset or a larger offset. The source no longer has a commit."""
     MISSING = "missing"
     BEHIND = "behind"
     NOT_REWOUND = "not-rewound"
@@ -290,8 +290,7 @@ def _is_unchanged(step: PlanStep, source: Committed | None, target: Committed | 
 
 
 def _with_mapped_partitions(plan: GroupPlan, source: GroupOffsets) -> GroupOffsets:
-    """Returns the source's offsets and errors by the target's partition: the partition of each byte position is
-    replaced by the partition to which the plan maps it."""
+    """Returns the source's offsets and errors, with byte positions under the partitions to which the plan maps them."""
     new = {step.source_tp: step.tp for step in plan.steps if step.origin is not None}
     return replace(
         source,

@@ -215,11 +215,11 @@ class PeriodCoordinator:
         part of the period's entry in the history.
 
         Without ``number``, a partition's report concerns the period that the caller received last for this partition
-        from `time_position` or `current_period_complete`. If the caller received no period for the partition, or if the
-        partition has already finished that period, the report concerns the period that the caller received last from
-        `wait` or `start`. Only a report with the status `ReportStatus.ACCEPTED` or `DUPLICATE` has an effect. Raises
-        `OpenPeriodUnknown`, `TimedOut`, and the error that ended the membership. After `TimedOut`, the member's thread
-        still writes the report; repeating the call is safe.
+        from `time_position` or `current_period_complete`. If the caller received no period for the partition from these
+        methods, or if the partition has already finished that period, the report concerns the period that the caller
+        received last from `wait` or `start`. Only a report with the status `ReportStatus.ACCEPTED` or `DUPLICATE` has
+        an effect. Raises `OpenPeriodUnknown`, `TimedOut`, and the error that ended the membership. After `TimedOut`,
+        the member's thread still writes the report; repeating the call is safe.
         """
         return self._finished(partitions, number, _Deadline(timeout_s))[0]
 

@@ -31,7 +31,7 @@ _DIRECTORY_DATA: Final = node_bytes({"by": "offsetmgr"})
 
 @dataclass(frozen=True, slots=True)
 class WorkClaim:
-    """The content and version of a `Work` node, as written at the begin of an attempt. `History.publish` needs both
+    """The content and version of a `Work` node, as written at the beginning of an attempt. `History.publish` needs both
     values to publish the output of this attempt. It fails if a later attempt has begun."""
 
     work: Work
@@ -137,8 +137,8 @@ class History:
         return None
 
     def covering(self, job: str, period: Period, before: int | None = None) -> Work | None:
-        """Returns the newest work of a job among the periods that contain the whole time of ``period``. If ``before``
-        is given, only periods with a lower number are considered.
+        """Returns a job's work on the newest period that contains the whole time of ``period``. If ``before`` is given,
+        only periods with a lower number are considered.
 
         Returns None if no period of the job overlaps ``period``. Raises `Conflict` if periods of the job overlap
         ``period`` but none of them contains it completely, because stored offset ranges cannot be divided at a point in
