@@ -1,8 +1,8 @@
 """`ShardLoader`: reads the part of the log that a shard group's shards have not replayed yet. The loader blocks and has
 no threads.
 
-A shard belongs to one thread at a time. During a load it belongs to the thread that runs `ShardLoader.run`, which may
-take as long as it needs.
+A shard belongs to one thread at a time. During a load the shard belongs to the thread that runs `ShardLoader.run`. The
+duration of this method has no limit.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class ShardLoader:
         if any(reached[partition] < end for partition, end in ends.items()):
             return False
         for partition in sorted(ends):
-            # Each partition's records are freed before the next one is replayed, so a load needs little more memory
-            # than its result.
+            # The records of each partition are freed before the next partition is replayed. Therefore a load needs
+            # little more memory than the loaded shards.
             self._shards[partition].replay_newest(newest.pop(partition), reached[partition])
         return True
 
@@ -69,6 +69,6 @@ class ShardLoader:
 
 
 def truncated_partitions(shards: Iterable[Shard], ends: Mapping[int, int]) -> Sequence[int]:
-    """Returns the partitions whose log ends before the position of their shard: the log was truncated or recreated, so
-    the shard differs from the log."""
+    """Returns the partitions whose log ends before the position of their shard. The log of such a partition was
+    truncated or recreated, so the shard no longer matches the log."""
     return [shard.partition for shard in shards if shard.position > ends[shard.partition]]

@@ -53,7 +53,7 @@ def bounce(
     stop: Callable[[], bool] = lambda: False,
 ) -> BounceResult:
     """Executes or resumes the bounce. ``state_path`` is the file with the progress of the bounce. The output of the
-    restart commands goes to a file of the same name with the suffix ``.log``.
+    restart commands goes to a log file: its path is ``state_path`` with the suffix ``.log``.
 
     ``stop`` is called between steps and while a gate is watched. A failed command or a closed gate is reported in the
     result and raises no error. Raises `GateRefused` if the bounce must not begin, and `UsageError` if the state file
@@ -171,8 +171,8 @@ class _BounceRun:
         return {} if history.latest is None else history.latest.members
 
     def _await_earlier_command(self, step: RestartStep) -> None:
-        """If an earlier run was killed and its restart command is still running, waits for that command, so that no
-        member is restarted twice."""
+        """If an earlier run was killed but its restart command is still running, waits until the command ends.
+        Otherwise the member could be restarted twice."""
         deadline = self.view.clock.monotonic() + self.spec.command_seconds
         if step.pid is not None and still_running(step.pid):
             self.progress(f"  the command of an earlier run (process {step.pid}) is still running: waiting for it")
@@ -181,8 +181,8 @@ class _BounceRun:
         step.pid = None
 
     def _pass_gate(self, state: BounceState, step: RestartStep) -> BounceResult | None:
-        """Waits until the member's successor has registered and its commits can be assessed. Returns None if the gate
-        has passed."""
+        """Waits until the member's successor has registered, then watches the successor's commits. Returns None if the
+        gate has passed."""
         if step.status is StepStatus.MEMBER_LEFT:
             return None
         spec = self.spec
@@ -233,7 +233,8 @@ class _BounceRun:
     def _watch_gate(
         self, phase: CommitMode, baseline: Observation | None, rules: EvidenceThresholds, step: RestartStep | None
     ) -> GroupHistory:
-        """Watches the group until the result of the gate is final, or until the gate can no longer pass."""
+        """Watches the group until further observations cannot change the gate's result, or until the gate can no longer
+        pass."""
 
         def enough(history: GroupHistory) -> bool:
             report = assess_phase(history, phase, baseline=baseline, rules=rules, only=_scope(history, step))
@@ -303,7 +304,8 @@ class _BounceRun:
 
 
 def _scope(history: GroupHistory, step: RestartStep | None) -> list[str] | None:
-    """Returns the members that a gate checks: the successors of the restarted member. None means all members."""
+    """Returns the members that a gate checks. With a ``step``, these are the successors of the restarted member.
+    Without a ``step``, the result is None, and the gate checks all members."""
     return None if step is None else _successors(history, step)
 
 

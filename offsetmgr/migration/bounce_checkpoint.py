@@ -31,10 +31,10 @@ class StepStatus(Enum):
     """The command was about to run, is running, or was running when the bounce was killed."""
     COMMAND_FAILED = "command-failed"
     RETURNED = "returned"
-    """The command ended with exit code 0; the gate has not been passed yet."""
+    """The command has ended with exit code 0, but the gate after this step has not passed yet."""
     PASSED = "passed"
     MEMBER_LEFT = "member-left"
-    """The member had left before its step, so no command was run for it."""
+    """The member left the group before its step began, so no command was run for the member."""
 
 
 @dataclass(slots=True)

@@ -32,10 +32,10 @@ class BounceSpec:
     inferred from the group's commits.
 
     ``baseline`` has the members to restart; None means the members that are registered now. ``start_baseline`` is the
-    baseline of the previous bounce, for the gate before this bounce. ``hosts`` maps member ids to hosts; it is needed
-    for members whose id does not contain the host. ``window`` limits the time for which each gate is watched.
-    ``restart_seconds`` limits the time in which a restarted member must register again. ``command_seconds`` limits the
-    run time of the command.
+    baseline of the previous bounce; the gate before this bounce compares the members with ``start_baseline``. ``hosts``
+    maps member ids to hosts, for members whose id does not contain the host. ``window`` limits the time for which each
+    gate is watched. ``restart_seconds`` limits the time in which a restarted member must register again.
+    ``command_seconds`` limits the run time of the command.
     """
 
     group: str

@@ -62,8 +62,8 @@ class Translator:
                 self._starts[tp] = _start_at_time(at, found.get(tp), logs.get(tp))
 
     def translate(self, old: TopicPartition, position: int) -> TranslatedOffset | None:
-        """Returns the new partition and the offset at which a group continues that was at ``position`` in the partition
-        ``old``. Returns None if the map does not contain ``old``."""
+        """Translates ``position``, a group's byte position in the partition ``old``. Returns the new partition and the
+        offset at which the group continues. Returns None if the map does not contain ``old``."""
         entry = self.map.entry(old)
         if entry is None:
             return None

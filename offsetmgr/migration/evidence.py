@@ -27,7 +27,7 @@ class Confidence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EvidenceThresholds:
-    """The evidence that the caller accepts besides observed commits.
+    """The kinds of evidence that the caller accepts in addition to observed commits.
 
     ``quiet_ms`` is the time without changes after which a partition counts as idle. With ``accept_idle``, partitions
     without traffic pass if the stores' offsets show that nothing can be lost. With ``accept_spare``, new members
@@ -154,8 +154,9 @@ def _numbers(history: PartitionHistory) -> str:
 
 
 def _check_idle(history: PartitionHistory, rules: EvidenceThresholds, result: _MakeResult) -> PartitionEvidence | None:
-    """Returns None if the partition is idle. Otherwise returns a result with the reason: the log end is unknown,
-    messages are waiting, or the partition has changed during the last ``quiet_ms``."""
+    """Returns None if the partition is idle. If the partition is not known to be idle, returns a result with the
+    reason: the log end is unknown, messages are waiting, or an offset or the log end has changed during the last
+    ``quiet_ms``."""
     if history.lag is None:
         why = (
             f"the log's end cannot be read, so an idle partition cannot be distinguished from a stuck one; "
@@ -198,7 +199,8 @@ def _unproven_dual(history: PartitionHistory, rules: EvidenceThresholds, result:
             return result(
                 False, Confidence.UNKNOWN, f"one store changed so far: {why}", "wait for the next commit", final=False
             )
-        # The result is not final, because a dual member retries a failed write to ZooKeeper with its next commit.
+        # The result is not final: if a dual member's write to ZooKeeper has failed, the member writes ZooKeeper again
+        # with its next commit.
         return result(False, Confidence.INFERRED, f"commits to Kafka alone: {why}; {_numbers(history)}", final=False)
     if history.zookeeper.changes:
         why = f"ZooKeeper {history.zookeeper.changes[-1]}, Kafka {reading_text(history.kafka.last)} has not changed"

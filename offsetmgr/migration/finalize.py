@@ -26,8 +26,8 @@ from offsetmgr.migration.verify import MigrationVerifier, PartitionResult, Statu
 
 @dataclass(frozen=True, slots=True)
 class GroupGate:
-    """The result of the check whether a member of one group commits to the source alone. ``passed`` is True if the
-    evidence shows that no member does."""
+    """The result of one group's gate, which checks whether a member of the group commits to the source alone.
+    ``passed`` is True if the evidence shows that no member commits to the source alone."""
 
     group: str
     passed: bool
@@ -87,7 +87,7 @@ def check_gates(verifier: MigrationVerifier, gate: FinalizeGate, accept: Collect
         raise GateRefused("finalize", why, _hint(set(wrong)))
     if not total:
         raise GateRefused("finalize", "the migration has no partitions to verify")
-    # A group that could not be planned was not migrated, so its members do not matter here.
+    # A group that could not be planned was not migrated, so the gate does not check its members.
     planned = (group for group in verifier.plan.groups() if not group.error)
     gates = tuple(found for batch in batched(planned, READ_BATCH_GROUPS) for found in gate(batch))
     if closed := [found for found in gates if not found.passed]:
@@ -125,10 +125,10 @@ def finalize(
     """Finalizes a plan. With ``remover`` (an executor over the source store), the function also deletes the source's
     offsets.
 
-    For each group, the gate is checked again just before the source's offsets are deleted. An offset is deleted only if
-    the target is not behind the source in its partition. If a run was interrupted during the deletion, the next run
-    continues the deletion. Raises `GateRefused`, and `JournalError` if the plan was not applied completely or was
-    rolled back.
+    For each group, the gate is checked again just before the source's offsets are deleted. An offset of the source is
+    deleted only if the target's offset for the partition is not behind it. If a run was interrupted during the
+    deletion, the next run continues the deletion. Raises `GateRefused`, and `JournalError` if the plan was not applied
+    completely or was rolled back.
     """
     name = f"plan {verifier.plan.path}"
     if state.undo.may_have_written:
@@ -151,9 +151,9 @@ def finalize(
 def _removals(
     verifier: MigrationVerifier, gate: FinalizeGate, state: MigrationState, kept: list[str]
 ) -> Iterator[GroupWrite]:
-    """Yields the deletions of the source's current offsets, for the planned partitions in which the target is not
-    behind the source. Each deletion is conditional on the offset that was read. The offsets that must stay are appended
-    to ``kept``, each with the reason."""
+    """Yields the writes that delete the source's current offsets. They contain the planned partitions in which the
+    target is not behind the source. Each deletion is conditional on the offset that was read. The offsets that must
+    stay are appended to ``kept``, each with the reason."""
     for plan in verifier.plan.groups():
         if plan.group in state.delete.done or plan.error:
             continue
@@ -169,7 +169,8 @@ def _removals(
 
 
 def _removable(plan: GroupPlan, verifier: MigrationVerifier, kept: list[str]) -> tuple[PlanStep, ...]:
-    # The source is read before the target. Therefore a target that is not behind has every offset that was read.
+    # The source is read before the target. Therefore, if the target is not behind, it has at least the offset that was
+    # read from the source.
     (source,) = verifier.source.scan([plan.group])
     (target,) = verifier.target.scan([plan.target_group])
     if problem := source.error or target.error:

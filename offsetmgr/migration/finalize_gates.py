@@ -1,7 +1,7 @@
 """The gates of `finalize`, which check that no member commits to the source alone.
 
-In a migration between ZooKeeper and Kafka the gate watches the old consumers' commits, as `runbook check` does. For
-another source in Kafka, the gate asks the source's coordinator for members.
+In a migration between ZooKeeper and Kafka the gate watches the old consumers' commits, as `runbook check` does. In
+other migrations from Kafka or from a manager, the gate asks the source's coordinator for members.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ class OldConsumerGate:
 
 
 def _weakest(report: PhaseReport) -> VerifyEvidence:
-    """Returns the confidence of the report, which is the lowest confidence of its members and partitions."""
+    """Returns the confidence of the report, which is the lowest confidence among the results of its members and
+    partitions."""
     kinds = {member.confidence for member in report.members} | {part.confidence for part in report.partitions}
     return next(
         (_EVIDENCE[kind] for kind in (Confidence.UNKNOWN, Confidence.INFERRED) if kind in kinds), VerifyEvidence.SEEN
@@ -109,11 +110,12 @@ def closed_gate(
     rules: EvidenceThresholds,
     restricting_option: str = "",
 ) -> GroupGate:
-    """Returns the closed gate of a group that is in none of the accepted phases. The reason is taken from the check of
-    the accepted phase with the fewest failures. If the gate is closed only because of partitions without traffic, the
-    reason names these partitions, and the hint names the option that accepts them.
+    """Returns a closed gate for a group that is not known to be in an accepted phase. The reason is taken from the
+    check of the accepted phase with the fewest failures. If the gate is closed only because of partitions without
+    traffic, the reason names these partitions, and the hint names the option that accepts them.
 
-    ``restricting_option`` is the command-line option that limits the accepted phases to one; empty if no option does.
+    ``restricting_option`` is the command-line option that excludes all accepted phases but one. It is empty if no
+    option excludes a phase.
     """
     nearest = min(reports, key=lambda report: (len(report.wrong), sum(not part.ok for part in report.partitions)))
     phase = f"phase {nearest.phase.value}" + (f" (required by {restricting_option})" if restricting_option else "")
@@ -147,11 +149,12 @@ def _first_problem(report: PhaseReport) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorGate:
-    """Gate for other sources in Kafka: the group has no members, and no offset changes during the window.
+    """Gate for migrations from Kafka or from a manager to a store other than ZooKeeper. The gate passes if the group
+    has no members and no offset changes during the window.
 
-    The coordinator does not know consumers without membership: old consumers, and consumers that assign partitions to
-    themselves. Therefore the offsets are read twice, ``window.seconds`` apart. If no offset has changed between the two
-    reads, the gate infers that no client commits.
+    The coordinator reports only group members. It does not report old consumers, nor consumers that assign partitions
+    to themselves. Therefore the gate also reads the offsets twice, ``window.seconds`` apart. If no offset has changed
+    between the two reads, the gate infers that no client commits.
     """
 
     source: OffsetStore
@@ -172,11 +175,11 @@ class CoordinatorGate:
 
 @dataclass(frozen=True, slots=True)
 class InactivityGate:
-    """Gate for sources in a ZooKeeper of Kafka 0.7 or of Storm's spouts: no offset changes during the window, and no
-    member is registered.
+    """Gate for sources in a ZooKeeper of Kafka 0.7 or of Storm's spouts. The gate passes if no offset changes during
+    the window and no member is registered.
 
-    Spouts do not register, so ``members`` is None if the source belongs to spouts. If no offset changes, the gate
-    infers that no client commits.
+    Spouts do not register, so ``members`` is None if the source belongs to spouts. If no offset changes during the
+    window, the gate infers that no client commits to the source.
     """
 
     source: OffsetStore
@@ -207,8 +210,8 @@ class InactivityGate:
 
 
 def _assess_inactivity(name: str, before: GroupOffsets, after: GroupOffsets, known: str) -> GroupGate:
-    """Returns the gate of a group without known members, from two reads of its offsets. ``known`` is the detail of the
-    gate if the gate passes."""
+    """Compares two reads of the offsets of a group without known members, and returns the gate of the group. ``known``
+    is the text for the gate's ``detail`` if the gate passes."""
     if error := before.error or after.error:
         return GroupGate(name, False, VerifyEvidence.UNKNOWN, str(error))
     moved = next((tp for tp, found in after.offsets.items() if before.offsets.get(tp) != found), None)

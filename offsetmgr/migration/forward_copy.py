@@ -1,8 +1,9 @@
 """Copies Kafka's offsets to ZooKeeper for partitions without traffic, when a group goes back to ZooKeeper.
 
 A dual member never raises the ZooKeeper offset of a partition without traffic. The member starts from the larger of
-both offsets, and assumes that this offset is already stored. The copy only moves offsets forward. Each write is
-conditional on the version that was read, so if a consumer commits at the same time, the consumer's commit is kept.
+both offsets, and assumes that both stores already hold this offset. The copy only moves offsets forward. Each write is
+conditional on the version that was read. If a consumer commits at the same time, its commit is kept and the write is
+rejected.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def copy_forward(
     before-images durable.
 
     If a write is rejected because a consumer has committed, and ZooKeeper now has at least the offset to copy, the
-    partition counts as caught up. If ZooKeeper is still behind in a partition, the error of the partition is raised
-    after all outcomes are set.
+    partition counts as caught up. If ZooKeeper is still behind in a partition after its write failed, the function sets
+    the outcomes of all partitions and then raises the error of the write.
     """
     copies = {
         tp: OffsetCopy(tp.topic, tp.partition, offset_or(c.expected, -1) if c.expected else None, c.after.offset)

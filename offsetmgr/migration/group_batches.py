@@ -26,7 +26,7 @@ def prefetch(read: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[tuple[_T
     processes the current item.
 
     ``read`` runs in a separate thread, one call at a time; ``items`` are consumed in the caller's thread. If ``read``
-    fails for an item, the error is raised in place of that item.
+    fails for an item, the iterator raises the error instead of yielding the item.
     """
     with ThreadPoolExecutor(1, "offsetmgr-read-ahead") as pool:
         current: tuple[_T, Future[_R]] | None = None

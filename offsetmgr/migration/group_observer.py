@@ -1,7 +1,8 @@
-"""Observes a live group of old consumers: its registry, its owners, both stores and the logs, once or over a window.
+"""Observes a live group of old consumers once or repeatedly: reads its registered members, its partition owners, both
+stores and the logs.
 
-The evidence relies on the order of the reads (see `observation`). This module is the only module of the runbooks that
-reads from servers. It writes nothing.
+The evidence relies on the order of the reads (see `observation`). Of the modules that write and check runbooks, only
+this module reads from servers. It writes nothing.
 """
 
 from __future__ import annotations
@@ -98,8 +99,8 @@ class GroupView:
     def observe(self, group: str, *, tolerant: bool = False) -> Observation:
         """Makes one observation.
 
-        With ``tolerant``, a retriable error of a whole store is recorded as the read result of every partition. Such an
-        error occurs, for example, while the coordinator is moving or loading. An error of the registry is always
+        With ``tolerant``, a retriable error of a whole store is not raised, but recorded as the read result of every
+        partition. An example is the coordinator's error while it moves or loads. An error of the registry is always
         raised. Raises `Unreachable`, `TimedOut` and other errors of the stores.
         """
         view = self.registry.members(group, self.cluster.topics)

@@ -102,8 +102,8 @@ def record_at(path: Path, position: int) -> JournalRecord:
 class Journal:
     """A journal, open for writing by this process only.
 
-    The class is thread-safe. The stream of edits appends the intents to the journal, and a store may consume this
-    stream in its own thread.
+    The class is thread-safe. A store receives edits as a stream and may consume this stream in its own thread. The
+    stream appends each edit's intent to the journal, so other threads call `append` too.
     """
 
     def __init__(self, path: Path, *, plan_sha256: str, clock: Clock) -> None:
@@ -165,8 +165,8 @@ class Journal:
             return end + len(lines.readline())
 
     def append(self, records: Iterable[JournalRecord]) -> None:
-        """Appends records and returns once they are on disk. Raises `JournalError`, for example if the disk is full. In
-        this case the caller must not execute the writes of these records."""
+        """Appends records and returns once they are on disk. Raises `JournalError`, for example if the disk is full.
+        After this error the caller must not execute the writes that the records announce."""
         with self._lock:
             now = self._clock.now_ms()
             lines = [_encode(self._next + i, now, record) for i, record in enumerate(records)]

@@ -3,7 +3,7 @@
     fsync the intent -> pass the edit to the store -> append the outcome
 
 The store receives the edits as a lazy stream, so that the store can edit many groups at the same time. The intents of a
-batch share one fsync. Memory grows with the number of groups that the store edits at the same time.
+batch share one fsync. The use of memory grows with the number of groups that the store edits at the same time.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ class GroupWrite:
     guard: Guard
     in_doubt: frozenset[TopicPartition] = frozenset()
     keep_newer: bool = False
-    """Whether a partition counts as done if its current offset is already beyond the offset to copy."""
+    """Whether a copy counts as done if the partition's current offset is larger than the offset to copy. If False, such
+    a copy fails."""
     terms: tuple[str, str] = ("the offset when the plan was made", "the planned offset")
-    """The names that messages use for ``target`` and ``after``."""
+    """The names that error messages use for the offsets ``target`` and ``after`` of a step."""
     rejected: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
     """Partitions that will not be written, each with the reason. These partitions remain in ``steps``, so that the
     first intent contains the correct before-images of all partitions."""
@@ -72,7 +73,8 @@ class GroupWrite:
 @dataclass(frozen=True, slots=True)
 class GroupOutcome:
     """The outcome of one group. ``written`` are the partitions that were changed; ``unchanged`` are the partitions that
-    needed no change or must not be changed, each with the reason; ``failed`` are the partitions with an error."""
+    did not have to be changed or were not allowed to be changed, each with the reason; ``failed`` are the partitions
+    with an error."""
 
     group: str
     target_group: str
@@ -92,8 +94,8 @@ class GroupOutcome:
 
     @property
     def lock_ends_s(self) -> float:
-        """The maximum number of seconds until the lock of a killed run ends; 0 if no such lock was the cause of the
-        rejection."""
+        """If the lock of a killed run was the cause of the rejection, the maximum number of seconds until the lock
+        ends; otherwise 0."""
         return max((e.lock_ends_s for e in self.failed.values() if isinstance(e, GroupActive)), default=0)
 
 
@@ -154,9 +156,10 @@ class JournaledWriter:
     def run(self, tasks: Iterable[GroupWrite]) -> Report:
         """Executes all tasks and returns the report.
 
-        If a group was rejected as active, the method retries it until ``wait_empty_s`` has passed. If the cause was the
-        lock of an earlier run, the method retries at least until that lock must have ended. Raises an error only if the
-        whole store or the journal cannot be used. In this case the journal contains everything that was done.
+        If the store rejects the write of a group because the group is active, the method retries the write until
+        ``wait_empty_s`` has passed. If the lock of an earlier run made the group active, the method retries at least
+        until the latest time at which this lock ends. Raises an error only if the whole store or the journal cannot be
+        used. After such an error, the journal contains the intent of every write that was executed.
         """
         report = Report()
         waiting: dict[str, GroupWrite] = {}
@@ -207,7 +210,8 @@ class JournaledWriter:
 
 @dataclass(slots=True)
 class JournalSink:
-    """The journal as an `EditSink`: intents are durable at once, outcomes with the next intents or at the end.
+    """The journal as an `EditSink`. Intents are fsynced before the edits begin. Outcomes are appended together with the
+    next intents, or at the end.
 
     ``name`` is the prefix of the records.
     """
@@ -218,7 +222,8 @@ class JournalSink:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def intend(self, batch: Iterable[GroupWrite]) -> None:
-        """Appends the outcomes so far and the intents of a batch. Raises `JournalError`."""
+        """Appends the intents of a batch, after the outcomes that were collected since the last call. Raises
+        `JournalError`."""
         with self._lock:
             records, self._outcomes = self._outcomes, []
         self.journal.append([*records, *map(self._intent, batch)])
@@ -300,7 +305,8 @@ def outcome_of(task: GroupWrite, result: GroupEditResult | None) -> GroupOutcome
 
 
 def _found(outcome: ChangeOutcome) -> Offset | None:
-    """Returns the value that the partition holds instead of the expected one; None if unknown."""
+    """Returns the offset that the partition holds instead of the expected offset. Returns None if the partition's
+    offset is unknown."""
     if isinstance(outcome.error, Conflict):
         actual: Offset | None = outcome.error.actual
         return actual

@@ -13,8 +13,8 @@ from offsetmgr.zookeeper.groups.registry import members_many
 def legacy_groups(session: ZookeeperSession) -> ReadLegacyGroups:
     """Returns a function that reads the members and owners of groups.
 
-    The returned function raises an error if the session fails. An error that concerns a single group is in the group's
-    ``error``.
+    The returned function raises an error if the session fails. An error that concerns a single group is not raised, but
+    stored in `LegacyGroup.error` of this group.
     """
 
     def read(groups: Iterable[str]) -> Mapping[str, LegacyGroup]:

@@ -36,15 +36,15 @@ class LogRangeCache:
             self._known.update(self.cluster.log_ranges(existing))
 
     def refresh(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
-        """If one of these offsets is beyond the cached log end of its partition, requests the log range again, because
-        the log may have grown."""
+        """Requests the log range again for each partition whose offset in ``offsets`` is beyond the cached log end,
+        because the log may have grown."""
         stale = {tp for tp, offset in offsets if (end := self.end(tp)) is not None and offset > end}
         if stale and self.cluster is not None:
             self._known.update(self.cluster.log_ranges(stale))
 
     def get(self, tp: TopicPartition) -> LogRange | MissingTopic | OffsetMgrError | None:
-        """Returns the log range of a loaded partition, or the reason why there is none. Returns None if there is no
-        cluster, and for partitions of Kafka 0.7."""
+        """Returns the log range of a loaded partition, or the reason why the log range is unknown. Returns None if the
+        cache has no cluster, or if ``tp`` is a partition of Kafka 0.7."""
         if self.cluster is None or tp.partition < 0:
             return None
         if tp.topic not in self._topics:
@@ -54,8 +54,8 @@ class LogRangeCache:
         return self._known[tp]
 
     def holds(self, tp: TopicPartition, offset: int) -> bool:
-        """Returns whether an offset is within its log (the log's end is allowed). Returns True if there is no
-        cluster."""
+        """Returns whether an offset is within the log of its partition (the log's end is allowed). Returns True if the
+        cache has no cluster."""
         found = self._known.get(tp)
         if isinstance(found, LogRange):
             return found.start <= offset <= found.end

@@ -3,8 +3,8 @@
 The mirror only moves offsets forward. Either store can be ZooKeeper or Kafka. If the target has compare-and-set, every
 write is conditional on the version that was read. If the target is Kafka, the mirror locks each group: it joins the
 group as a static member, so a restarted mirror takes over at once and a frozen mirror is fenced. The mirror refuses
-groups to which other clients commit. Brokers of Kafka 0.8.2 have no group lock, so the store compares the offsets just
-before each write. The mirror keeps no state: a restarted mirror compares both sides again.
+groups to which other clients commit in the target. Brokers of Kafka 0.8.2 have no group lock; on them, the store
+compares the offsets just before each write. The mirror keeps no state: a restarted mirror compares both sides again.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from offsetmgr.migration.plan import PlanOptions
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 HOLDER = "offsetmgr-mirror"
-"""The name under which mirrors lock groups. The last mirror that is started for a group takes the group over."""
+"""The name under which mirrors lock groups. A second mirror of a group takes the group over from the first."""
 
 _MAX_WAIT_S: Final = 0.25
-"""The longest single wait, so that the mirror reacts to ``stop`` quickly."""
+"""Maximum seconds between two calls of ``stop`` during a wait."""
 _ROUNDING_S: Final = 0.01
 _RETRY_S: Final = 0.2
 _BACKOFF: Final = Backoff(2 * _RETRY_S, 5.0)
@@ -40,16 +40,16 @@ _BACKOFF: Final = Backoff(2 * _RETRY_S, 5.0)
 class Mirror:
     """Mirrors the groups that ``options`` select.
 
-    ``idle_s`` limits the time between two full comparisons, so that a missed notification delays an offset but does not
-    lose it. Before the mirror locks a group, it watches the group for other clients for ``settle_s``.
+    ``idle_s`` limits the time between two full comparisons, which also find changes without a notification. Before the
+    mirror locks a group, it watches for ``settle_s`` whether other clients commit to this group.
 
-    ``legacy_groups`` returns the live old consumers that commit to the source. If the target's groups must be locked, a
-    group is locked only after its old consumers were seen to commit to the source alone (`mirror_safety`). With
-    ``once``, ``watch_s`` limits the wait for this evidence. ``legacy_groups`` is None if there are no old consumers, or
-    if the user trusts them. Locked groups are committed again every ``refresh_s`` (well below the retention).
+    ``legacy_groups`` returns the live old consumers of source groups. If the target's groups must be locked, the mirror
+    first collects evidence that a group's old consumers commit to the source alone (`mirror_safety`). With ``once``,
+    ``watch_s`` limits this step. ``legacy_groups`` is None if there are no old consumers, or if the user trusts them.
+    Locked groups are committed again every ``refresh_s`` (well below the retention).
 
-    ``crossing`` detects offsets in the deleted log of a recreated topic, which are not mirrored. If ``crossing`` is
-    None, the caller guarantees that there are no such offsets. Leader epochs are never mirrored.
+    ``crossing`` detects offsets of deleted logs (of recreated topics). These offsets are not mirrored. If ``crossing``
+    is None, the caller guarantees that the source has no such offsets. Leader epochs are never mirrored.
     """
 
     source: OffsetStore
@@ -109,7 +109,7 @@ class Mirror:
         return any(began is not None and now - began < self.watch_s for began in since)
 
     def _wait_for_changes(self, pending: set[str]) -> set[str] | None:
-        """Waits until a group may have changed; returns the changed groups (None means all)."""
+        """Waits until a group may have changed. Returns the groups that may have changed (None: all groups)."""
         now = self.clock.monotonic()
         deadline = min(now + _RETRY_S, self._full_at) if pending else self._full_at
         if self._failures:
@@ -140,7 +140,7 @@ class Mirror:
                 mirror.fail(error, lag_unknown=True)
 
     def _round(self, changed: set[str] | None) -> set[str]:
-        """Compares and copies the changed groups (None means all); returns the groups to check again soon."""
+        """Compares and copies the changed groups (None means all groups). Returns the groups to check again soon."""
         self.rounds += 1
         pending: set[str] = set()
         try:
@@ -217,7 +217,7 @@ class Mirror:
     def _read_members(
         self, batch: list[GroupMirror], target: LockableStore, pending: set[str]
     ) -> tuple[Mapping[str, LegacyGroup], list[GroupMirror]]:
-        """Reads the live old consumers, and unlocks each group in which a member may commit to Kafka too."""
+        """Reads the live old consumers. Unlocks each group in which an old consumer may commit to Kafka too."""
         if self.legacy_groups is None or not batch:
             return {}, batch
         legacy = self.legacy_groups(mirror.group for mirror in batch)
@@ -296,7 +296,7 @@ class Mirror:
         return pending
 
     def _read_target(self, batch: list[GroupMirror], pending: set[str]) -> None:
-        """Reads the target. If a group has changed that this mirror has not locked, another client commits to it."""
+        """Reads the target. Rejects each unlocked group whose offsets have changed: another client commits to it."""
         named = {mirror.target_group: mirror for mirror in batch}
         for name, found in self._target_offsets(batch).items():
             mirror = named[name]
@@ -321,7 +321,7 @@ class Mirror:
             mirror.unlocked_read = found
 
     def _may_lock(self, mirror: GroupMirror, legacy: LegacyGroup, pending: set[str]) -> bool:
-        """Returns True if no other client commits to the group, so that it may be locked; else watches the group."""
+        """Returns True if the mirror may lock the group: no other client commits to it. Otherwise watches the group."""
         if mirror.ended:
             return False
         now = self.clock.monotonic()
@@ -361,7 +361,7 @@ class Mirror:
         self._read_target(locked, pending)
 
     def _refresh(self, locked: list[GroupMirror], target: LockableStore) -> None:
-        """Commits locked groups again before their offsets expire. Retries failures soon."""
+        """Commits the offsets of locked groups again before these offsets expire. Retries retriable errors soon."""
         now = self.clock.monotonic()
         due = {m.target_group: m for m in locked if m.refresh_at <= now}
         for mirror in due.values():
@@ -387,7 +387,7 @@ class Mirror:
         return mirror.record_outcomes(outcomes)
 
     def _handle_lost_lock(self, mirror: GroupMirror, error: OffsetMgrError) -> None:
-        """Locks the group again later, unless a consumer or another mirror has taken it over."""
+        """Ends the mirror of a group that another client has taken over. Locks other groups again later."""
         assert mirror.lock is not None
         mirror.lock.release()
         mirror.compute_lag()

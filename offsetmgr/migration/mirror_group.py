@@ -22,8 +22,8 @@ class MirrorState(StrEnum):
     """The target is ahead of the source in some partitions. These partitions are not changed; the others follow the
     source."""
     WATCHING = "watching"
-    """The mirror has not found out yet whether old consumers or other clients also commit to the target. Nothing is
-    locked or written."""
+    """The mirror does not know yet whether old consumers or other clients also commit to the target. In this state, the
+    mirror neither locks the group nor writes its offsets."""
     REJECTED = "rejected"
     """Other clients use the group in the target. Nothing is written."""
     TAKEN = "taken"
@@ -37,9 +37,9 @@ class MirrorState(StrEnum):
 class GroupMirror:
     """One mirrored group.
 
-    ``lag`` is the number of messages by which the target was behind the source at the last read. A missing commit
-    counts as offset 0. ``lag`` is None if the last read failed, or if nothing was read yet. ``copied`` is the number of
-    offsets written so far.
+    ``lag`` is the number of messages by which the target was behind the source at the last read. A partition without a
+    commit in the target counts as offset 0. ``lag`` is None if the last read failed, or if nothing was read yet.
+    ``copied`` is the number of offsets written so far.
     """
 
     group: str
@@ -56,7 +56,8 @@ class GroupMirror:
     source_offsets: Mapping[TopicPartition, Committed] = field(default_factory=dict)
     """The source's offsets at the last read."""
     mirrored_offsets: Mapping[TopicPartition, Committed] = field(default_factory=dict)
-    """The source's offsets that are mirrored: the options select them, and they do not belong to a deleted log."""
+    """The source's offsets that are mirrored. They are the offsets that the options select, except offsets that belong
+    to a deleted log."""
     recreated: Mapping[TopicPartition, RecreatedTopic] = field(default_factory=dict)
     """The source's offsets that are not mirrored, because they belong to the deleted log of a recreated topic."""
     target_offsets: dict[TopicPartition, int] = field(default_factory=dict)
@@ -103,7 +104,7 @@ class GroupMirror:
         self.state, self.detail, self.lag = MirrorState.REJECTED, why, None
 
     def mark_taken(self, why: str) -> None:
-        """Ends the mirror of the group, because another client uses the group from now on."""
+        """Ends the mirror of the group, because a consumer or another mirror uses the group from now on."""
         self.state, self.detail, self.lock = MirrorState.TAKEN, why, None
         if self.lag:
             self.detail += f"; the target was {count_of(self.lag, 'offset')} behind the source then"
@@ -125,7 +126,7 @@ class GroupMirror:
         self.lag = sum(max(c.offset - self.target_offsets.get(tp, 0), 0) for tp, c in self.mirrored_offsets.items())
 
     def mark_in_step(self) -> None:
-        """Records that the target has every offset that was read in the source."""
+        """Records that the target has every offset that was read from the source."""
         if self.problem is not None:
             self.fail(self.problem, lag_unknown=True)
             return

@@ -20,8 +20,8 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, TopicPartition
 
 REBALANCE_S: Final = 10.0
-"""The number of seconds after a change of the members during which a member without partitions may still get some. An
-old consumer tries to rebalance 4 times, 2 s apart."""
+"""The number of seconds after a change of the members during which a rebalance may still assign partitions to a member
+without partitions. An old consumer tries to rebalance 4 times, 2 s apart."""
 
 _UNKNOWN: Final = "an owner that cannot be read"
 
@@ -38,7 +38,7 @@ class LegacyOwner(NamedTuple):
 class LegacyGroup:
     """The live old consumers of one group: their ZooKeeper sessions by member id, and the owners of partitions.
 
-    If ``error`` is set, the members or the owners could not be read.
+    ``error`` is the reason why the members or the owners could not be read. None means that both were read.
     """
 
     members: Mapping[str, int]
@@ -89,7 +89,7 @@ class LegacyMemberEvidence:
         self._proven &= set(group.members.items())
 
     def unproven(self, group: LegacyGroup, now: float) -> list[str]:
-        """Returns the members that may commit to Kafka too."""
+        """Returns the members for which no observation proves that they commit to ZooKeeper alone."""
         owners = {owned.member_id for owned in group.owners.values()}
         unproven_members = {
             m if m is not None else _UNKNOWN for m in owners if m is None or not self._is_proven(group, m)

@@ -1,11 +1,11 @@
 """An observation of a group of old consumers at one moment, as a value and as JSON.
 
-Pure. `group_observer` makes observations, `ownership_history` combines them, `evidence` draws conclusions from them,
-and runbooks keep one as the baseline.
+Pure. `group_observer` makes observations, `ownership_history` combines them, and `evidence` draws conclusions from
+them. A runbook stores one observation as the baseline.
 
-Ordering contract, on which the evidence relies: an observation reads the owners first, then ZooKeeper's offsets, then
-Kafka's, then the owners again. If a partition's owner differs between the two reads, the observation has no owner for
-the partition.
+Ordering contract, on which the evidence relies: an observation reads the owners first, then the offsets in ZooKeeper,
+then the offsets in Kafka, then the owners again. If the two reads of the owners differ for a partition, the observation
+has no owner for this partition.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class RegisteredMember:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOwner:
-    """One ownership: the member, and the transaction (czxid) that created its owner znode. A znode that is created
-    again is a new ownership, even if the member is the same."""
+    """One ownership of a partition: the member, and the transaction (czxid) that created the partition's owner znode.
+    If the znode is deleted and created again, a new ownership begins, even if the member is the same."""
 
     member: str
     czxid: int

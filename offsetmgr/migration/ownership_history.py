@@ -6,12 +6,13 @@ observed before and after the change. Therefore a change of the owner begins a n
 orders: a dual member writes Kafka before ZooKeeper and finishes one commit before it begins the next
 (ZookeeperConsumerConnector.commitOffsets), and an observation reads ZooKeeper before Kafka.
 
-* *ZooKeeper alone*: ZooKeeper changed to X, and Kafka, read afterwards, is below X. A dual member would have written X
-  to Kafka first.
-* *Kafka alone*: Kafka changed to X and then to Y, and ZooKeeper, read after Y was seen, has not changed. A dual member
-  finishes the commit of X in ZooKeeper before it begins the commit of Y. X must be larger than both stores' offsets at
-  the start of the history, because a dual member does not write its starting offset again.
-* *both*: both stores changed.
+* *ZooKeeper alone*: the offset in ZooKeeper changed to X, and the offset in Kafka, read afterwards, is below X. A dual
+  member would have written X to Kafka first.
+* *Kafka alone*: the offset in Kafka changed to X and then to Y, and the offset in ZooKeeper, read after Y was observed,
+  has not changed. A dual member finishes the commit of X in ZooKeeper before it begins the commit of Y. X must be
+  larger than both stores' offsets at the start of the history, because a dual member does not write its starting offset
+  again.
+* *both*: the offsets in both stores changed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class OffsetChange(NamedTuple):
 
 
 def offset_or(reading: OffsetReadResult | None, default: int = -1) -> int:
-    """Returns the offset for comparisons; ``default``, which is less than every offset, if there is no offset."""
+    """Returns the offset of a read result, for comparisons with other offsets. Returns ``default`` if the read result
+    has no offset."""
     return reading.offset if isinstance(reading, Committed) else default
 
 
@@ -113,7 +115,8 @@ class PartitionHistory:
 
     @property
     def lag(self) -> int | None:
-        """The number of messages between the larger of both stores' offsets and the log's end; None if unknown."""
+        """The number of messages between the larger of both stores' offsets and the log's end. None if the log's end or
+        an offset is unknown."""
         if self.log is None or self.zookeeper.error or self.kafka.error:
             return None
         committed = max(offset_or(self.zookeeper.last), offset_or(self.kafka.last))

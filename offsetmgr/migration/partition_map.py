@@ -26,7 +26,7 @@ _LARGEST: Final = 2**63 - 1
 
 
 class MappedStart(StrEnum):
-    """The position at which a group continues if the offset of its byte position is unknown."""
+    """The position at which a group continues if the map has no table that translates the group's byte position."""
 
     EARLIEST = "earliest"
     """At the log's start: consumed messages are consumed again."""
@@ -54,7 +54,7 @@ class PositionTable:
     floor: bool = False
 
     def find(self, position: int) -> ResolvedStart | str:
-        """Returns the offset of a byte position, or the reason why there is none."""
+        """Returns the offset for a byte position, or the reason why the table has no offset for it."""
         index = bisect_right(self.entries, (position, _LARGEST)) - 1
         if index < 0:
             return f"byte {position} is before the table's first entry, byte {self.entries[0][0]}"

@@ -1,4 +1,4 @@
-"""Checks and infers the phase of a whole group from what its watched partitions show about each member.
+"""Checks and infers the phase of a whole group from the evidence that the watched partitions give about each member.
 
 Pure. A group passes only if every live member is known to have been restarted and to commit where the phase requires.
 """
@@ -90,8 +90,9 @@ def assess_phase(
 ) -> PhaseReport:
     """Checks a watched group against a phase.
 
-    ``only`` limits the check to these members, as the gate after one restart of a rolling bounce does. Without
-    ``only``, every live member and every partition is checked. If ``also`` is given, members in that phase pass too.
+    ``only`` limits the check to these members; the gate after one restart of a rolling bounce uses this limit. Without
+    ``only``, every live member and every partition is checked. If ``also`` is given, members in the phase ``also`` pass
+    too.
     """
     rules = rules or EvidenceThresholds()
     observation = history.latest
@@ -171,7 +172,8 @@ def _notes(observation: Observation, baseline: Observation | None) -> tuple[str,
 
 @dataclass(frozen=True, slots=True)
 class _Restart:
-    """Whether a member is a new process. ``ok`` is None if only the member's commits can show this."""
+    """The evidence whether a member was restarted. ``ok`` is None if only the member's commits can show that the member
+    was restarted."""
 
     ok: bool | None
     confidence: Confidence
@@ -262,8 +264,8 @@ class InferredPhase:
 
 
 def infer_phase(history: GroupHistory) -> InferredPhase:
-    """Infers the phase of a watched group from the observed commits. If these prove no phase, the offsets in both
-    stores are used."""
+    """Infers the phase of a watched group from the observed commits. If the commits prove no phase, infers the phase
+    from the offsets in both stores."""
     proven: dict[CommitMode, list[str]] = {}
     for tp, partition in sorted(history.partitions.items()):
         if (behaviour := behaviour_of(partition)) is not None:

@@ -1,7 +1,7 @@
 """The values of a migration plan, and the decision about one partition. Pure.
 
-A plan is frozen when it is made: `apply` writes exactly the offsets of the plan. `apply` writes a partition only if the
-target's offset has not changed since the plan was made.
+A plan does not change after it was made. `apply` writes only offsets that are in the plan, and writes a partition only
+if the target's offset has not changed since the plan was made.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from offsetmgr.migration.partition_map import MapOrigin
 
 PLAN_VERSION: Final = 3
 PLAN_VERSION_KAFKA_0_7: Final = 4
-"""The version of a plan with partitions of Kafka 0.7. A reader of the other version would misread these partitions."""
+"""The version of a plan with partitions of Kafka 0.7. A reader that supports only `PLAN_VERSION` would misread these
+partitions."""
 
 
 class Action(StrEnum):
@@ -37,7 +38,7 @@ class Action(StrEnum):
     TARGET_ONLY = "target-only"
     """Only the target has a commit for this partition. The commit is not changed."""
     REFUSE_REWIND = "refuse-rewind"
-    """The target is ahead, and the caller asked for the source's offset without allowing a rewind."""
+    """The target is ahead, and the caller chose to refuse partitions in which the target is ahead."""
     REFUSE_TOPIC_MISSING = "refuse-topic-missing"
     REFUSE_PARTITION_MISSING = "refuse-partition-missing"
     REFUSE_OUT_OF_RANGE = "refuse-out-of-range"
@@ -52,7 +53,8 @@ class Action(StrEnum):
     REFUSE_RECREATED = "refuse-recreated"
     """The topic was deleted and recreated after the source's commit. The note has the reason."""
     REFUSE_LOST = "refuse-lost"
-    """In a reverse plan: the offset was copied, but the store that received the copy no longer holds it."""
+    """In a reverse plan: the first migration copied the offset, but its target no longer holds an offset for the
+    partition."""
 
     @property
     def writes(self) -> bool:
@@ -81,7 +83,7 @@ class PlanStep(NamedTuple):
     ``source`` and ``target`` are the offsets of the two stores when the plan was made; None if there is no commit or if
     the offset is unreadable. ``after`` is the offset that the target holds after apply; None if the step is refused. If
     ``origin`` is set, ``source`` is a byte position in another partition (`source_tp`). This byte position can be
-    compared only with the source's current byte position.
+    compared only with a byte position that is read from the source later, not with offsets in the target.
     """
 
     tp: TopicPartition
@@ -203,7 +205,8 @@ class PlanHeader:
     """The Kafka cluster in which topics and log ranges were checked: its id, or the addresses of its brokers if it has
     no id (`LogOrigin.name`). None if topics and log ranges were not checked."""
     retention_ms: int | None
-    """How long the target keeps the offsets of a group that no consumer joins; None if unknown or unlimited."""
+    """The time for which the target keeps the offsets of a group that no consumer joins. None if this time is unknown
+    or unlimited."""
     tool: str
     compared: OriginComparison | None = None
     """Whether the offsets of both sides refer to the same logs; None in plans of older versions of offsetmgr, which did
@@ -221,8 +224,8 @@ class PlanHeader:
 
     @property
     def expires_at(self) -> int | None:
-        """The time at which the copied offsets expire if they were copied when the plan was made and no consumer
-        starts. None if the retention time is unknown or the offsets do not expire."""
+        """The time at which the copied offsets expire if no consumer starts. The time is computed as if the offsets
+        were copied when the plan was made. None if the retention time is unknown or the offsets do not expire."""
         return None if self.retention_ms is None else self.created_at + self.retention_ms
 
 

@@ -48,8 +48,8 @@ def decode_offset(value: Any) -> OffsetAndMetadata:
 
 
 def encode_step(step: PlanStep, *, whole: bool = True) -> str:
-    """Encodes one step as JSON. If ``whole`` is False, it encodes only the before-image and the value to write, for a
-    journal.
+    """Encodes one step as JSON. If ``whole`` is False, the JSON contains only the values that a journal needs: the
+    before-image and the value to write.
 
     The function builds the JSON text itself, because `json.dumps` takes three times as long, and a plan consists mostly
     of steps.
@@ -85,7 +85,8 @@ def decode_step(topic: str, encoded: Mapping[str, Any]) -> PlanStep:
     source, target, after, note = get("source"), get("target"), get("after"), get("note", "")
     source_offset = None if source is None else decode_offset(source)
     target_offset = None if target is None else decode_offset(target)
-    # Most steps write the source's value, so the source's offset and the written offset share one object.
+    # Most steps write the source's value. To save time and memory, such a step uses one object for the source's offset
+    # and the written offset.
     expected = source_offset if after == source else None if after is None else decode_offset(after)
     p = encoded["p"]
     tp = new(TopicPartition, (topic, p if p.__class__ is int else BrokerPartition.from_json(p)))

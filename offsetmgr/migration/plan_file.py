@@ -1,6 +1,6 @@
 """The plan file: valid JSON, with one group on each line and a hash at the end.
 
-Line layout, which allows plans of a million offsets to be written and read as a stream::
+The line layout allows plans of a million offsets to be written and read as a stream::
 
     {"offsetmgr_plan": 3, "header": {...},
     "groups": [
@@ -9,8 +9,8 @@ Line layout, which allows plans of a million offsets to be written and read as a
     ],
     "summary": {...}, "sha256": "..."}
 
-The hash covers every byte in front of it. A plan that was edited, truncated or reformatted is rejected, because a plan
-is frozen. `plan_codec` encodes the lines.
+The hash covers every byte in front of it. If a plan file was edited, truncated or reformatted, the hash does not match
+and the file is rejected. `plan_codec` encodes the lines.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class PlanSummary:
 
     @property
     def needs_attention(self) -> bool:
-        """Whether the operator should read the plan before it is applied: a step is refused or rewinds, or a group
-        could not be planned, has members, or was left out."""
+        """Whether the operator should read the plan before applying it. This is the case if a step is refused or is a
+        rewind, or if a group could not be planned, has members, or was left out."""
         groups = self.failed_groups or self.active_groups or self.left_out_groups
         return bool(self.refused or groups or self.actions[Action.REWIND])
 
@@ -160,7 +160,8 @@ def write_plan(
 
 
 def fsync_directory(directory: Path) -> None:
-    """Makes the directory entry of a created or renamed file durable. An fsync of the file alone does not do this."""
+    """Makes the directory entry of a created or renamed file durable. An fsync of the file alone does not make its
+    directory entry durable."""
     fd = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -51,7 +51,8 @@ from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 
 class ReadLegacyMembers(Protocol):
-    """Reads the live members of groups in ZooKeeper's registry, so that the plan names the old consumers that run."""
+    """Reads the live members of groups from ZooKeeper's registry. The plan lists these members as the old consumers
+    that still run."""
 
     def __call__(self, groups: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
         """Returns the ids of live members by group. Groups without members may be missing from the result. Raises an
@@ -77,7 +78,7 @@ def unfit_name(store: OffsetStore, group: str) -> UsageError | None:
 
 def _check_target(target: StoreEndpoint, store: OffsetStore) -> None:
     """Raises `UsageError` for a target that a plan cannot describe. A dual store has two before-images for each offset,
-    and a text file is identified by its content, which apply would change."""
+    but a plan records one. A text file is identified by its content, and apply would change the content."""
     if target.kind == "dual":
         raise UsageError(
             f"target {store.uri}",
@@ -97,7 +98,7 @@ class Planner:
     """Plans a migration.
 
     ``cluster`` is the Kafka cluster to whose logs the offsets belong. If ``cluster`` is None, topics and log ranges are
-    not checked, and the plan records that.
+    not checked, and the plan's ``cluster_id`` is None.
     """
 
     source: OffsetStore
@@ -211,8 +212,9 @@ class Planner:
     def _pending(
         self, names: Mapping[str, str], sources: Mapping[str, GroupOffsets], targets: Mapping[str, GroupOffsets]
     ) -> dict[str, Mapping[TopicPartition, OffsetMgrError]]:
-        """Some partitions only seem to have no offset in the target, for example because an open transaction has not
-        committed the offset yet. Returns the errors of these partitions by target group."""
+        """Finds partitions whose offset in the target is still unknown, although the scan returned no offset. An
+        example is a partition whose offset an open transaction has not committed yet. Returns the errors of these
+        partitions by target group."""
         if not isinstance(self.target, PartitionScanStore):
             return {}
         selected: dict[str, list[TopicPartition]] = {}
@@ -351,10 +353,8 @@ class Planner:
 
 
 def _carried(found: Committed, capabilities: Capabilities, *, keeps_epoch: bool) -> OffsetAndMetadata:
-    """Returns the part of a commit that the store can keep, so that the plan contains the same value that a read after
-    the write returns.
-
-    A leader epoch is valid only in its own cluster.
+    """Returns the fields of a commit that the target store can keep. Therefore a read after the write returns the value
+    that is in the plan. A leader epoch is valid only in its own cluster.
     """
     offset, metadata, epoch, timestamp, _ = found
     carried = (

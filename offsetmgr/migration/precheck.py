@@ -64,9 +64,10 @@ def find_start(
 ) -> BounceStart:
     """Returns the change that leads to the phase ``to``, with the evidence that the change may begin.
 
-    A change to the dual phase may begin only if the larger of both stores' offsets does not skip messages. A change
-    from the dual phase may begin only if every member is known to be dual. (ZooKeeper may be behind Kafka in partitions
-    without traffic, because the caller copies Kafka's offsets of these partitions and checks again.)
+    A change to the dual phase may begin only if no offset in the unused store is ahead, because a dual member starts
+    from the larger offset and would skip messages. A change from the dual phase may begin only if every member is known
+    to be dual. (ZooKeeper may be behind Kafka in partitions without traffic, because the caller copies Kafka's offsets
+    of these partitions and checks again.)
 
     Raises `GateRefused` with the reason; `GateClosed` if the evidence is insufficient.
     """
@@ -101,7 +102,7 @@ def _check_change_to_dual(
 
 
 def _can_begin(history: GroupHistory) -> bool:
-    """Returns whether the commits observed so far show the current phase and show that the bounce may begin."""
+    """Returns whether the commits observed so far prove the current phase and show that the bounce may begin."""
     found = infer_phase(history)
     if found.confidence is not Confidence.SEEN:
         return False

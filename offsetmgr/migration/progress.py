@@ -1,7 +1,7 @@
 """The progress of a migration, read from its journal: which groups are started, completed or in doubt.
 
-Memory grows with the number of groups and not with the number of offsets. Only a few numbers are kept for each group,
-and a group's intent is read again from the journal when it is needed.
+Memory grows with the number of groups and not with the number of offsets: only a few numbers are kept for each group.
+When a group's intent is needed, it is read from the journal again.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class PartitionSet:
     """A group's partitions by the outcome of one kind of work, over all of its runs.
 
     ``written`` are the partitions that this work wrote. ``unchanged`` are the partitions that this work left unchanged,
-    for a recorded reason. ``in_doubt`` are the partitions with an attempt whose outcome is unknown. If a partition in
-    ``in_doubt`` holds the value to write, this work is inferred to have written it.
+    for a recorded reason. ``in_doubt`` are the partitions that an attempt with an unknown outcome may have written. If
+    a partition in ``in_doubt`` holds the value to write, the conclusion is that this work wrote the value.
     """
 
     written: frozenset[TopicPartition]
@@ -142,8 +142,8 @@ class MigrationState:
         return state
 
     def intended(self, work: GroupProgress, group: str) -> list[PlanStep]:
-        """Returns the steps of a group's first intent. Only the first intent is sure to have the correct before-images:
-        later attempts may have read values that the first attempt wrote."""
+        """Returns the steps of a group's first intent. The before-images of later intents may be wrong, because a later
+        attempt may have read values that the first attempt wrote."""
         position = work.intents.get(group)
         return [] if position is None else decode_steps(record_at(self.path, position)["topics"])
 

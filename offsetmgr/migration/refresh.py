@@ -1,8 +1,9 @@
 """Keeps copied offsets from expiring until a consumer starts: commits them again, unchanged.
 
-Kafka deletes the offsets of a group without members when the retention time has passed since their commit, or since the
-group became empty (KIP-211). Only a new commit extends the retention. A conditional edit is not sufficient, because it
-skips unchanged values. Each group is locked while its offsets are committed, so that no newer commit is overwritten.
+If a group has no members, Kafka deletes its offsets after the retention time. The time is measured from the commit, or
+from the moment at which the group became empty (KIP-211). Only a new commit extends the retention. A conditional edit
+does not extend the retention, because the edit skips unchanged values. Each group is locked while its offsets are
+committed, so that no newer commit is overwritten.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from offsetmgr.migration.progress import MigrationState
 
 HOLDER = "offsetmgr-refresh"
 GROUPS_AT_ONCE = 500
-"""The number of groups that are locked together. A broker delays the first join of an empty group (3 s by default), and
-the groups of a batch wait in parallel."""
+"""The number of groups that are locked together. A broker delays the first join of an empty group (3 s by default). The
+groups of a batch join in parallel, so the delay occurs once for each batch."""
 
 
 @dataclass(slots=True)
 class RefreshReport:
-    """The result. ``renewed`` counts groups; ``in_use`` are groups with members, whose offsets Kafka keeps; ``failed``
-    are groups that were not renewed, each with the reason."""
+    """The result. ``renewed`` counts groups; ``in_use`` are groups with members, for which Kafka keeps the offsets;
+    ``failed`` are groups that were not renewed, each with the reason."""
 
     renewed: int = 0
     in_use: list[str] = field(default_factory=list)

@@ -1,8 +1,8 @@
 """Fills in the template of the command that restarts one member, and runs the command in a shell.
 
-Member ids and hosts come from ZooKeeper, where every client that may register a consumer can write them. Therefore a
-value is quoted if its placeholder is outside the quotes of the template. If the placeholder is inside quotes, a value
-that needs quoting is rejected.
+Member ids and hosts come from ZooKeeper. Every client that may register a consumer can write them, so they are not
+trusted. If a placeholder is outside quotes in the template, its value is quoted. If a placeholder is inside quotes, a
+value that needs quoting is rejected.
 """
 
 from __future__ import annotations
@@ -151,8 +151,9 @@ def run_in_shell(
 def still_running(pid: int) -> bool:
     """Returns whether a command that `run_in_shell` started in an earlier process is still running.
 
-    Such a command leads its own session, so it is very unlikely that an unrelated process with the same process id is
-    mistaken for the command.
+    The command is the leader of its own session, so the function returns True only if the process with this id is a
+    session leader. Therefore the function is very unlikely to mistake an unrelated process with the same id for the
+    command.
     """
     try:
         leads = os.getsid(pid) == pid

@@ -1,7 +1,7 @@
 """The reverse plan after the cutover: a plan in the other direction, made from the first plan and its journal.
 
-A reverse plan copies the current offsets of the new store. The first plan only selects the groups and partitions, and
-the first plan's journal shows which of them were copied.
+A reverse plan copies the current offsets of the new store. The offsets in the first plan are not copied: the first plan
+only selects the groups and partitions, and its journal shows which partitions were copied.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def reverse_options(plan: PlanFile) -> PlanOptions:
 
 
 class _Forward(NamedTuple):
-    """One group in the first plan. ``copied`` has the steps whose offsets were copied, by the target's partition."""
+    """One group in the first plan. ``copied`` maps the target's partitions to the steps whose offsets were copied."""
 
     plan: GroupPlan
     copied: dict[TopicPartition, PlanStep]
@@ -48,16 +48,17 @@ class ReversePlanner:
     `reverse_options`.
 
     A group that was never copied gets an entry with a note. If a copied offset no longer exists in the new store, the
-    step is refused. If the old store is ahead but still holds the offset that was copied, no member has committed to
-    the old store since the copy, and the offset was moved back in the new store. In this case the reverse step is a
-    rewind, which is refused unless ``allow_rewind`` is True.
+    step is refused. If the old store is ahead and still holds the offset that was copied, no member has committed to
+    the old store since the copy. This means that the offset was moved back in the new store, so the reverse step is a
+    rewind. The rewind is refused unless ``allow_rewind`` is True.
     """
 
     plan: PlanFile
     state: MigrationState
     base: Planner
     allow_rewind: bool = False
-    """Whether an offset that was moved back in the new store after the copy may be moved back in the old store too."""
+    """Whether the reverse plan may move an offset back in the old store, if the offset was moved back in the new store
+    after the copy."""
     _read: dict[str, _Forward] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -102,8 +103,8 @@ class ReversePlanner:
         return self._read[name]
 
     def _copied_steps(self, forward: GroupPlan) -> dict[TopicPartition, PlanStep]:
-        """Returns, by the target's partition, the steps of the first plan whose offset was in both stores after
-        apply."""
+        """Returns the steps of the first plan whose offset both stores held after apply. The keys are the target's
+        partitions."""
         done = self.state.partitions(self.state.apply, forward.group)
         transferred = done.written | done.unchanged | done.in_doubt
         expected = (step for step in forward.steps if step.after is not None and step.source is not None)

@@ -1,8 +1,9 @@
 """Rolls a plan back: restores the before-images and deletes the offsets that apply created.
 
 A partition is changed only if it still holds the offset that apply wrote. If it holds another offset, another client
-has committed since, and the partition is rejected unless ``force``; then the journal gets the offset that the rollback
-overwrites. After the cutover, the before-images would rewind the groups; use a reverse plan instead.
+has committed since, and the partition is rejected. With ``force``, the rollback overwrites this offset, after it has
+recorded the offset in the journal. After the cutover, the before-images would rewind the groups; use a reverse plan
+instead.
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ def unrecorded_writes(plan: PlanFile, state: MigrationState) -> Iterator[tuple[G
 def differences(plan: PlanFile, state: MigrationState, target: OffsetStore) -> Iterator[RollbackDifference]:
     """Yields the partitions without a recorded outcome whose offset in the target differs from the plan's before-image.
 
-    A journal whose end was lost looks like the journal of an apply run that was stopped early, so only the target shows
-    whether these offsets were written.
+    If the end of the journal was lost, the rest looks like the journal of an apply run that was stopped early.
+    Therefore only the target shows whether these partitions were written.
     """
     for batch in batched(unrecorded_writes(plan, state), READ_BATCH_GROUPS):
         found = {one.group: one for one in target.scan([group.target_group for group, _ in batch])}
@@ -106,8 +107,8 @@ def differences(plan: PlanFile, state: MigrationState, target: OffsetStore) -> I
 
 
 def _with_current_offsets(tasks: Iterator[GroupWrite], store: OffsetStore) -> Iterator[GroupWrite]:
-    """Yields the tasks with the store's current offsets as before-images, so that the journal has every offset that a
-    forced rollback overwrites. Unreadable partitions are rejected."""
+    """Yields the tasks with the store's current offsets as before-images. Therefore the journal contains every offset
+    that a forced rollback overwrites. Unreadable partitions are rejected."""
     for batch in batched(tasks, READ_BATCH_GROUPS):
         found = {one.group: one for one in store.scan([task.target_group for task in batch])}
         for task in batch:

@@ -32,8 +32,8 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One rolling bounce of the runbook. ``gate`` and ``bounce`` are commands for the operator to copy. ``copies`` are
-    the partitions without traffic whose offset in Kafka must be copied to ZooKeeper."""
+    """One rolling bounce of the runbook. ``gate`` and ``bounce`` are the commands that the operator runs. ``copies``
+    are the partitions without traffic whose offset in Kafka must be copied to ZooKeeper."""
 
     change: CommitModeChange
     why_safe: str
@@ -68,8 +68,8 @@ def write_runbook(
     options: str = "",
     baseline_file: str = "runbook.json",
 ) -> Runbook:
-    """Watches the group until its phase is known, and returns the runbook. If ``start`` is given, it is used as the
-    phase.
+    """Watches the group until its phase is known, and returns the runbook. If ``start`` is given, the phase of the
+    group is not inferred: it is ``start``.
 
     ``options`` are the connection options for the commands; ``baseline_file`` is the name of the JSON file. Raises
     `GateRefused` if the phase cannot be inferred, or if no member is alive.

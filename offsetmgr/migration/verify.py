@@ -1,9 +1,9 @@
 """Verifies a migration: reads both stores again and checks every partition that is in the plan, in the source or in the
 target.
 
-Each result has a confidence (data rule "verdicts carry evidence"): *seen* (both values were read), *inferred*, or
-*unknown*, which never passes. The source is read first. A dual consumer writes Kafka before ZooKeeper, so it never
-makes a target in Kafka appear to be behind.
+Each result has a confidence (data rule "verdicts carry evidence"): *seen* (both values were read), *inferred* or
+*unknown*. A partition with an unknown result never passes. The source is read before the target. A dual consumer writes
+Kafka before ZooKeeper, so a target in Kafka never appears to be behind because of it.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class Status(StrEnum):
     PROGRESS = "progress"
     """The target has moved forward since the plan, within its log."""
     NEW_IN_TARGET = "new-in-target"
-    """The offset was committed in the target after the plan was made; the source has no commit."""
+    """The target has a commit that was made after the plan. The source has no commit."""
     SOURCE_GONE = "source-gone"
-    """The target holds the expected offset or a later one; the source no longer has a commit."""
+    """The target holds the expected offset or a larger offset. The source no longer has a commit."""
     MISSING = "missing"
     BEHIND = "behind"
     NOT_REWOUND = "not-rewound"
     BELOW_LOG_START = "below-log-start"
-    """The log starts after the target's offset: the next record has been deleted, and auto.offset.reset decides where
-    the consumer continues."""
+    """The log starts after the target's offset. The record at this offset has been deleted, so auto.offset.reset
+    decides where a consumer continues."""
     BEYOND_LOG_END = "beyond-log-end"
     NO_SUCH_LOG = "no-such-log"
     """The target holds an offset of a topic or partition that does not exist in Kafka."""
@@ -116,8 +116,8 @@ class MigrationVerifier:
     """Compares a plan with the current offsets of its two stores. It only reads.
 
     ``open_logs`` returns the Kafka cluster in whose logs the offsets must be. Without a cluster, the logs are not
-    checked, and the result for a target that moved forward is unknown. ``state`` is the content of the journal, which
-    shows the rewinds that were written.
+    checked. In this case, a partition whose target has moved forward is *unknown*. ``state`` is the content of the
+    journal, which shows the rewinds that were written.
     """
 
     plan: PlanFile
@@ -163,8 +163,8 @@ class MigrationVerifier:
     def _load_logs(self, targets: Mapping[str, GroupOffsets]) -> LogRangeCache:
         """Returns the log ranges of all partitions in the target.
 
-        The log ranges are read after the offsets, and again if an offset is beyond the known log end. Otherwise a new
-        commit could be reported as beyond a log end that was read earlier.
+        The log ranges are read after the offsets. If an offset is beyond the known log end, the log range is read
+        again, because the log may have grown since the first read.
         """
         if self._log_ranges is None:
             self._log_ranges = LogRangeCache(self.open_logs())
@@ -290,7 +290,7 @@ def _is_unchanged(step: PlanStep, source: Committed | None, target: Committed | 
 
 
 def _with_mapped_partitions(plan: GroupPlan, source: GroupOffsets) -> GroupOffsets:
-    """Returns the source's offsets, with each byte position stored under the partition to which the plan maps it."""
+    """Returns the source's offsets and errors, with byte positions under the partitions to which the plan maps them."""
     new = {step.source_tp: step.tp for step in plan.steps if step.origin is not None}
     return replace(
         source,
@@ -383,7 +383,8 @@ def _compare_with_position(
     step: PlanStep, origin: PlanSource, source: Committed | None, result_so_far: _Outcome
 ) -> _Outcome:
     """Works like `_compare_with_source`, but compares the source's byte position with the byte position in the plan.
-    The target's offset was derived from that byte position, so the result has the confidence of the derivation."""
+    The planned offset was derived from the planned byte position, so the result has the confidence of the
+    derivation."""
     assert step.source is not None
     old = step.source.offset
     evidence = VerifyEvidence(origin.evidence)

@@ -1,4 +1,5 @@
-"""The barrier: the open period, the partitions that must finish it, and the rule by which it closes. Pure.
+"""The barrier: the open period, the partitions that must finish the period, and the rule by which the period closes.
+Pure.
 
 A period closes when every partition *of that period* has finished it. This set of partitions is fixed when the period
 opens. A partition that is added to a topic later takes part from the next period on. A finished partition stays
@@ -17,20 +18,20 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.schedule import Period, PeriodSchedule
 
 NewestPeriods: TypeAlias = Mapping[TopicPartition, int]
-"""For each partition the number of the newest period that it has finished. A partition without an entry has not
-finished any period."""
+"""The number of the newest period that each partition has finished. A partition without an entry has not finished any
+period."""
 
 
 class TimePosition(Enum):
     """A record's time relative to the open period."""
 
     EARLIER = "earlier"
-    """The record is late: its time is before the open period, or it is within the open period and the partition has
-    already finished that period."""
+    """The record is late, for one of two reasons: its time is before the open period, or its time is within the open
+    period but the partition has already finished the period."""
     OPEN = "open"
     LATER = "later"
-    """The partition must wait: the record's time is after the open period, or it is within the open period and the
-    partition takes part only from the next period on."""
+    """The partition must wait, for one of two reasons: the record's time is after the open period, or the record's time
+    is within the open period but the partition takes part only from the next period on."""
 
 
 class ReportStatus(Enum):
@@ -49,7 +50,7 @@ class ReportStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OpenPeriod:
-    """The one period that is open, and the partitions that must finish it."""
+    """The only period that is open, and the partitions that must finish this period."""
 
     period: Period
     partitions: frozenset[TopicPartition]

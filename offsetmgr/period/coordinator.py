@@ -1,12 +1,12 @@
 """`PeriodCoordinator`: one member of a group whose members process the same period at the same time.
 
-A thread communicates with ZooKeeper (`member_thread`) and updates the state of the member (`member_state`). The methods
-of `PeriodCoordinator` read that state and wait until it changes.
+A thread (`member_thread`) communicates with ZooKeeper and updates the state of the member (`member_state`). The methods
+of `PeriodCoordinator` read the member's state and wait for changes of it.
 
 The steps at the end of a period, in order: the partition's results are durable -> the caller calls `finished` -> the
 report is in ZooKeeper -> the leader has read it -> one transaction opens the next period -> `wait` returns in every
-member. If a member or the leader dies between two steps, the completed steps remain, and the next leader continues from
-there.
+member. If a member or the leader dies between two steps, the completed steps keep their effect, and the next leader
+continues with the next step.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ _CANCEL_POLL_S: Final = 0.05
 class CoordinatorOptions:
     """Optional settings of a `PeriodCoordinator`.
 
-    ``idle`` is a function that returns those of the given partitions that have no record in a period (see
-    `idle_partitions.idle_partitions`). The leader first calls the function when the wall clock is ``grace_ms`` past the
-    end of the period. The history keeps the newest ``history_kept`` closed periods. Times are in milliseconds.
+    ``idle`` is a function that receives a period and partitions, and returns the partitions without a record in the
+    period (see `idle_partitions.idle_partitions`). The leader calls the function no earlier than ``grace_ms`` after the
+    end of the period, by the wall clock. The history keeps the newest ``history_kept`` closed periods. Times are in
+    milliseconds.
     """
 
     idle: FindIdlePartitions | None = None
@@ -57,9 +58,9 @@ class PeriodCoordinator:
     """One member of the group. The class performs no I/O before `start`, and is a context manager. All methods are
     thread-safe.
 
-    The member reconnects after it loses its connection or session. Until the member has reconnected, calls that wait
-    continue to wait, and `time_position` raises `OpenPeriodUnknown`. A permanent error ends the membership, and every
-    later call raises it.
+    The member reconnects after it loses its connection or session. Until the member has reconnected, calls such as
+    `wait` continue to wait, and `time_position` raises `OpenPeriodUnknown`. A permanent error ends the membership, and
+    every later call raises it.
     """
 
     def __init__(
@@ -119,8 +120,8 @@ class PeriodCoordinator:
         return self
 
     def stop(self) -> None:
-        """Leaves the group within a few seconds. The member's reports stay in ZooKeeper; calls that are waiting raise
-        an error."""
+        """Leaves the group within a few seconds. The member's reports stay in ZooKeeper. Calls of this object's methods
+        that are still waiting in other threads raise an error."""
         self._thread.stop()
 
     def __enter__(self) -> Self:
@@ -135,9 +136,9 @@ class PeriodCoordinator:
         """Waits for up to ``timeout_s`` seconds until this process is registered, and returns its epoch.
 
         The epoch is larger than that of every earlier process with this member's name. When this call returns, another
-        process may already have replaced this one, so every write that depends on the registration must contain the
-        epoch. Raises `Conflict` if another live process is registered under this name, `TimedOut` if the time is over,
-        or the error that ended the membership.
+        process with the same member name may already have replaced this process. Therefore every write that depends on
+        the registration must contain the epoch. Raises `Conflict` if another live process is registered under this
+        member's name, `TimedOut` after ``timeout_s``, or the error that ended the membership.
         """
         state = self._state
         with state.changed:
@@ -160,12 +161,12 @@ class PeriodCoordinator:
         self._thread.wake()
 
     def open_period(self) -> OpenPeriod | None:
-        """Returns the open period and its partitions; None while it is unknown. Never waits."""
+        """Returns the open period and its partitions. Returns None while the open period is unknown. Never waits."""
         return self._state.open_period()
 
     def limit(self, partition: TopicPartition) -> int | None:
-        """Returns the time (ms) from which on records of this partition must wait; None while it is unknown. Never
-        waits.
+        """Returns a time in ms: records of this partition with this time or a later time must wait. Returns None while
+        the open period is unknown. Never waits.
 
         The limit is the end of the open period. For a partition that takes part only from the next period on, the limit
         is the start of the open period.
@@ -180,15 +181,15 @@ class PeriodCoordinator:
         EARLIER if the partition has already finished the period, and LATER if the partition takes part only from the
         next period on.
 
-        Raises `OpenPeriodUnknown` if the open period has not been read, or if ZooKeeper has not responded for so long
-        that the other members may have advanced to a later period. Therefore a process that continues after a freeze
-        does not mistake an old period for the open one.
+        Raises `OpenPeriodUnknown` in two cases: the open period has not been read yet, or ZooKeeper has not responded
+        for so long that the other members may have advanced to a later period. Because of the second case, a process
+        that continues after a freeze does not mistake an old period for the open period.
         """
         return self._state.time_position(timestamp_ms, partition)
 
     def check_limit(self, timestamp_ms: int, partition: TopicPartition) -> bool:
-        """Returns whether a record belongs to the open period. If it returns False, the partition must wait for the
-        next period.
+        """Returns whether a record belongs to the open period. If the method returns False, the partition must wait for
+        the next period.
 
         Raises `LateRecord` if the partition has already finished the record's period, and `OpenPeriodUnknown` (see
         `time_position`).
@@ -214,10 +215,11 @@ class PeriodCoordinator:
         part of the period's entry in the history.
 
         Without ``number``, a partition's report concerns the period that the caller received last for this partition
-        from `time_position` or `current_period_complete`. If there is none, or if the partition has already finished
-        it, the report concerns the period that the caller received last from `wait` or `start`. Only a report with the
-        status `ReportStatus.ACCEPTED` or `DUPLICATE` has an effect. Raises `OpenPeriodUnknown`, `TimedOut` (the report
-        will be written later; repeating the call is safe), and the error that ended the membership.
+        from `time_position` or `current_period_complete`. If the caller received no period for the partition from these
+        methods, or if the partition has already finished that period, the report concerns the period that the caller
+        received last from `wait` or `start`. Only a report with the status `ReportStatus.ACCEPTED` or `DUPLICATE` has
+        an effect. Raises `OpenPeriodUnknown`, `TimedOut`, and the error that ended the membership. After `TimedOut`,
+        the member's thread still writes the report; repeating the call is safe.
         """
         return self._finished(partitions, number, _Deadline(timeout_s))[0]
 
@@ -240,7 +242,7 @@ class PeriodCoordinator:
         return statuses, at
 
     def wait(self, after: int, timeout_s: float | None = None, cancel: threading.Event | None = None) -> Period:
-        """Waits until a period with a number above ``after`` is open, and returns it.
+        """Waits until a period with a number above ``after`` is open, and returns this period.
 
         The returned period may have a number above ``after + 1``: if other members have taken over and finished this
         member's partitions, the run may have advanced by several periods. Raises `TimedOut` (also when ``cancel`` is
@@ -265,13 +267,14 @@ class PeriodCoordinator:
         """Reports these partitions as `finished` does, waits until all other partitions have finished too, and returns
         the next period.
 
-        A member that consumes several partitions with one thread calls `finished` for each partition instead. It pauses
-        the partitions that `paused` returns, continues with the others, and calls `wait` when all are finished. Raises
-        `Conflict` if this member also consumes partitions that have not finished the period and are not in
-        ``partitions``: the period cannot close while this member waits. ``timeout_s`` (`None` means no limit) and
-        ``cancel`` apply to the report and the wait together. A late report is logged. In this case the run may have
-        advanced by several periods, so the returned period need not be the one directly after the reported period. Also
-        raises the errors of `finished` and `wait`.
+        A member that consumes several partitions with one thread must not call this method for one of them. It calls
+        `finished` for each partition, pauses the partitions that `paused` returns, and continues with its other
+        partitions. When all of its partitions have finished, it calls `wait`. Raises `Conflict` if this member consumes
+        another partition that has not finished the period, because the period cannot close while this member waits.
+        ``timeout_s`` (`None` means no limit) and ``cancel`` apply to the report and the wait together. If a report is
+        late, the method logs the report. After a late report, the returned period may be later than the period directly
+        after the reported period, because the run may have advanced by several periods. Also raises the errors of
+        `finished` and `wait`.
         """
         named = partitions if isinstance(partitions, Mapping) else list(partitions)
         if not named:
@@ -293,7 +296,8 @@ class PeriodCoordinator:
 
 
 class _Deadline:
-    """The time limit of a whole call (in seconds; `None` means no limit), and the event that cancels the call."""
+    """The time limit of a call that waits several times (in seconds; `None` means no limit), and the event that cancels
+    the call."""
 
     def __init__(self, timeout_s: float | None, cancel: threading.Event | None = None) -> None:
         self._timeout_s = timeout_s

@@ -7,8 +7,8 @@ processes for the period, the job's attempts, and the published output. Stored r
 
 Ordering contract: `fix` stores the ranges before the work on them begins; `attempt` stores an attempt before the
 attempt processes records; the output of an attempt is valid only after `publish`, one write that succeeds only if no
-later attempt has begun. Therefore a process that continues after a freeze cannot publish if another process has begun
-an attempt in the meantime.
+later attempt has begun. Therefore, if another process begins an attempt while this process is frozen, this process
+cannot publish its output afterwards.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _DIRECTORY_DATA: Final = node_bytes({"by": "offsetmgr"})
 
 @dataclass(frozen=True, slots=True)
 class WorkClaim:
-    """The content and version of a `Work` node after an attempt has begun. `History.publish` needs both values to
-    publish the attempt's output, and fails if a later attempt has begun."""
+    """The content and version of a `Work` node, as written at the beginning of an attempt. `History.publish` needs both
+    values to publish the output of this attempt. It fails if a later attempt has begun."""
 
     work: Work
     version: int
@@ -53,11 +53,12 @@ class History:
     def fix(
         self, job: str, period: Period, ranges: Mapping[TopicPartition, OffsetRange], now_ms: int
     ) -> tuple[Work, bool]:
-        """Stores the final ranges of a period for a job, unless they are already stored. Returns the stored work, and
-        whether this call stored it.
+        """Stores the final ranges of a period for a job, unless ranges are already stored. Returns the stored work, and
+        whether this call stored the work.
 
-        Raises `Conflict` if the stored period has the same number but other times, which means that it belongs to
-        another schedule. Raises `TimedOut` if ZooKeeper did not respond; repeating the call is safe.
+        Raises `Conflict` if the stored period has the same number as ``period`` but other times. This means that the
+        stored period belongs to another schedule. Raises `TimedOut` if ZooKeeper did not respond; repeating the call is
+        safe.
         """
         return self.fix_work(Work(job, period, dict(ranges), now_ms))
 
@@ -83,9 +84,9 @@ class History:
         return None if node is None else decode_work(self._path(job, number), node.data)
 
     def attempt(self, job: str, number: int, member: str, epoch: int, now_ms: int) -> WorkClaim:
-        """Begins an attempt; from then on no earlier attempt can publish. Raises `Conflict` if no ranges are stored, if
-        an output is already published, or if another process began an attempt at the same time. Raises `Superseded` if
-        a later process with this member's name has begun an attempt."""
+        """Begins an attempt. After this call, earlier attempts cannot publish their output. Raises `Conflict` if no
+        ranges are stored, if an output is already published, or if another process began an attempt at the same time.
+        Raises `Superseded` if a later process with this member's name has begun an attempt."""
         work, version = self._read_existing(job, number)
         if work.published is not None:
             raise Conflict(
@@ -106,7 +107,7 @@ class History:
         """Publishes this attempt's output by one conditional write. Repeating the call is safe.
 
         Raises `TimedOut` if ZooKeeper did not respond. Raises `Superseded` if a later attempt has begun; the output of
-        this attempt is then not valid.
+        this attempt must not be used.
         """
         job, number = claim.work.job, claim.work.period.number
         done = replace(claim.work, published=PublishedOutput(claim.attempt, output, now_ms, dict(counts)))
@@ -136,11 +137,12 @@ class History:
         return None
 
     def covering(self, job: str, period: Period, before: int | None = None) -> Work | None:
-        """Returns the newest work of a job whose period contains the whole time of ``period``. If ``before`` is given,
+        """Returns a job's work on the newest period that contains the whole time of ``period``. If ``before`` is given,
         only periods with a lower number are considered.
 
-        Returns None if no period of the job overlaps that time. Raises `Conflict` if some periods overlap that time but
-        none contains all of it, because stored offset ranges cannot be divided at a point in time.
+        Returns None if no period of the job overlaps ``period``. Raises `Conflict` if periods of the job overlap
+        ``period`` but none of them contains it completely, because stored offset ranges cannot be divided at a point in
+        time.
         """
         overlapping = []
         for number in sorted(self._numbers(job, before), reverse=True):
@@ -196,8 +198,8 @@ class History:
         return decode_work(path, node.data), node.version
 
     def _try_write(self, operation: TransactionOperation) -> bool:
-        """Returns whether the write succeeded. Returns False if another client wrote first, or if the response was
-        lost. In both cases a caller that needs the outcome must read the node."""
+        """Returns whether the write succeeded. Returns False in two cases: another client wrote first, or the response
+        was lost. To find out whether the write took effect, a caller must read the node."""
         outcome = self._session.transaction([operation])
         if outcome.code == ZookeeperError.NO_NODE and isinstance(operation, Create):
             created = self._session.transaction([Create(self._directory, _DIRECTORY_DATA)])

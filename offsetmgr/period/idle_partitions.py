@@ -1,9 +1,9 @@
-"""Finds idle partitions: those without a record in a period. The leader reports idle partitions as finished.
+"""Finds idle partitions, which have no record in a period. The leader reports idle partitions as finished.
 
 A partition counts as idle only if its log has no record with a time at or after the period's start. A ListOffsets
-request with a time returns only the first such record. Even if that record is later than the period, records of the
-period may follow it, so the partition does not count as idle. The partition's consumer will read the later record and
-then report the partition as finished.
+request with a time returns only the first record with this time or a later time. If this record is later than the
+period, records of the period may still follow at higher offsets, so the partition does not count as idle. The
+partition's consumer reads the later record and then reports the partition as finished.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def find_idle(
     cluster: Cluster, period: Period, partitions: Iterable[TopicPartition]
 ) -> Mapping[TopicPartition, IdleCheck | OffsetMgrError | None]:
     """Returns one value for each partition: the evidence that the partition has no record in the period, `None` if the
-    partition has or may have a record, or the error if the request failed. Raises `Unreachable`, `TimedOut`."""
+    partition may have a record in the period, or the error if the request failed. Raises `Unreachable`, `TimedOut`."""
     requested = sorted(set(partitions))
     # Read the log end offsets first, so that the evidence does not cover a record that arrives between the two
     # requests.

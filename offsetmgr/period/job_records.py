@@ -30,12 +30,13 @@ class RangeScan:
     start: int
     """The offset at which the scan started. Earlier periods have processed all records below this offset."""
     late_from: int
-    """Earlier scans read only records below this offset. A record at this offset or later whose time is before the
-    period is late, because the scan of its own period did not include it."""
+    """Earlier scans read only records below this offset. If a record at this offset or a higher offset has a time
+    before the period, the record is late: the scan of its own period did not include it."""
     end: int
     resume: int
-    """The offset at which the next period's scan starts: the first record of a later period, or ``end``. A record below
-    this offset whose time is in a later period is set aside, because its time is too far ahead."""
+    """The offset at which the next period's scan starts: the offset of the first record of a later period, or ``end``.
+    If a record below this offset has a time in a later period, the record is set aside, because its time is too far
+    after this period."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class PublishedOutput:
-    """The output of the attempt that was published. Only this output is valid."""
+    """The published output of a job's work on a period, and the attempt that published it. Output of other attempts is
+    not valid."""
 
     attempt: int
     output: str
@@ -81,7 +83,7 @@ class Work:
     """The number of older attempts that are no longer stored in ``attempts``. Dropping them keeps the node small if a
     job fails repeatedly."""
     same_as: str = ""
-    """Names the earlier work whose ranges this work reuses; empty if it has ranges of its own."""
+    """The name of the earlier work whose ranges this work reuses. Empty if this work has its own ranges."""
 
     @property
     def attempt_count(self) -> int:
@@ -108,11 +110,11 @@ class Work:
         return {tp: OffsetRange(scan.start, scan.resume) for tp, scan in self.scans.items()}
 
     def restricted_to(self, period: Period, origin: str) -> Work:
-        """Returns the work of a rerun: it has the same ranges and a ``period`` that lies within this period. ``origin``
-        becomes `same_as`.
+        """Returns the work of a rerun on ``period``, which must lie within the period of this work. The returned work
+        has the same ranges as this work, and its `same_as` is ``origin``.
 
-        If a rerun divides this period into several periods, the first of them gets the late records, and the last of
-        them gets the records that were set aside.
+        If a rerun divides the period of this work into several periods, the first period of the rerun gets the late
+        records, and the last period gets the records that were set aside.
         """
         first, last = period.start_ms == self.period.start_ms, period.end_ms == self.period.end_ms
         scans = {

@@ -28,7 +28,7 @@ ZooKeeper."""
 
 _LOG: Final = logging.getLogger("offsetmgr.period")
 _CACHE_S: Final = 1.0
-"""Seconds for which the result of `ListPartitions` is cached, so that not every round waits for a cluster."""
+"""Seconds for which the result of `ListPartitions` is cached, so that only some rounds send requests to a cluster."""
 _IDLE_CHECK_INTERVALS_S: Final = (1.0, 30.0)
 """Seconds between two checks for idle partitions: the first interval and the longest one."""
 _MAX_SLEEP_S: Final = 60.0
@@ -97,8 +97,8 @@ class LeaderRound:
         of `ListPartitions`."""
         now = self._clock.monotonic()
         if now - self._partitions_read_at > _CACHE_S:
-            # Prefer the partitions of the open period to an earlier result of `ListPartitions`, because another member
-            # may have been the leader after that result.
+            # Prefer the partitions of the open period to this member's earlier result of `ListPartitions`. Another
+            # member may have been the leader since, and may have read newer partitions.
             before = view.seen.partitions.partitions if view.seen.partitions else self._partitions
             try:
                 found = frozenset(self._topics())
@@ -141,7 +141,8 @@ class LeaderRound:
         return nodes.report(node, view.progress_versions[leader.member])
 
     def _delete_old(self, nodes: BarrierStateStore, view: BarrierView, closed: int) -> None:
-        """Deletes the old progress of dead members, and the oldest closed period if the history exceeds its limit."""
+        """Deletes the old progress of dead members. If the history exceeds its limit, also deletes the oldest closed
+        period."""
         old = [
             name
             for name, node in view.seen.progress.items()

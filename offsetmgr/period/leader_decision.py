@@ -3,11 +3,11 @@ wait. Pure.
 
 An `Advance` is written as one transaction. The transaction replaces the nodes with the open period and its partitions,
 and adds the closed period to the history. It succeeds only if the two replaced nodes have not changed since they were
-read. Therefore only one advance of a period succeeds, even if several members act as the leader, and whenever one of
-them freezes, continues or dies.
+read. Therefore only one advance of a period succeeds, even if several members act as the leader, and even if some of
+them freeze, continue or die at any point.
 
-The reports may have been read at different moments, and may come from dead members. This does no harm: a finished
-partition stays finished, so every report remains true after it was read.
+The reports may have been read at different moments, and may come from dead members. Old reports do no harm: a finished
+partition stays finished, so every report remains true after the leader has read it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class LeaderView:
     """By member."""
 
     def barrier(self) -> OpenPeriod | None:
-        """Returns the open period. Returns `None` before the first period, and also if the two nodes belong to
-        different periods because the run advanced between the two reads."""
+        """Returns the open period. Returns `None` in two cases: before the first period, or if ``open_`` and
+        ``partitions`` belong to different periods because the run advanced between the two reads."""
         if self.open_ is None or self.partitions is None or self.open_.number != self.partitions.number:
             return None
         return OpenPeriod(self.open_.schedule.period(self.open_.number), self.partitions.partitions)
@@ -62,8 +62,9 @@ class Advance:
 def next_step(
     seen: LeaderView, schedule: PeriodSchedule, partitions: Iterable[TopicPartition], leader: Leader, now_ms: int
 ) -> Advance | list[TopicPartition]:
-    """Returns the advance to write. If the leader has to wait, returns the list of partitions that have not finished
-    the open period. The list is empty if the two nodes belong to different periods or if the run was stopped.
+    """Returns the advance that the leader must write, or, if the leader has to wait, the list of partitions that have
+    not finished the open period. The list is empty if the open period is unknown (`LeaderView.barrier` returns None) or
+    if the run was stopped.
 
     ``schedule`` applies only to the first period. Every later period uses the schedule of the open period, or the
     schedule that follows a rerun. ``partitions`` is iterated only if a period opens, because the iteration may send a

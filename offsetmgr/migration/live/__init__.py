@@ -1,7 +1,7 @@
 """Live migration: a versioned znode holds the storage mode of a group, and the group's members follow changes of the
 znode without a restart.
 
-`live_migration` changes the mode, after it has copied the offsets that the remaining store lacks. `switch_evidence` has
-the values that describe what was observed. `offsetmgr.stores.switched` is the members' side. The idea comes from
-KIP-125; docs/adr, "The live switch", gives the reasons.
+`live_migration` copies the offsets that the remaining store lacks, and then changes the mode. `switch_evidence` defines
+the values in which a switch reports its observations. `offsetmgr.stores.switched` contains the code that runs in the
+group's members. The idea comes from KIP-125; docs/adr, "The live switch", gives the reasons.
 """

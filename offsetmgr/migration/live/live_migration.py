@@ -9,9 +9,9 @@ Ordering contract::
     4  this process writes the new mode to ``storage``, in the session of step 1 and conditional on the znode's version
     5  the members continue in the new mode
 
-If this process is killed before step 4, or frozen until its session has ended, the members return to the old mode by
-themselves. Offsets that were already copied do no harm, because a copy only moves offsets forward. After step 4 the
-switch is complete.
+If the session of this process ends before step 4, because the process is killed or frozen, the members return to the
+old mode by themselves. Offsets that this process has already copied do no harm, because a copy only moves offsets
+forward. After step 4 the switch is complete.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ from offsetmgr.zookeeper.groups.registry import members
 STEPS: Final = ("announced", "acknowledged", "copied", "compared", "changed", "followed")
 """The steps that `LiveMigration` reports, in this order."""
 _POLL_S: Final = 1.0
-"""Seconds between two checks of the members if no watch reports a change."""
+"""Maximum seconds between two checks of the members. A change that a watch reports starts the next check at once."""
 _SHOWN: Final = 3
 
 ImagesOf = Callable[[OffsetStore, GroupEditPlan], EditSink[GroupEditPlan, GroupEditResult]]
-"""Returns the sink that keeps the before-images of a plan for a store."""
+"""Returns the sink that stores the before-images of an edit plan. The arguments are the store that the plan edits, and
+the plan."""
 
 
 class SwitchSides(NamedTuple):
@@ -67,8 +68,8 @@ class LiveMigration:
     """Changes the mode of one group.
 
     ``session`` must have been created with ``session_timeout_ms``, so that it never opens a second ZooKeeper session.
-    When the session ends, the members abandon the switch. ``on_step`` receives each of `STEPS`; ``on_wait``
-    periodically receives the members that have not acknowledged yet.
+    If the session ends before the new mode is written, the members return to the old mode. ``on_step`` receives each of
+    `STEPS`; ``on_wait`` periodically receives the members that have not acknowledged yet.
     """
 
     def __init__(
@@ -114,9 +115,10 @@ class LiveMigration:
     # --- before the switch ---------------------------------------------------------------------------
 
     def declare(self, mode: CommitMode) -> None:
-        """Declares the mode that the user states, for a group that has no declared mode. No offset is read.
+        """Declares ``mode`` as the mode in which the members commit now, for a group without a declared mode. No offset
+        is read.
 
-        Raises `Conflict` if another mode was already declared, and any error from `crossing`.
+        Raises `Conflict` if a mode was already declared, and any error from `crossing`.
         """
         _ = self.crossing
         declared = StorageModeNode(mode, 1, self._who, self._clock.now_ms())
@@ -124,7 +126,7 @@ class LiveMigration:
             self.require_undeclared(but=declared)
 
     def require_undeclared(self, *, but: StorageModeNode | None = None) -> None:
-        """Raises `Conflict` if a mode other than ``but`` was declared."""
+        """Raises `Conflict` if the group has a declared mode. The declaration ``but`` is permitted."""
         seen = self._nodes.read()
         if seen is not None and seen.storage != but:
             why = f"{seen.storage.who} has already declared mode {seen.storage.mode.value}"
@@ -207,8 +209,9 @@ class LiveMigration:
         dict[TopicPartition, Change],
         dict[TopicPartition, RecreatedTopic],
     ]:
-        """Returns the partitions in which the unused store is ahead, the changes to the remaining store, and the
-        partitions that must not be copied because their offset belongs to a deleted log."""
+        """Returns three mappings by partition: the offsets of partitions in which the unused store is ahead, the
+        changes that the remaining store needs, and the reasons why a partition must not be copied (its offset belongs
+        to a deleted log)."""
         if mode is to:
             return {}, {}, {}
         single = mode if to is CommitMode.DUAL else to
@@ -240,11 +243,11 @@ class LiveMigration:
     ) -> SwitchEvidence:
         """Changes the mode of the group and waits until its members follow.
 
-        It waits up to ``wait_s`` for the acknowledgements of all members. If acknowledgements are missing after this
-        time, it restores the old mode and raises `TimedOut`, which names the late members. With ``stay`` it waits
-        without a limit. During the wait, members that have acknowledged do not commit. If ``stop`` returns True before
-        the new mode is written, the old mode is restored and `Conflict` is raised. If ``stop`` returns True later, only
-        the wait for members ends.
+        The method waits up to ``wait_s`` for the acknowledgements of all members. If a member has not acknowledged by
+        then, the method restores the old mode and raises `TimedOut`, which names the late members. With ``stay``, the
+        wait for acknowledgements has no limit. During the wait, members that have acknowledged do not commit. If
+        ``stop`` returns True before the new mode is written, the old mode is restored and `Conflict` is raised. If
+        ``stop`` returns True later, only the wait for members ends.
 
         Raises any error from `check`. If an error occurs before the new mode is written, the old mode is restored. The
         evidence names the members that were not seen to follow the new mode within ``wait_s``.
@@ -340,7 +343,8 @@ class LiveMigration:
             remaining_store = self._stores[to]
             changes = (PlannedChange(tp, c.expected or ABSENT, c.after) for tp, c in sorted(copies.items()))
             plan = GroupEditPlan(self.group, tuple(changes))
-            # No member commits now, so the group lock disturbs no member. It also rejects a copy that arrives late.
+            # No member commits now, so the group lock makes no member's commit fail. The lock also rejects a copy that
+            # arrives late.
             for result in execute(remaining_store, [[plan]], self._images_of(remaining_store, plan)):
                 for error in result.failures.values():
                     raise error
@@ -357,8 +361,8 @@ class LiveMigration:
     def _acknowledgements(
         self, epoch: int, wait_s: float, stay: bool, *, needed: bool
     ) -> dict[str, tuple[FollowerState, int]]:
-        """Waits until all members follow ``epoch``. Returns the members that follow it, each with the time (ms) at
-        which this was first observed."""
+        """Waits until all members have acknowledged ``epoch``. Returns the members that have acknowledged ``epoch``,
+        each with the time (ms) at which this process first saw the acknowledgement."""
         follower_changed = threading.Event()
         found: dict[str, tuple[FollowerState, int]] = {}
         deadline = self._clock.monotonic() + wait_s

@@ -15,14 +15,14 @@ from offsetmgr.stores.switched.records import SwitcherNode
 
 @dataclass(frozen=True, slots=True)
 class SwitchSnapshot:
-    """The state of a group before a switch. Its values were read one after the other and may be inconsistent, so the
-    switch reads and checks them again.
+    """The state of a group before a switch. The values of a snapshot were read one after the other and may be
+    inconsistent with each other, so the switch reads and checks them again.
 
     ``foreign_owners`` are clients that commit and do not follow the mode: registered consumers, and members of the
     group in Kafka. ``ahead`` are partitions in which the unused store is ahead, each with the offset in use (None if
     there is none) and the larger offset. ``copies`` are the writes that must be made before the mode can change.
-    ``recreated`` are partitions that would have to be copied, but whose offset belongs to the deleted log of a
-    recreated topic.
+    ``recreated`` are partitions that cannot be copied, although the change needs their offset, because this offset
+    belongs to the deleted log of a recreated topic.
     """
 
     state: NodeState
@@ -43,9 +43,9 @@ class FollowerAck:
     host: str
     process: int
     stopped_ms: int | None
-    """The time at which the member was seen to have stopped committing in the old mode."""
+    """The time at which this process saw that the member had stopped committing in the old mode."""
     followed_ms: int | None = None
-    """The time at which the member was seen to follow the new mode."""
+    """The time at which this process saw that the member follows the new mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,6 @@ class SwitchEvidence:
 
     @property
     def unacknowledged(self) -> tuple[FollowerAck, ...]:
-        """The members that were not seen to follow the new mode yet. These members have stopped committing in the old
-        mode."""
+        """The members that have acknowledged the announcement but not yet the new mode. These members have stopped
+        committing in the old mode."""
         return tuple(member for member in self.members if member.followed_ms is None)
