@@ -2,7 +2,7 @@
 
 ``coordinator`` is a time in ms, ``topic-partitions`` is ``a:0,1;b:0;``, and ``progress`` is ``a.0:time;a.1:time;``. A
 topic name may contain dots; the last dot separates the topic name from the partition. The members of the original
-coordinator write without conditions, so they must not run together with offsetmgr's members. Source: the period
+coordinator write the nodes unconditionally, so they must not run together with offsetmgr's members. Source: the period
 coordinator's document, "shared storage".
 """
 

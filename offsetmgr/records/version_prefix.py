@@ -1,4 +1,4 @@
-"""The two-byte version at the start of every key and value, which also identifies the record format.
+"""Every key and every value begins with a version of two bytes, which also identifies the record format.
 
 Kafka numbers its kinds of keys from 0 on; the last number in 4.1 is 23. The versions of offsetmgr's keys start at
 0x4F00. Kafka's readers skip keys with such versions, so a reader of one format never misinterprets a key of the other
@@ -6,9 +6,9 @@ format. The two bytes are ``4F kr``, where k is the kind of the record (0 for a 
 its revision. A key and its value have the same k, so that a reader detects a value that is stored under the wrong kind
 of key.
 
-The revision of keys never changes, because a manager that does not know the new revision would skip the offsets with
-such keys. A change of the format increases the revision of values. If a value has an unknown revision, the decoding of
-this value raises `UnknownVersion`.
+The revision of keys never changes. If it changed, an older manager that does not know the new revision would skip these
+keys and their offsets. A change of the format increases the revision of values. If a value has an unknown revision, the
+decoding of this value raises `UnknownVersion`.
 """
 
 from __future__ import annotations

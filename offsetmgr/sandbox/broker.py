@@ -102,8 +102,8 @@ class KafkaBroker(ListeningServer):
         address = servers.split(",")[0]
 
         def registered() -> bool:
-            # If ZooKeeper does not allow the `dump` command, `registered` returns False. In this case the broker exits
-            # if the old registration still exists.
+            # If ZooKeeper does not allow the `dump` command, `registered` returns False at once. The broker then starts
+            # without a wait, and exits if the old registration still exists.
             return registration in _ephemeral_nodes(address)
 
         if not wait_until(lambda: not registered(), SESSION_TIMEOUT_MS / 1000 + 15):

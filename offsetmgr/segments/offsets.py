@@ -71,8 +71,8 @@ class OffsetsReplay:
     def replay(self, data: bytes) -> None:
         """Replays the next complete entries of the log (`entries.Chunk.data`).
 
-        Raises `CorruptData` for an entry with a wrong checksum, an invalid structure, or a decreasing offset; raises
-        `LimitExceeded` and `UnknownVersion` as well. After an error, all entries before the invalid entry have been
+        Raises `CorruptData` for an entry with a wrong checksum, an invalid structure, or a decreasing offset. Also
+        raises `LimitExceeded` and `UnknownVersion`. After an error, all entries before the invalid entry have been
         replayed, and ``replayed_bytes`` is the position of the invalid entry in ``data``.
         """
         at, length = 0, len(data)
