@@ -49,7 +49,7 @@ def parse_partitions(path: str, data: bytes) -> frozenset[TopicPartition]:
 
 
 def parse_progress(path: str, data: bytes) -> dict[TopicPartition, int]:
-    """Parses ``progress``. Returns for each partition the time in ms up to which it has finished. Raises
+    """Parses ``progress``. Returns for each partition the time in ms up to which the partition has finished. Raises
     `CorruptData`."""
     found: dict[TopicPartition, int] = {}
     for item in _items(path, data):

@@ -22,8 +22,8 @@ _watchdog = Watchdog()
 class ServerProcess(ABC):
     """One server as a child process with its own directory. The constructor performs no I/O.
 
-    A ``detached`` server keeps running after this program has ended; any other server is killed when this program ends
-    for any reason.
+    A ``detached`` server keeps running after this program has ended; any other server is killed when this program ends,
+    whatever the reason.
     """
 
     name = "server"

@@ -74,6 +74,6 @@ class ZooKeeperServer(ListeningServer):
         )
 
     def _is_ready(self) -> bool:
-        # If another server already listens on the port, it may respond before this server reports that the port is
-        # taken. So check that the server that responds uses this server's data directory.
+        # If another server already listens on the port, the other server may respond before this server reports that
+        # the port is taken. So check that the server that responds uses this server's data directory.
         return ports.zookeeper_responds(self.port) and str(self._data) in ports.four_letter_word(self.connect, "conf")

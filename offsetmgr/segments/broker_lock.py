@@ -71,9 +71,10 @@ def detect_broker(path: Path) -> BrokerUse:
     Takes no lock.
 
     If the log directory has a lock file, the result depends only on whether a process holds the lock of this file. If
-    no lock file exists, a broker counts as running if another process of this machine has a file of the directory open
-    for writing. A broker on another machine that uses the same disk is detected only by its lock, and only if the file
-    system shares locks between machines.
+    the log directory has no lock file, a broker counts as running if a process holds the lock of a file ``.lock`` in
+    the directory or in its parent, or if another process of this machine has a file of the directory open for writing.
+    A broker on another machine that uses the same disk is detected only by its lock, and only if the file system shares
+    locks between machines.
     """
     real = Path(os.path.realpath(path))
     directory = real if real.is_dir() else real.parent

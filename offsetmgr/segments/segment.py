@@ -83,8 +83,8 @@ class Segment(NamedTuple):
     def open_reader(
         self, position: int = 0, *, end: int | None = None, chunk: int = CHUNK, max_entry_bytes: int = MAX_ENTRY_BYTES
     ) -> Iterator[EntryReader]:
-        """Opens a reader of the entries from ``position`` on, where an entry must begin. The file is closed when the
-        context ends. Raises `FileFailure`."""
+        """Opens a reader of the entries from ``position`` on. An entry must begin at ``position``. The file is closed
+        when the context ends. Raises `FileFailure`."""
         with self.open() as file:
             yield EntryReader(
                 file, str(self.log), position=position, end=end, chunk=chunk, max_entry_bytes=max_entry_bytes
@@ -112,7 +112,7 @@ class Segment(NamedTuple):
         return aborted_transactions(_read_bytes(file), str(file))
 
     def position_before(self, offset: int) -> int:
-        """Returns a position at which an entry begins; all entries before it have offsets below ``offset``.
+        """Returns a position at which an entry begins. All entries before this position have offsets below ``offset``.
 
         The position comes from the offset index. If no intact entry begins at the position from the index, returns 0.
         """
