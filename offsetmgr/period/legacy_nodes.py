@@ -2,7 +2,7 @@
 
 ``coordinator`` is a time in ms, ``topic-partitions`` is ``a:0,1;b:0;``, and ``progress`` is ``a.0:time;a.1:time;``. A
 topic name may contain dots; the last dot separates the topic name from the partition. The members of the original
-coordinator write without conditions, so they must not run together with offsetmgr's members. Source: the period
+coordinator write the nodes unconditionally, so they must not run together with offsetmgr's members. Source: the period
 coordinator's document, "shared storage".
 """
 
@@ -49,7 +49,7 @@ def parse_partitions(path: str, data: bytes) -> frozenset[TopicPartition]:
 
 
 def parse_progress(path: str, data: bytes) -> dict[TopicPartition, int]:
-    """Parses ``progress``. Returns for each partition the time in ms up to which it has finished. Raises
+    """Parses ``progress``. Returns for each partition the time in ms up to which the partition has finished. Raises
     `CorruptData`."""
     found: dict[TopicPartition, int] = {}
     for item in _items(path, data):

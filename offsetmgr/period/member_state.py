@@ -2,9 +2,10 @@
 
 The caller's threads read the state through `PeriodCoordinator` and wait until it changes.
 
-The state includes the period that the caller received last. A report without a number concerns this last received
-period, even if another period is open by now. Otherwise a consumer that was frozen while the other members advanced
-would report a period that it has never processed.
+The state includes the period that the caller received last. If a report does not contain the number of a period, it is
+a report on the period that the caller received last, even if another period is open by now. If it were a report on the
+open period, a consumer that was frozen while the other members advanced would report a period that it has never
+processed.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _NEVER: Final = -1
 
 
 class MemberState:
-    """The state of one member. The lock of the condition ``changed`` guards the state, and every change that a caller
-    may wait for notifies the condition."""
+    """The state of one member. The lock of the condition ``changed`` protects the state. The methods that make a change
+    for which a caller may wait notify the condition."""
 
     def __init__(self, member: str, root: str, owned: Iterable[TopicPartition]) -> None:
         self.member = member
@@ -37,12 +38,13 @@ class MemberState:
         self.ended = False
         self.error: OffsetMgrError | None = None
         self.epoch: int | None = None
-        """The epoch of this process in its present session; `None` if the process is not registered."""
+        """The epoch with which this process is registered in its present session; `None` if the process is not
+        registered."""
         self.valid: Callable[[], bool] = lambda: False
         """A function that returns whether the session is known to be alive, according to its `SessionLease`."""
         self._written: dict[TopicPartition, int] = {}
-        """For each partition the newest finished period that this member has read from ZooKeeper or written to
-        ZooKeeper."""
+        """For each partition the number of its newest finished period, among the numbers that this member has read from
+        ZooKeeper or written to ZooKeeper."""
         self._reported: dict[TopicPartition, int] = {}
         """For each partition the period that the caller has reported as finished. An entry is removed when the report
         is in ZooKeeper."""
@@ -119,15 +121,16 @@ class MemberState:
             return self.open.schedule.period(number)
 
     def last_delivered(self, partition: TopicPartition) -> int:
-        """Returns the number of the period that the caller received last for a partition. A period that the caller
-        received for this partition alone counts until the partition has finished that period. Otherwise the period that
-        the caller received for all partitions counts."""
+        """Returns the number of the period that the caller received last for a partition. This is the last period that
+        the caller received for this partition in particular, unless the partition has finished that period. In this
+        case, or if there is no such period, it is the last period that the caller received for all partitions of the
+        member."""
         number = self._delivered_by_partition.get(partition, _NEVER)
         return self._delivered if number == _NEVER or self.done(partition, number) else number
 
     def unfinished_own_partitions(self, number: int) -> list[TopicPartition]:
-        """Returns this member's partitions that have not finished period ``number``. The list is empty if that period
-        is not the open one."""
+        """Returns this member's partitions that have not finished period ``number``. The list is empty if period
+        ``number`` is not open."""
         with self.changed:
             if self.open is None or self.open.number != number:
                 return []
@@ -136,8 +139,8 @@ class MemberState:
     def report(
         self, partitions: Iterable[TopicPartition], number: int | None, ranges: Mapping[TopicPartition, OffsetRange]
     ) -> tuple[dict[TopicPartition, ReportStatus], dict[TopicPartition, int]]:
-        """Records a report, which `MemberThread` will write. Returns two mappings: the status of each partition's
-        report, and the number of the period that each partition's report concerns."""
+        """Records a report, which `MemberThread` will write. Returns two mappings with the partitions as keys: the
+        status of the report, and the number of the reported period."""
         with self.changed:
             self.check()
             open_ = self.require_open()
@@ -163,8 +166,8 @@ class MemberState:
     # --- called by the thread that communicates with ZooKeeper ---------------------------------------
 
     def needs_full_read(self) -> bool:
-        """Returns True if all nodes must be read, because the progress of other members is unknown or a report must be
-        written. If it returns False, reading the open period is sufficient."""
+        """Returns True if the progress of the other members is unknown or a report must be written. In both cases the
+        thread must read all nodes; otherwise it is sufficient to read the open period."""
         with self.changed:
             return not self._all_read or any(n > self._written.get(tp, _NEVER) for tp, n in self._reported.items())
 
@@ -194,8 +197,8 @@ class MemberState:
             self.changed.notify_all()
 
     def set_finished(self, finished: Mapping[TopicPartition, int], described: frozenset[TopicPartition]) -> None:
-        """Records the progress of all members. ``described`` are the partitions that this member's own node contained
-        when the progress was read."""
+        """Records the progress of all members. ``described`` are the partitions that this member's node under
+        ``members`` contained when the progress was read."""
         with self.changed:
             for partition, number in finished.items():
                 self._written[partition] = max(number, self._written.get(partition, _NEVER))
@@ -203,8 +206,8 @@ class MemberState:
             self.changed.notify_all()
 
     def set_open(self, open_: OpenNode | None, partitions: PartitionsNode | None) -> bool:
-        """Records the open period and its partitions. Returns True if the two nodes do not belong to the same period;
-        the caller must then read them again."""
+        """Records the open period and its partitions. If the two nodes do not belong to the same period, records
+        nothing and returns True; the caller must read both nodes again."""
         if open_ is None or partitions is None or partitions.number != open_.number:
             return open_ is not None
         with self.changed:
@@ -215,8 +218,9 @@ class MemberState:
 
     def unwritten(self, before: ProgressNode | None, epoch: int) -> ProgressNode | None:
         """Returns the new content of this member's progress node; `None` if the present content ``before`` is up to
-        date. Each session writes the node at least once, because the session's new epoch in the node prevents an
-        earlier process with this name from writing.
+        date. The member writes the node at least once in each session, so that the node contains the epoch of the
+        session. An earlier process with this member's name does not write a node that contains a larger epoch than its
+        own.
         """
         finished: Mapping[TopicPartition, int] = before.finished if before else {}
         with self.changed:
@@ -244,7 +248,7 @@ class MemberState:
 
     def next_after(self, number: int) -> int | None:
         """Returns the number of the open period if it is above ``number``, otherwise None. Raises `RunEnded` if no
-        further period will open, and the error that ended the membership."""
+        further period will open. Raises the error of `check` if the membership has ended."""
         if self.open is not None and self.open.number > number:
             return self.open.number
         if self.open is not None and self.open.stopped:

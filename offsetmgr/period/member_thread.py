@@ -1,9 +1,9 @@
-"""`MemberThread`: the thread of one member that communicates with ZooKeeper. If its session ends, the thread opens a
-new session.
+"""`MemberThread`: the thread of one member that communicates with ZooKeeper. If the ZooKeeper session ends, the thread
+opens a new session.
 
 The thread registers the member, follows the open period and writes reports. The thread of the oldest member also runs
-the leader's rounds. The thread reads the nodes again after a watch has fired or the caller has made a report. It does
-not poll, except that a leader checks periodically for idle partitions.
+the leader's rounds. The thread reads the nodes again after a watch has fired or the caller has made a report. The
+thread does not poll, with one exception: the leader's thread checks periodically for idle partitions.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _LOG: Final = logging.getLogger("offsetmgr.period")
 _RETRY_S: Final = 0.5
 """Seconds between the end of a session and the start of the next session."""
 _STOP_TIMEOUTS_S: Final = (0.5, 3.0)
-"""Maximum seconds for which `MemberThread.stop` waits for the thread to end: before it closes the session, and after it
-has closed the session."""
+"""`MemberThread.stop` waits for the end of the thread for at most the first number of seconds, then closes the session,
+and then waits for at most the second number of seconds."""
 
 
 class MemberThread:
@@ -144,8 +144,9 @@ class MemberThread:
                 self._wake.wait(self._leader_round.next_check_in_s(view) if leads else None)
 
     def _process(self, nodes: BarrierStateStore, view: BarrierView, epoch: int, own_node: MemberNode) -> bool:
-        """Updates the member's state from ``view``, and writes its report. Returns whether the nodes must be read
-        again. Raises `Conflict` if a later process has registered this member's name."""
+        """Updates the member's state from ``view``, and writes the member's progress node if the node is not up to
+        date. Returns whether the nodes must be read again. Raises `Conflict` if a later process has registered this
+        member's name."""
         own = view.seen.progress.get(self._state.member)
         if own is not None and own.epoch > epoch:
             raise Conflict(f"member {self._state.member}", "another process has registered this name and replaced it")

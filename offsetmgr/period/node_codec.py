@@ -14,7 +14,7 @@ from offsetmgr.core.model import TopicPartition
 
 VERSION: Final = 1
 MAX_PARTITIONS: Final = 1_000_000
-"""The maximum number of partitions in one field, so that a corrupt node cannot exhaust the memory."""
+"""The maximum number of partitions in one field. With this limit a corrupt node cannot exhaust the memory."""
 
 RUN: Final = re.compile("(0|[1-9][0-9]{0,9})(?:-(0|[1-9][0-9]{0,9}))?")
 

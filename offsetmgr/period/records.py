@@ -1,7 +1,7 @@
 """The contents of the coordinator's znodes, and their encoding as JSON with a version. Pure.
 
-The nodes have the same names as the original coordinator's nodes (`legacy_nodes`), but the format of `node_codec`. A
-member has one progress node for all its partitions.
+The nodes have the same names as the nodes of the original coordinator (`legacy_nodes`), but their contents have the
+format that `node_codec` defines. A member has one progress node for all its partitions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from offsetmgr.period.schedule import Period, PeriodSchedule
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """A rerun of past periods: the time at which it ends, and the schedule after it."""
+    """A rerun of past periods: the time at which the rerun ends, and the schedule that the run follows afterwards."""
 
     until_ms: int | None
     """The rerun ends before the first period that begins at or after this time. If the time is `None`, the rerun ends
@@ -82,8 +82,8 @@ class MemberNode:
     host: str
     process: int
     owned: frozenset[TopicPartition]
-    """The partitions that the member consumes. They show operators which member consumes a partition that does not
-    progress."""
+    """The partitions that the member consumes. An operator can read here which member consumes a partition that makes
+    no progress."""
 
 
 @dataclass(frozen=True, slots=True)

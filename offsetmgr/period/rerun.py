@@ -1,10 +1,10 @@
 """Reruns: the members process past event time again, usually in shorter periods, in a separate run or in the live run.
 
-A *separate* rerun is a run of its own under ``ROOT/reruns/NAME``, with its own members, independent of the live run. A
-rerun *in the live run* abandons the open period, which the history records as abandoned. The next period that opens is
-the first period of the rerun. The numbers of the periods continue, so that an old report cannot be mistaken for a new
-one. Each member receives a period that begins earlier than the abandoned one, and must go back to the offsets of the
-earlier period.
+A *separate* rerun is a run of its own under ``ROOT/reruns/NAME``. It has its own members and is independent of the live
+run. A rerun *in the live run* abandons the open period, and the history records this period as abandoned. The next
+period that opens is the first period of the rerun. The numbers of the periods continue, so that an old report cannot be
+mistaken for a new one. Each member receives a period that begins earlier than the abandoned period, and must go back to
+the offsets of this earlier period.
 
 A rerun ends at a given time or at the present. After the rerun, the run ends or adopts another schedule, usually the
 schedule of the live run. `leader_decision.after` decides when the rerun ends.
@@ -34,9 +34,9 @@ def rerun_root(root: str, name: str) -> str:
 
 
 def rerun_schedule(first_ms: int, length_ms: int, rerun: Rerun, live: OpenNode) -> PeriodSchedule:
-    """Returns the schedule of a rerun. Raises `UsageError` if no period of the rerun would end at the rerun's end time
-    or at the beginning of a period of the following schedule, if the rerun does not begin before the open period, or if
-    its periods are longer than those of the live run."""
+    """Returns the schedule of a rerun. Raises `UsageError` in four cases: the periods of the rerun are longer than the
+    periods of the live run; the rerun does not begin before the open period; no period of the rerun ends at the rerun's
+    end time; or no period of the rerun ends at a time at which a period of the following schedule begins."""
     schedule = PeriodSchedule(first_ms, length_ms)
     if length_ms > live.schedule.length_ms:
         why = f"are longer than the live run's periods of {live.schedule.length_ms} ms"

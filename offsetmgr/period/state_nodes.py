@@ -55,7 +55,7 @@ from offsetmgr.zookeeper.client.transactions import (
 from offsetmgr.zookeeper.groups.registration import ensure_nodes
 
 _HISTORY: Final = 2
-"""The index of the operation that writes the history, within the transaction of an advance."""
+"""In the transaction of an advance: the index of the operation that adds a period to the history."""
 _RACES: Final = (ZookeeperError.BAD_VERSION, ZookeeperError.NO_NODE, ZookeeperError.NODE_EXISTS)
 _DIRECTORY_DATA: Final = json.dumps({"version": 1, "by": "offsetmgr"}, separators=(",", ":")).encode()
 """The content of the parent nodes. It shows that the nodes belong to offsetmgr, because the original coordinator also
@@ -73,8 +73,8 @@ class LiveMember:
 
 @dataclass(frozen=True, slots=True)
 class BarrierView:
-    """The nodes of a run and their versions. The nodes were not read at one moment, so every write is conditional on
-    the version that was read."""
+    """The nodes of a run and their versions. The nodes were read at different moments, so every write of a node
+    requires that the node still has the version that was read."""
 
     seen: LeaderView
     open_version: int | None

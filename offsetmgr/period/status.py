@@ -24,7 +24,7 @@ class PartitionStatus:
     waiting_ms: int | None
     """The milliseconds since the period opened, by this machine's clock; `None` if the partition has finished."""
     owner: str | None
-    """The live member that consumes the partition; `None` if no live member does."""
+    """The live member that consumes the partition; `None` if no live member consumes it."""
     host: str | None
     process: int | None
 

@@ -36,15 +36,17 @@ continuation bit of the previous byte, which the reader subtracts."""
 _TIMES_MASK: Final = 0xFF808080808080
 _USUAL_TIMES: Final = 0x8080808080
 _TIMES_SIZE: Final = 7
-"""The size of a six-byte commit timestamp (July 1970 to 2039) and an absent expiry. The fast path of `read_offset`
-handles only values with times of this form and recognizes them with `_TIMES_MASK`."""
+"""The total size in bytes of a commit timestamp that takes six bytes (July 1970 to 2039) and an absent expiry
+timestamp, which takes one byte. The fast path of `read_offset` handles only values with times of this form and
+recognizes them with `_TIMES_MASK`."""
 _WIDE: Final = 1 << 41
 
 
 class AvroRecordFormat:
     """Implements `RecordFormat`.
 
-    Encoding raises `UnsupportedOperation` for numbers beyond the schemas and for text that is not valid Unicode.
+    Encoding raises `UnsupportedOperation` for numbers that do not fit into the types of the schemas, and for text that
+    is not valid Unicode.
     """
 
     name = version_prefix.AVRO

@@ -120,7 +120,7 @@ class AvroFieldReader:
         return length
 
     def is_present(self, field: str) -> bool:
-        """Reads the branch index of a union and returns whether its value is not null."""
+        """Reads the branch index of a union. Returns False if the value of the union is null."""
         branch = self._number(field, 64)
         if branch not in (0, 1):
             raise self.corrupt(f"the union {field} has no branch {branch}")

@@ -1,8 +1,8 @@
 """`RecordFormat`, the interface of record formats, and the decoded forms of keys and values.
 
 A record is a key and a value, both bytes. The value None is a tombstone, which deletes the key. A shard keeps values as
-bytes and decodes a value only when a client fetches it. For speed, the methods for commits and for loading handle all
-partitions of a topic in one call, or work on bytes that they do not decode.
+bytes and decodes a value only when a client fetches it. For speed, `RecordFormat.encode_commit` encodes all partitions
+of a topic in one call, and `RecordFormat.split` does not decode the group and the topic.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class OffsetValue(NamedTuple):
     commit_timestamp: int
     expire_timestamp: int | None = None
     topic_id: UUID | None = None
-    """The topic id, which distinguishes the topic from another topic that is later created with the same name. Only
-    brokers from 4.1 on write the topic id, and only if the client identified the topic by id; the Avro format does not
-    contain it."""
+    """The topic id, which distinguishes the topic from another topic that is later created with the same name. Brokers
+    from 4.1 on write the topic id if the client identified the topic by id. The Avro format does not contain the topic
+    id."""
 
 
 class GroupValue(NamedTuple):
@@ -70,8 +70,8 @@ class GroupValue(NamedTuple):
 class FormatMismatch(OffsetMgrError):
     """The record format of a key differs from the format that the reader is configured for.
 
-    `RecordFormat.split` and `RecordFormat.decode_key` raise this error, because a reader that skipped the key would
-    miss offsets.
+    `RecordFormat.split` and `RecordFormat.decode_key` raise this error for such a key. They do not treat the key as an
+    unknown key, because a reader skips records with unknown keys and would miss offsets.
     """
 
 

@@ -76,9 +76,10 @@ _TIMESTAMP_BYTES: Final = 8
 class KafkaRecordFormat:
     """Implements `RecordFormat`.
 
-    Encoding raises `UnsupportedOperation` for numbers and text beyond Kafka's limits. As in Kafka, the value of a
-    commit with its own expiry has version 1, which has no leader epoch. The log can contain a key of version 0 and a
-    key of version 1 for the same offset. These are different keys with different prefixes. New keys have version 1.
+    Encoding raises `UnsupportedOperation` for numbers and text beyond Kafka's limits. As in Kafka, a commit with an
+    expiry timestamp is encoded as a value of version 1, which does not contain the leader epoch. The log can contain a
+    key of version 0 and a key of version 1 for the same offset. These are different keys with different prefixes. New
+    keys have version 1.
     """
 
     name = version_prefix.KAFKA

@@ -19,7 +19,8 @@ _MAX_LENGTH: Final = (1 << 31) - 1
 
 
 def string(text: str, what: str) -> bytes:
-    """Encodes a string with a 16-bit length. Raises `UnsupportedOperation` if it is too long or not valid Unicode."""
+    """Encodes a string with a 16-bit length. Raises `UnsupportedOperation` if the string is too long or is not valid
+    Unicode."""
     try:
         data = text.encode()
     except UnicodeEncodeError as error:

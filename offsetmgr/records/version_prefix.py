@@ -1,14 +1,15 @@
-"""The two-byte version at the start of every key and value, which also identifies the record format.
+"""The version of keys and values. Every key and every value begins with a version of two bytes, which also identifies
+the record format.
 
 Kafka numbers its kinds of keys from 0 on; the last number in 4.1 is 23. The versions of offsetmgr's keys start at
-0x4F00. Kafka's readers skip keys with such versions, so a reader of one format never misinterprets a key of the other
-format. The two bytes are ``4F kr``, where k is the kind of the record (0 for a committed offset, 1 for a group) and r
-its revision. A key and its value have the same k, so that a reader detects a value that is stored under the wrong kind
-of key.
+0x4F00. Kafka's readers skip keys with these versions. The two ranges of versions do not overlap, so a reader of one
+format never misinterprets a key of the other format. The two bytes are ``4F kr``, where k is the kind of the record (0
+for a committed offset, 1 for a group) and r its revision. A key and its value have the same k, so that a reader detects
+a value that is stored under the wrong kind of key.
 
-The revision of keys never changes, because a manager that does not know the new revision would skip the offsets with
-such keys. A change of the format increases the revision of values. If a value has an unknown revision, the decoding of
-this value raises `UnknownVersion`.
+The revision of keys never changes. If this revision changed, a manager that does not know the new revision would skip
+keys with the new revision, and would miss their offsets. A change of the format increases the revision of values. If a
+value has an unknown revision, the decoding of this value raises `UnknownVersion`.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ _COMMON: Final[Mapping[str, object]] = {
 _PARTITION_DIRECTORY: Final = re.compile(r"(.+)-\d+")
 """The name of the directory of one partition's log. If the topic was deleted, the name has a suffix and does not
 match."""
-# If another broker already listens on the port, it may respond before this broker reports that the port is taken. So
-# check that this broker logs its own start.
+# If another broker already listens on the port, the other broker may respond before this broker reports that the port
+# is taken. So check that this broker logs its own start.
 _UP: Final = re.compile(rb"started \(kafka\.server\.Kafka(Raft)?Server\)")
 
 
@@ -96,14 +96,14 @@ class KafkaBroker(ListeningServer):
 
     def _await_expired_registration(self) -> None:
         """Waits until the registration of a killed broker has expired, because a broker exits if its id is still
-        registered when it starts."""
+        registered when the broker starts."""
         servers, slash, chroot = self.zookeeper.partition("/")
         registration = f"{slash}{chroot}".rstrip("/") + f"/brokers/ids/{self.broker_id}"
         address = servers.split(",")[0]
 
         def registered() -> bool:
-            # If ZooKeeper does not allow the `dump` command, `registered` returns False. In this case the broker exits
-            # if the old registration still exists.
+            # If ZooKeeper does not allow the `dump` command, `registered` returns False at once. The broker then starts
+            # without a wait, and exits if the old registration still exists.
             return registration in _ephemeral_nodes(address)
 
         if not wait_until(lambda: not registered(), SESSION_TIMEOUT_MS / 1000 + 15):

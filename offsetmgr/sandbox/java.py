@@ -22,7 +22,7 @@ def java_program(environ: Mapping[str, str] | None = None) -> str:
     """Returns the path of a ``java`` program of version 17 or later: the program in ``JAVA_HOME`` or, if there is none,
     the program on ``PATH``.
 
-    Raises `SandboxError` if there is no such program or if its version is older.
+    Raises `SandboxError` if neither place contains a ``java`` program, or if the version of the program is below 17.
     """
     env = os.environ if environ is None else environ
     hint = f"install Java {MIN_JAVA_VERSION} or later, or set JAVA_HOME to one"

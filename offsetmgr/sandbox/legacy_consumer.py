@@ -49,11 +49,11 @@ class OldConsumerOptions(TypedDict, total=False):
     """The optional settings of an `OldConsumer`.
 
     ``offsets_storage`` (default ``zookeeper``) and ``dual_commit`` (default False) set the consumer's properties
-    ``offsets.storage`` and ``dual.commit.enabled``. ``extra`` contains further properties, which override the others,
-    for example ``{"zookeeper.session.timeout.ms": 4000}``. ``streams`` (default 1) is the number of threads for each
-    topic. Without ``consumer_id`` the library generates an id at each start. ``version`` (default 0.10.2.2) is the
-    release of Kafka, and ``jvm`` are the flags of the JVM. A ``detached`` consumer keeps running after this program has
-    ended.
+    ``offsets.storage`` and ``dual.commit.enabled``. ``extra`` contains further properties of the consumer, which
+    override the properties from the other settings, for example ``{"zookeeper.session.timeout.ms": 4000}``. ``streams``
+    (default 1) is the number of threads for each topic. Without ``consumer_id`` the library generates an id at each
+    start. ``version`` (default 0.10.2.2) is the release of Kafka, and ``jvm`` are the flags of the JVM. A ``detached``
+    consumer keeps running after this program has ended.
     """
 
     offsets_storage: Literal["zookeeper", "kafka"]

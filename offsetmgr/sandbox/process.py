@@ -22,8 +22,8 @@ _watchdog = Watchdog()
 class ServerProcess(ABC):
     """One server as a child process with its own directory. The constructor performs no I/O.
 
-    A ``detached`` server keeps running after this program has ended; any other server is killed when this program ends
-    for any reason.
+    A ``detached`` server keeps running after this program has ended; any other server is killed when this program ends,
+    whatever the reason.
     """
 
     name = "server"
@@ -146,7 +146,8 @@ class ServerProcess(ABC):
             self.on_launch(self)
 
     def _await_ready(self) -> None:
-        # Do not repeat the check after it has succeeded, because it fails while a topic is being created.
+        # Do not call `_is_ready` again after it has returned True, because it returns False while a topic is being
+        # created.
         answered = wait_until(lambda: not self.running() or self._is_ready(), self.start_timeout_s)
         if not self.running():
             raise SandboxError(f"{self.name} ended while starting", log_tail(self.log_file), f"see {self.log_file}")

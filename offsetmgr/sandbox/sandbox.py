@@ -82,9 +82,10 @@ class Sandbox:
         """Starts ZooKeeper and Kafka brokers of release ``version`` (with ``kraft``: one Kafka 4.1 broker without
         ZooKeeper), and waits until they are ready.
 
-        Returns True if it started them, False if they were already running. If an earlier sandbox in this directory did
-        not end properly, first stops the remaining servers of the earlier sandbox and removes its data. After any
-        failure, including Ctrl-C, stops all servers that this call started. Raises `SandboxError`, `UsageError`.
+        Returns True if this call started the servers, False if they were already running. If an earlier sandbox in this
+        directory did not end properly, first stops the remaining servers of the earlier sandbox and removes its data.
+        After any failure, including Ctrl-C, stops all servers that this call started. Raises `SandboxError`,
+        `UsageError`.
         """
         if not 1 <= brokers <= (1 if kraft else MAX_BROKERS):
             raise UsageError(

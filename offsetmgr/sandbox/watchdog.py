@@ -2,8 +2,8 @@
 
 `Watchdog` starts one watchdog process for all servers of a program. The watchdog process reads lines ``+PID STARTED``
 and ``-PID STARTED`` (the fields of `ProcessRef`) from its standard input. The end of this input means that the program
-has ended. Linux's parent-death signal is not suitable, because the kernel sends it when the *thread* that started the
-child ends.
+has ended. Linux's parent-death signal is not suitable, because the kernel sends this signal as soon as the *thread*
+that started the child ends.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from offsetmgr.sandbox.identity import ProcessRef
 
 
 class Watchdog:
-    """The program's side of the watchdog: starts the watchdog process, and sends it the process groups that it must
-    kill when this program ends."""
+    """The program's side of the watchdog: starts the watchdog process, and sends a line to it for each process group
+    that the watchdog process must kill when this program ends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -20,9 +20,9 @@ JARS: Final[dict[str, str]] = {"3.8": "kafka-3.9", "3.4": "kafka-0.10.2"}
 class ZooKeeperServer(ListeningServer):
     """A ZooKeeper server as a child process. Its data are in ``directory`` and stay there after `stop`.
 
-    Version 3.4 does not support the MultiRead request; it is available for tests against such a server. The tick time
-    is short (500 ms), so that session timeouts from 1 s on are possible and the ephemeral nodes of a killed client
-    expire soon.
+    Version 3.4 is available for tests against a server that does not support the MultiRead request. The tick time is
+    short (500 ms), so that session timeouts from 1 s on are possible and the ephemeral nodes of a killed client expire
+    soon.
     """
 
     def __init__(
@@ -74,6 +74,6 @@ class ZooKeeperServer(ListeningServer):
         )
 
     def _is_ready(self) -> bool:
-        # If another server already listens on the port, it may respond before this server reports that the port is
-        # taken. So check that the server that responds uses this server's data directory.
+        # If another server already listens on the port, the other server may respond before this server reports that
+        # the port is taken. So check that the server that responds uses this server's data directory.
         return ports.zookeeper_responds(self.port) and str(self._data) in ports.four_letter_word(self.connect, "conf")

@@ -149,8 +149,8 @@ def end_of_transaction(
 
 def _append_time(records: Sequence[Record]) -> int | None:
     """Returns the broker's append time of the records; `None` if no record has one. Raises `UnsupportedOperation` if
-    the append times differ or only some records have one, because a batch or a compressed message stores one append
-    time for all its records."""
+    the append times differ or if only some of the records have an append time, because a batch or a compressed message
+    stores one append time for all its records."""
     times = {record.timestamp if record.log_append_time else None for record in records}
     if times <= {None}:
         return None

@@ -85,8 +85,9 @@ def batches(
     a batch.
 
     ``controls`` adds the records of control batches. ``limit`` is the maximum number of decompressed bytes of a batch.
-    First yields all batches before an invalid batch. Then raises `CorruptData` if the batch has a wrong checksum or
-    structure, `LimitExceeded` if it is over the limit, or `UnknownVersion` if its format is unknown.
+    If a batch is invalid, yields all batches before the invalid batch and then raises an error: `CorruptData` if the
+    checksum or the structure of the invalid batch is wrong, `LimitExceeded` if the batch is over the limit, or
+    `UnknownVersion` if the format of the batch is unknown.
     """
     at = 0
     while len(data) - at >= LOG_OVERHEAD:

@@ -70,9 +70,10 @@ def detect_broker(path: Path) -> BrokerUse:
     """Returns whether a broker uses ``path``: a log directory, a partition's directory, or a file in one of these.
     Takes no lock.
 
-    If the log directory has a lock file, the result depends only on whether a process holds the lock of this file.
-    Otherwise a broker counts as running if a process of this machine has a file of the directory open for writing. A
-    broker on another machine that uses the same disk is detected only by its lock, and only if the file system shares
+    If the log directory has a lock file, the result depends only on whether a process holds the lock of this file. If
+    the log directory has no lock file, a broker counts as running if a process holds the lock of a file ``.lock`` in
+    the directory or in its parent, or if another process of this machine has a file of the directory open for writing.
+    A broker on another machine that uses the same disk is detected only by its lock, and only if the file system shares
     locks between machines.
     """
     real = Path(os.path.realpath(path))
@@ -81,7 +82,7 @@ def detect_broker(path: Path) -> BrokerUse:
     if log_dir is not None and (log_dir / LOCK).exists():
         return _by_lock(log_dir)
     for near in (directory, directory.parent):
-        # Outside of a log directory, any program may have created a file named ``.lock``, so the file counts only if a
+        # Outside of a log directory, any program may have created a file named ``.lock``, so ignore the file if no
         # process holds its lock.
         if (near / LOCK).exists() and (found := _by_lock(near)).use is not Use.IDLE:
             return found
@@ -93,8 +94,8 @@ def require_unused(path: Path, elsewhere: str = _ELSEWHERE) -> Iterator[BrokerUs
     """Keeps brokers out of the log directory of ``path`` while the context is open.
 
     Yields the evidence that no broker uses the directory. Several contexts of one process may lock the same directory.
-    Raises `Conflict` if a broker uses the directory or may use it. ``elsewhere`` is the alternative that the hint of
-    this error proposes. Raises `FileFailure` if the lock file cannot be opened.
+    Raises `Conflict` if a broker uses the directory or may use it; ``elsewhere`` is the alternative that the hint of
+    the `Conflict` proposes. Raises `FileFailure` if the lock file cannot be opened.
     """
     found = detect_broker(path)
     if found.use is not Use.IDLE:

@@ -13,10 +13,11 @@ from offsetmgr.core.errors import CorruptData, FileFailure, UnknownVersion
 from offsetmgr.core.model import TopicPartition
 
 LOG_START: Final = "log-start-offset-checkpoint"
-"""The start offsets of the logs whose start offset is within a segment, because a DeleteRecords request moved it. The
-file does not contain other logs."""
+"""The file with the start offsets of logs. The file contains only the logs whose start offset is within a segment,
+because a DeleteRecords request moved the start offset."""
 RECOVERY_POINT: Final = "recovery-point-offset-checkpoint"
-"""For each log an offset: all messages before this offset were on disk when the broker wrote the file."""
+"""The file with one offset for each log. All messages of the log before this offset were on disk when the broker wrote
+the file."""
 _VERSION: Final = 0
 
 

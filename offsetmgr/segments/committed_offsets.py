@@ -1,9 +1,9 @@
 """Decodes the newest record of each key of an offsets topic. The result is the groups with their committed offsets and
 activity.
 
-Pure. The decoder decides for each key whether it is in Kafka's format or in offsetmgr's. If the value of a committed
-offset is unreadable, only the partition of that offset gets an error, and decoding continues (data rule "versioned
-formats"). Keys that are neither an offset nor a group are counted by version.
+Pure. The decoder determines for each key whether the key has Kafka's format or offsetmgr's format. If the value of a
+committed offset is unreadable, only the partition of that offset gets an error, and decoding continues (data rule
+"versioned formats"). Keys that belong neither to an offset nor to a group are counted by version.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class SavedGroup:
 class DecodedPartition:
     """The decoded content of one partition of an offsets topic.
 
-    ``groups`` are the groups with offsets, sorted by name. ``other`` counts the keys that are neither offsets nor
-    groups, by version. ``errors`` are the errors of unreadable keys.
+    ``groups`` are the groups with offsets, sorted by name. ``other`` is the number of keys of other kinds (keys that
+    belong neither to an offset nor to a group), by version. ``errors`` are the errors of unreadable keys.
     """
 
     groups: list[SavedGroup] = field(default_factory=list)
@@ -86,8 +86,8 @@ class DecodedPartition:
 def decode(newest: Newest) -> DecodedPartition:
     """Decodes the newest record of every key.
 
-    A partition of a group may have two keys in the log (versions 0 and 1). Of the two records, the one with the larger
-    log offset counts, as in Kafka's coordinator.
+    A partition of a group may have two keys in the log (versions 0 and 1). As in Kafka's coordinator, the record with
+    the larger log offset is used.
     """
     return _DecodeState().run(newest)
 

@@ -159,8 +159,9 @@ class EntryReader:
         """Yields complete entries, many in each chunk. A caller that decodes all entries is faster with this method
         than with iteration over single entries.
 
-        First yields the entries before an invalid entry. Then raises `CorruptData` if the entry has an invalid size, or
-        `LimitExceeded` if its size is over the maximum. Raises `FileFailure` if the file cannot be read.
+        If an entry has an invalid size, yields the entries before this entry and then raises `CorruptData`. If the size
+        of an entry is over the maximum, does the same with `LimitExceeded`. Raises `FileFailure` if the file cannot be
+        read.
         """
         size = self._chunk
         while True:

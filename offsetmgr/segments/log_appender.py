@@ -89,8 +89,8 @@ class _ActiveSegment:
 
 
 class LogAppender:
-    """Appends to one partition. It is a context manager: until it is exited, it keeps files open and keeps brokers out
-    of the directory.
+    """Appends to one partition. The appender is a context manager. While the context is open, the appender keeps files
+    open and keeps brokers out of the directory.
 
     Entering raises `Conflict` if a broker uses the directory (see `broker_lock`), `CorruptData` if the last segment
     does not end with a complete entry (recover it first), and `FileFailure`. Instances are not thread-safe.

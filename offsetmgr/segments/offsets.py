@@ -10,8 +10,7 @@ A key may be deleted while a transaction that contains an older record of the ke
 stays deleted after the transaction commits. Kafka 4.x brokers do the same, and so does a Kafka 3.x broker until it is
 restarted. A Kafka 3.x broker that loads such a log after a restart restores the older offset instead.
 
-This module does not decode keys and values. `committed_offsets` decodes them, and only those of the newest record of
-each key.
+This module does not decode keys and values. `committed_offsets` decodes the newest record of each key.
 """
 
 from __future__ import annotations
@@ -71,8 +70,8 @@ class OffsetsReplay:
     def replay(self, data: bytes) -> None:
         """Replays the next complete entries of the log (`entries.Chunk.data`).
 
-        Raises `CorruptData` for an entry with a wrong checksum, an invalid structure, or a decreasing offset; raises
-        `LimitExceeded` and `UnknownVersion` as well. After an error, all entries before the invalid entry have been
+        Raises `CorruptData` for an entry with a wrong checksum, an invalid structure, or a decreasing offset. Also
+        raises `LimitExceeded` and `UnknownVersion`. After an error, all entries before the invalid entry have been
         replayed, and ``replayed_bytes`` is the position of the invalid entry in ``data``.
         """
         at, length = 0, len(data)

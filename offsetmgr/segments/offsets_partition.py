@@ -42,8 +42,8 @@ class IgnoredTail(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """The end of a replica's log. The larger of two ends has the later leader epoch or, if the epochs are equal, the
-    larger offset (KIP-101)."""
+    """The end of a replica's log. Two ends are compared by their leader epochs and, if the epochs are equal, by their
+    offsets (KIP-101)."""
 
     leader_epoch: int
     offset: int
@@ -76,8 +76,8 @@ class SavedPartition:
     keyless: int = 0
     latest: int | None = None
     unknown_start: OffsetMgrError | None = None
-    """The error if the start offset of the log cannot be read. In this case the records of all segments count, as they
-    do for a broker at its start."""
+    """The error if the start offset of the log cannot be read. In this case the result includes the records of all
+    segments. A broker that cannot read the start offsets at its start does the same."""
 
 
 def read_partition(
@@ -86,8 +86,8 @@ def read_partition(
     """Reads the log in ``directory``.
 
     ``decided`` maps a producer id to whether its open transaction was committed (True) or aborted (False). Raises
-    `CorruptData` if the log is damaged anywhere but at the end of the newest segment, or if the directory is not that
-    of an offsets topic. Also raises `LimitExceeded`, `UnknownVersion`, `UnsupportedOperation` and `FileFailure`.
+    `CorruptData` if the log is damaged anywhere but at the end of the newest segment, or if the directory does not
+    belong to an offsets topic. Also raises `LimitExceeded`, `UnknownVersion`, `UnsupportedOperation` and `FileFailure`.
     """
     name = partition_of(directory)
     replay, ignored_tail, size = _read(segments_in(directory), on_read)

@@ -123,8 +123,8 @@ def next_offset(segment: Segment) -> int:
 
 
 def partition_of(directory: Path) -> TopicPartition:
-    """Returns the partition that the name of a directory stands for. ``directory`` may also be a link to a directory
-    with such a name. Raises the errors of `Partition`."""
+    """Returns the partition whose topic and number the name of a directory contains. ``directory`` may also be a link
+    to a directory with such a name. Raises the errors of `Partition`."""
     name = directory.name if _PARTITION_DIR.fullmatch(directory.name) else directory.resolve().name
     with contextlib.suppress(FileFailure):  # if the directory is unreadable, only its name is checked
         _reject_kafka_07(directory, name)

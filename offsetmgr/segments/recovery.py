@@ -3,8 +3,8 @@
 An entry is valid if it ends within the file and its CRC is right. A broker truncates the log at the first entry that is
 not valid. The rule covers a tail that was never written to disk, and invalid data at the end of the segment.
 
-This module only reads, in bounded memory. It computes checksums in pieces of limited size, so that an entry with an
-invalid, large size takes time but no memory.
+This module only reads, in bounded memory. It reads an entry in pieces of limited size to compute the checksum, so that
+an entry with a very large, invalid size takes time but little memory.
 
 Source: Kafka 0.10.1, Implementation, 5.5 "Guarantees"; org.apache.kafka.storage.internals.log.LogSegment.recover,
 org.apache.kafka.common.record.FileLogInputStream; kafka.log.LogLoader.recoverLog (3.9).
@@ -310,8 +310,8 @@ class _BrokerIndexSimulation:
         self._indexed_time_offset: int | None = None
 
     def add(self, position: int, last: int, time: int) -> RecoveryOutcome:
-        """Adds an entry that begins at ``position``. Returns the outcome of a recovery of the entries that have been
-        added so far."""
+        """Adds an entry that begins at ``position``. Returns the outcome that a recovery would have for a segment with
+        only the entries that have been added so far."""
         if not self._base <= last <= self._base + _MAX_RELATIVE_OFFSET:
             return RecoveryOutcome.UNKNOWN
         if time > self._time:

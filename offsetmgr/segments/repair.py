@@ -54,8 +54,8 @@ def truncate_in_place(truncation: TruncationPoint, keep: Path | None = None) -> 
     removed bytes.
 
     The later segments become backups as well: they are renamed, or moved to ``keep`` if it is given. Raises
-    `FileFailure` if a step fails. Raises `Conflict` if the log has changed since it was examined, or if a file with the
-    backup's name but other content exists.
+    `FileFailure` if a step fails. Raises `Conflict` if the log has changed since it was examined, or if a file exists
+    that has the backup's name and different content.
     """
     log = truncation.examined.segment.log
     copy = backup_path(truncation, keep)

@@ -49,8 +49,8 @@ class Segment(NamedTuple):
     def of(cls, file: Path) -> Segment:
         """Returns the segment of a log file (``00000000000000000042.log``).
 
-        Raises `UnsupportedOperation` for a log file of Kafka 0.7 (``.kafka``), and `CorruptData` for any other name
-        that is not the name of a log file.
+        Raises `UnsupportedOperation` for a log file of Kafka 0.7 (``.kafka``), and `CorruptData` for any other file
+        whose name is not that of a log file.
         """
         reject_kafka_07_file(file)
         found = _NAME.fullmatch(file.name)
@@ -83,8 +83,8 @@ class Segment(NamedTuple):
     def open_reader(
         self, position: int = 0, *, end: int | None = None, chunk: int = CHUNK, max_entry_bytes: int = MAX_ENTRY_BYTES
     ) -> Iterator[EntryReader]:
-        """Opens a reader of the entries from ``position`` on, where an entry must begin. The file is closed when the
-        context ends. Raises `FileFailure`."""
+        """Opens a reader of the entries from ``position`` on. An entry must begin at ``position``. The file is closed
+        when the context ends. Raises `FileFailure`."""
         with self.open() as file:
             yield EntryReader(
                 file, str(self.log), position=position, end=end, chunk=chunk, max_entry_bytes=max_entry_bytes
@@ -96,23 +96,23 @@ class Segment(NamedTuple):
             return self.log.open("rb")
 
     def offset_index(self) -> OffsetIndex:
-        """Returns the offset index; an empty one if the file does not exist. Raises `FileFailure`."""
+        """Returns the offset index, which is empty if the file does not exist. Raises `FileFailure`."""
         return OffsetIndex(_read_bytes(self.index_path(INDEX)), self.base_offset)
 
     def time_index(self) -> TimeIndex:
-        """Returns the time index; an empty one if the file does not exist. Releases before Kafka 0.10.1 do not write
+        """Returns the time index, which is empty if the file does not exist. Releases before Kafka 0.10.1 do not write
         this file. Raises `FileFailure`."""
         return TimeIndex(_read_bytes(self.index_path(TIME_INDEX)), self.base_offset)
 
     def aborted_index(self) -> list[AbortedTransaction]:
         """Returns the aborted transactions in the segment's index. Returns an empty list if the file does not exist: a
-        broker creates it only when it writes the first abort marker. Raises `FileFailure`, and the errors of
-        `aborted_transactions`."""
+        broker creates the file when it writes the first abort marker of the segment. Raises `FileFailure`, and the
+        errors of `aborted_transactions`."""
         file = self.index_path(ABORTED_INDEX)
         return aborted_transactions(_read_bytes(file), str(file))
 
     def position_before(self, offset: int) -> int:
-        """Returns a position at which an entry begins; all entries before it have offsets below ``offset``.
+        """Returns a position at which an entry begins. All entries before this position have offsets below ``offset``.
 
         The position comes from the offset index. If no intact entry begins at the position from the index, returns 0.
         """

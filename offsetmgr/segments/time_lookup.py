@@ -29,7 +29,7 @@ class TimedOffset(NamedTuple):
 def at_or_before(segments: Sequence[Segment], time: int) -> TimedOffset | None:
     """Returns the last message of the log with a time at or before ``time``; None if there is none.
 
-    Raises `CorruptData` if an entry that must be read is damaged, and `FileFailure`.
+    Raises `FileFailure`. Raises `CorruptData` if an entry that must be read is damaged.
     """
     for segment in reversed(segments):
         found = _last_in_segment(segment, time)

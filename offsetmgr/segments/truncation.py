@@ -53,8 +53,8 @@ def unflushed(directory: Path, segments: tuple[Segment, ...]) -> tuple[Segment, 
     """Returns the segments that a broker examines after a crash: the segment that contains the recovery point, and all
     later segments.
 
-    Returns all segments if the broker's checkpoint file does not contain the partition or cannot be read, because the
-    examination of additional segments does no harm.
+    If the broker's checkpoint file does not contain the partition or cannot be read, returns all segments, because it
+    does no harm to examine more segments than a broker would.
     """
     try:
         points = read_checkpoint(directory.absolute().parent / RECOVERY_POINT)
@@ -72,7 +72,7 @@ def examine_segment(segment: Segment) -> ExaminedSegment:
 
 def scan_segments(segments: Sequence[Segment], *, strict: bool = False) -> ExaminedSegment:
     """Examines the segments of a log in order, up to the first segment that is damaged or that a broker would not keep.
-    Returns this segment, or the last segment of the log if there is no such segment.
+    Returns this segment. If a broker would keep all segments and none is damaged, returns the last segment of the log.
 
     With ``strict``, a segment with a suspicious entry counts as damaged too. Raises `FileFailure`.
     """

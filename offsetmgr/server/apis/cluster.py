@@ -49,9 +49,9 @@ _NO_NODE: Final = {"node_id": -1, "host": "", "port": -1}
 async def metadata(context: ApiContext, request: ApiRequest) -> Answer:
     """Returns topics of the backing cluster, and the managers as brokers.
 
-    If the backing cluster does not respond to a request for all topics, the manager closes the client's connection,
-    because the response has no field for this error and an empty list would be wrong. If the request names topics, each
-    of these topics gets LEADER_NOT_AVAILABLE instead."""
+    If the backing cluster does not respond, the result depends on the client's request. If the request names topics,
+    the response contains LEADER_NOT_AVAILABLE for each of them. If the request is for all topics, the manager closes
+    the client's connection, because the response has no field for this error and an empty list would be wrong."""
     message = decoded(request)
     requested = message["topics"]
     if requested is None or (request.version == 0 and not requested):
@@ -146,9 +146,9 @@ async def describe_cluster(context: ApiContext, request: ApiRequest) -> Answer:
 def find_coordinator(context: ApiContext, request: ApiRequest) -> bytes | Awaitable[bytes]:
     """Returns the manager that owns each group. From version 4 on, a request may have many keys (KIP-699).
 
-    Unlike a broker, the manager does not check permissions here. The response depends only on the hash of the group's
-    name, and the handlers of the client's other requests for the group check permissions. If this response contained an
-    authorization error, librdkafka would retry until its timeout.
+    Unlike a broker, the manager does not check permissions here. This is safe, because the response depends only on the
+    hash of the group's name. The handlers of the other requests for a group check the permissions. If this response
+    contained an authorization error, librdkafka would retry until its timeout.
     """
     message = decoded(request)
     kind = message.get("key_type", _GROUP)

@@ -47,7 +47,7 @@ _DELETED_BATCH: Final = 200
 
 async def list_groups(context: ApiContext, request: ApiRequest) -> Answer:
     """Lists the groups that the client may see. The response is encoded by hand, a few groups at a time, since there
-    may be a million."""
+    may be a million groups."""
     message = decoded(request)
     states = {state.lower() for state in message.get("states_filter", ())}
     types = {kind.lower() for kind in message.get("types_filter", ())}

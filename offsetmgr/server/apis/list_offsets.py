@@ -32,8 +32,8 @@ def prepare(request: ApiRequest) -> tuple[dict[str, list[OffsetQuery]], bool]:
 
 
 async def list_offsets(context: ApiContext, request: ApiRequest) -> Answer:
-    """Returns the backing cluster's offsets. The handler does not forward the leader epochs in the request, because
-    clients got these epochs from this manager's own Metadata responses."""
+    """Returns the backing cluster's offsets. The handler does not forward the leader epochs that the client's request
+    contains, because clients got these epochs from this manager's own Metadata responses."""
     requested, read_committed = request.prepared or prepare(request)
     codes = {name: context.topic_error(request, Operation.DESCRIBE, name) for name in requested}
     allowed = {name: parts for name, parts in requested.items() if not codes[name]}

@@ -47,7 +47,7 @@ class _Commit(NamedTuple):
     rejected: dict[tuple[str, int], int]
     """The error codes of rejected partitions, by topic and partition."""
     error: int = 0
-    """The error code of the whole request; 0 if it is accepted."""
+    """The error code of the whole request; 0 if the request is accepted."""
 
 
 def prepare_commit(context: ApiContext, request: ApiRequest) -> _Commit:
