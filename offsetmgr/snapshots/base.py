@@ -73,9 +73,9 @@ class OffsetsOfGroup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GroupEntry:
-    """A group of a snapshot. ``errors`` contains the partitions that could not be read when the snapshot was taken, and
-    ``error`` is set if the whole group could not be read. Only snapshots in a format that can record errors contain
-    these two fields."""
+    """A group of a snapshot. ``errors`` contains an error for each partition that could not be read when the snapshot
+    was taken. ``error`` is set if the whole group could not be read. Only snapshots in a format that can record errors
+    contain these two fields."""
 
     group: str
     offsets: Mapping[TopicPartition, Committed]
@@ -154,7 +154,7 @@ class Format(Protocol):
     def write(
         self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
     ) -> WriteReport:
-        """Writes the groups one after the other. Only a few of them are in memory at a time.
+        """Writes the groups one after the other. Only a few groups are in memory at a time.
 
         Raises `UnsupportedOperation` for a name that the format cannot contain. Also raises it for a group or partition
         with a read error, unless ``keep_errors`` is set and the format can record errors.
