@@ -211,9 +211,9 @@ class DroppedFields:
 
 
 def reject_unreadable(group: OffsetsOfGroup, capabilities: FormatCapabilities, keep_errors: bool) -> None:
-    """Raises `UnsupportedOperation` if the group must not be written, for one of two reasons. The group may have a read
-    error that the format cannot record or that the caller does not want to keep (data rule "absent is not zero"). Or it
-    may have byte positions of Kafka 0.7, which readers of the format would mistake for offsets."""
+    """Raises `UnsupportedOperation` if the group must not be written. There are two possible reasons. The group has a
+    read error, and the format cannot record errors or ``keep_errors`` is not set (data rule "absent is not zero"). Or
+    the group has byte positions of Kafka 0.7, and readers of the format would mistake these positions for offsets."""
     if not capabilities.broker_partitions and (old := next((tp for tp in group.offsets if tp[1] < 0), None)):
         raise UnsupportedOperation(
             "snapshot not written",

@@ -174,7 +174,8 @@ class ClientConnection(Protocol):
 
     @property
     def principal(self) -> str | None:
-        """The client's principal; None until it has logged in. Without authentication it is ANONYMOUS."""
+        """The client's principal; None until the client has logged in. Without authentication, the principal is
+        ANONYMOUS."""
         ...
 
     client_software: tuple[str, str] | None

@@ -80,8 +80,8 @@ class Coordinators:
         return code
 
     async def prove_idle(self, groups: Sequence[str], deadline: float) -> dict[str, bool]:
-        """Returns for each group whether it has no members. Omits a group if no other broker has confirmed its
-        coordinator; see `_confirmed_by_another_broker`. Raises `OffsetMgrError` if no broker could be reached."""
+        """Returns for each group whether it has no members. Omits a group if its coordinator could not be confirmed;
+        see `_confirmed_by_another_broker`. Raises `OffsetMgrError` if no broker could be reached."""
         found = await self._client.describe(groups, deadline)
         described = {group: d for group, d in found.items() if not isinstance(d, OffsetMgrError)}
         by_coordinator: dict[str, list[str]] = {}

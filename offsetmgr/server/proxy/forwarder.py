@@ -77,7 +77,8 @@ _PRODUCE_FLEXIBLE: Final = 9
 
 
 def common_versions(broker: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
-    """Returns the versions of APIs that are in `FORWARDED` and that a broker supports."""
+    """Returns, for each API in `FORWARDED`, the range of versions that both the relay forwards and the broker supports.
+    Omits an API if there is no such version."""
     return {
         key: (broker[key][0], min(broker[key][1], highest))
         for key, (_, highest) in FORWARDED.items()

@@ -37,8 +37,8 @@ Commits during a rebalance. Let C create generation g+1 and answer a JoinGroup w
   client does not know g+1, and joins again through the new owner M'. If M freezes after the check and before it sends
   the response, C has created g+1 before M loses the group. The new owner M' starts without evidence, and C answers all
   requests of M' about g with the error that g has ended.
-- If M accepts a commit on its own evidence while M is losing the group, the offsets topic rejects that commit, because M
-  is fenced.
+- If M accepts a commit on its own evidence while M is losing the group, the write of that commit to the log fails,
+  because M has been fenced.
 
 Heartbeats as evidence. A coordinator that is still loading its groups answers every Heartbeat with NONE, without a
 check. A broker that was frozen, and is no longer the group's coordinator, answers from outdated state. So a Heartbeat
