@@ -4,9 +4,9 @@
 group and transactional ids, and requests of admin APIs that no rule allows.
 
 The responses of the forwarded versions contain no broker addresses, and the requests of these versions do not concern a
-group's offsets. If the relay forwarded unknown APIs or versions, clients might bypass the relay. For these APIs, the
-ApiVersions response lists only the versions that `FORWARDED` contains and the broker supports, so clients use no other
-versions.
+group's offsets. If the relay forwarded unknown APIs or versions, clients might bypass the relay. For an API in
+`FORWARDED`, the ApiVersions response lists only versions that the relay forwards and the broker supports, so clients
+use no other versions.
 
 The relay deliberately does not forward:
 

@@ -45,8 +45,8 @@ _FORWARDED_VERSIONS: Final = {
     ApiKey.DESCRIBE_CLUSTER: 2,
     **group_requests.MAX_VERSIONS,
 }
-"""The APIs whose requests this relay forwards unchanged, each with the highest version that the relay supports. For
-these APIs, the ApiVersions response contains only versions that the broker supports too."""
+"""The APIs whose requests the relay's own handlers forward to a broker, each with the highest version that the relay
+supports. For these APIs, the ApiVersions response lists only versions that the broker supports too."""
 
 
 class MetadataRewriter:
