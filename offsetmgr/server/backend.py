@@ -1,9 +1,9 @@
 """`Backend`: serves groups' offsets behind the listener.
 
-All methods run on the event loop and must not block it. Methods that return an awaitable should return a future,
-preferably a completed one, because a coroutine needs a task. All methods except `wait_for_commits` report errors as
-Kafka error codes and do not raise. An exception from such a method is a defect: the listener logs the exception and
-responds with UNKNOWN_SERVER_ERROR.
+All methods run on the event loop and must not block it. Methods that return an awaitable should return a future (if
+possible, a completed future) and not a coroutine, because a coroutine needs a task. All methods except
+`wait_for_commits` report errors as Kafka error codes and do not raise. An exception from one of these methods is a
+defect: the listener logs the exception and responds with UNKNOWN_SERVER_ERROR.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Backend(Protocol):
         ...
 
     def ownership_epoch(self, group: str) -> int:
-        """A number that changes whenever this process acquires the group's shard. Evidence about group members that was
-        collected in one epoch is invalid in the next epoch. The number is constant if no other process can own the
-        shard."""
+        """A number that changes whenever this process acquires the group's shard. Evidence about group members is valid
+        only while the number is the same as when the evidence was collected. The number is constant if no other process
+        can own the shard."""
         ...
 
     def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
@@ -63,21 +63,23 @@ class Backend(Protocol):
         ...
 
     def wait_for_commits(self, group: str) -> Awaitable[None]:
-        """Completes when every commit to the group that started before the call has ended and can no longer take
-        effect. Raises a retriable `OffsetMgrError` if the backend cannot be certain of this within its time limit."""
+        """Waits for all commits to the group that started before this call. Completes when they have ended and can no
+        longer take effect. Raises a retriable `OffsetMgrError` if the backend reaches its time limit first."""
         ...
 
     def backpressure(self) -> asyncio.Future[None] | None:
         """Returns None while the backend accepts commits; otherwise a future that completes when the backend accepts
-        commits again. The listener calls this method after every commit, and stops reading from the connection of this
-        commit until the future completes."""
+        commits again. The listener calls this method after every commit. Until the future completes, the listener does
+        not read from the connection that sent the commit."""
         ...
 
     def features(self) -> Mapping[str, int]:
-        """Returns features beyond Kafka's protocol, each with its highest level (the lowest is 1); ApiVersions
-        responses list them as supported features. See `offsetmgr.kafka.protocol.conditional_commit`."""
+        """Returns the features beyond Kafka's protocol, each with its highest level. The lowest level of every feature
+        is 1. ApiVersions responses list these features as supported. See
+        `offsetmgr.kafka.protocol.conditional_commit`."""
         ...
 
     def metrics(self) -> Mapping[str, float]:
-        """Values for the metrics endpoint. Each key is the metric's name after ``offsetmgr_``, with its labels."""
+        """Values for the metrics endpoint. Each key is the metric's name without the prefix ``offsetmgr_``, followed by
+        the metric's labels."""
         ...

@@ -14,8 +14,8 @@ from offsetmgr.kafka.client.backing_cluster import FoundOffset, OffsetQuery, Top
 
 
 class BackingCluster(Protocol):
-    """The requests that the listener sends to the cluster. All methods raise `OffsetMgrError` if the cluster could not
-    be reached; they never return an empty result instead."""
+    """The requests that the listener sends to the cluster. If the cluster cannot be reached, every method raises
+    `OffsetMgrError` and does not return an empty result."""
 
     async def cluster_id(self) -> str | None:
         """The cluster's id; None if the brokers have none."""

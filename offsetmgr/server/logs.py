@@ -53,7 +53,8 @@ def start_logging(stream: TextIO, format_: str, level: int = logging.INFO) -> No
 
 def _is_relevant(record: logging.LogRecord) -> bool:
     """Returns False for kazoo's messages below ERROR. Kazoo logs every connection attempt (one per second) while a
-    ZooKeeper server is down. The code that sends requests to the ZooKeeper server logs the failure."""
+    ZooKeeper server is down. These messages are not needed, because the code that sends the requests to ZooKeeper logs
+    the failure."""
     return record.levelno >= logging.ERROR or not record.name.startswith("offsetmgr.zookeeper.kazoo")
 
 

@@ -2,9 +2,10 @@
 
 The header is in the file's metadata (keys ``offsetmgr.*``), and each record is a group. Only the last record sets the
 field ``end``. This field contains the number of groups and offsets in the file, and the CRC-32 of all bytes before the
-last block. It enables a reader to detect a truncated or damaged file, because raw deflate has no checksum. Any Avro
-reader can read the records; ``schemas/snapshot.avsc`` is the schema. A snapshot also records each read error and its
-class. Therefore an offset that could not be read never counts as absent (data rule "absent is not zero").
+last block. The checksum is necessary because raw deflate has none: with the checksum, a reader can detect a truncated
+or damaged file. Any Avro reader can read the records; ``schemas/snapshot.avsc`` is the schema. A snapshot also records
+each read error and its class. Therefore an offset that could not be read never counts as absent (data rule "absent is
+not zero").
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ class AvroFormat:
 
 
 class AvroReader:
-    """A checked Avro snapshot, with an index of the block of each group."""
+    """A checked Avro snapshot, with an index that gives the block of each group."""
 
     def __init__(self, stream: BinaryIO, form: AvroFormat, what: str) -> None:
         self.format = form

@@ -1,6 +1,6 @@
 """Encodes the records of Avro snapshots in a third of the time that fastavro needs.
 
-An export spends most of its time on encoding several fields for each partition. The same holds for the writing of
+Exports spend most of their time on encoding several fields for each partition, and so does the code that writes
 before-images. fastavro is slower because it interprets the schema for every field. This module is written for one
 schema, and caches the encodings of repeated values. fastavro still writes the rest of the file. Source: "Binary
 encoding" and "Object container files" of the Avro specification 1.11.
@@ -91,8 +91,8 @@ class RecordEncoder:
         return b"".join((string(group), self._offsets(partitions, committed), errors))
 
     def planned_offsets(self, partitions: Sequence[TopicPartition], offsets: Sequence[int | None]) -> bytes:
-        """Encodes the field ``after`` of before-images: for each partition the offset that is planned for after the
-        edit. Raises the errors of `group`."""
+        """Encodes the field ``after`` of before-images: for each partition, the offset that the edit is planned to
+        write, or None if the edit deletes the commit. Raises the errors of `group`."""
         if not partitions:
             return b"\0"
         known = map(self._partitions.__getitem__, partitions)
@@ -104,8 +104,8 @@ class RecordEncoder:
         return b"".join((long(len(partitions)), *items, b"\0"))
 
     def _offsets(self, partitions: Sequence[TopicPartition], committed: Sequence[Committed]) -> bytes:
-        """Encodes the field ``offsets`` column by column. For usual values this method runs in C code and executes no
-        Python bytecode for single values."""
+        """Encodes the field ``offsets`` column by column. For usual values, the loops over the partitions run in C
+        code."""
         if not partitions:
             return b"\0"
         offsets, metadata, epochs, timestamps, _ = zip(*committed, strict=True)
@@ -185,7 +185,8 @@ class RecordBlocks:
 
 
 class _Block:
-    """A block of records. It has only the attributes of fastavro's blocks that `Writer.write_block` reads."""
+    """A block of records. Of the attributes of fastavro's own blocks, this class has only those that
+    `Writer.write_block` reads."""
 
     def __init__(self, records: list[bytes]) -> None:
         self.num_records = len(records)

@@ -73,9 +73,9 @@ class OffsetsOfGroup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GroupEntry:
-    """A group of a snapshot. ``errors`` contains the partitions that could not be read when the snapshot was taken, and
-    ``error`` is set if the whole group could not be read. Only snapshots in a format that can record errors contain
-    these two fields."""
+    """A group of a snapshot. ``errors`` contains an error for each partition that could not be read when the snapshot
+    was taken. ``error`` is set if the whole group could not be read. Only snapshots in a format that can record errors
+    contain these two fields."""
 
     group: str
     offsets: Mapping[TopicPartition, Committed]
@@ -154,7 +154,7 @@ class Format(Protocol):
     def write(
         self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
     ) -> WriteReport:
-        """Writes the groups one after the other. Only a few of them are in memory at a time.
+        """Writes the groups one after the other. Only a few groups are in memory at a time.
 
         Raises `UnsupportedOperation` for a name that the format cannot contain. Also raises it for a group or partition
         with a read error, unless ``keep_errors`` is set and the format can record errors.
@@ -211,9 +211,9 @@ class DroppedFields:
 
 
 def reject_unreadable(group: OffsetsOfGroup, capabilities: FormatCapabilities, keep_errors: bool) -> None:
-    """Raises `UnsupportedOperation` if the group must not be written, for one of two reasons. The group may have a read
-    error that the format cannot record or that the caller does not want to keep (data rule "absent is not zero"). Or it
-    may have byte positions of Kafka 0.7, which readers of the format would mistake for offsets."""
+    """Raises `UnsupportedOperation` if the group must not be written. There are two possible reasons. The group has a
+    read error, and the format cannot record errors or ``keep_errors`` is not set (data rule "absent is not zero"). Or
+    the group has byte positions of Kafka 0.7, and readers of the format would mistake these positions for offsets."""
     if not capabilities.broker_partitions and (old := next((tp for tp in group.offsets if tp[1] < 0), None)):
         raise UnsupportedOperation(
             "snapshot not written",

@@ -1,5 +1,5 @@
-"""Files of before-images. They are Avro snapshots that contain the offsets before an edit, and the offsets that the
-edit is planned to write.
+"""Files of before-images. A file of before-images is an Avro snapshot of the offsets before an edit. It also contains
+the offsets that the edit is planned to write.
 
 The format is that of `offsetmgr.snapshots.avro` with one more field, ``after``, so every reader of snapshots can read
 it. A partition that is in ``after`` but not in ``offsets`` had no commit before the edit, so an undo of the edit
@@ -48,7 +48,7 @@ _PARSED: Final = fastavro.parse_schema(IMAGES_SCHEMA)
 VERSION: Final = 2
 """The version of the field ``after``."""
 _VERSION_KEY: Final = "offsetmgr.before_images_version"
-"""The key of this version in the file's metadata. A file that is only a snapshot does not have this key."""
+"""The key under which the file's metadata contains `VERSION`. A file that is only a snapshot does not have this key."""
 
 
 @dataclass(frozen=True, slots=True)

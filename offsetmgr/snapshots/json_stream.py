@@ -112,8 +112,8 @@ class _DuplicateKey(Exception):
 
 
 def documents(stream: BinaryIO, bad: BadLines) -> Iterator[Document]:
-    """Yields all documents of a stream. If a line is outside of all documents, adds it to ``bad`` and continues with
-    the next line."""
+    """Yields all documents of a stream. If a line does not belong to a document, adds the line to ``bad`` and continues
+    with the next line."""
     stream.seek(0)
     position = depth = begin_line = 0
     begin = 0

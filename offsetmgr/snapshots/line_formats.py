@@ -3,7 +3,7 @@
 The first pass checks every line and builds an index with the byte ranges of each group's lines: usually one range per
 group, and several ranges if the lines of a group are not contiguous. Therefore the memory use grows with the number of
 groups, not with the number of offsets. Later passes read the ranges of one group at a time. A small file that contains
-only plain lines is instead read into memory as a whole, which takes half the time.
+only plain lines (`LineSyntax.plain`) is read into memory as a whole, which takes half the time and needs no index.
 
 Lines end with ``\\n`` or ``\\r\\n``. The reader skips empty lines, and a byte order mark at the beginning. A line is
 bad if it contains control characters or bytes that are not UTF-8, or if it is longer than 64 KiB.
@@ -127,9 +127,9 @@ class LineReader:
     # --- small files ------------------------------------------------------------------------------
 
     def _read_small_file(self) -> dict[str, _GroupValues] | None:
-        """Returns all groups of a small file. Returns `None` for any other file, which needs the index and the checks
-        of the first pass: if the file is large, if one of its lines is not plain, if the lines of a group are not
-        contiguous, or if a partition occurs twice."""
+        """Returns all groups of a small file. Returns `None` if the file is large, if one of its lines is not plain, if
+        the lines of a group are not contiguous, or if a partition occurs twice. In these cases, the caller needs the
+        index and the checks of the first pass."""
         whole_lines = re.compile(f"^{self._syntax.plain.pattern.decode('ascii')}(?:(?<=\n)|\\Z)", re.MULTILINE)
         values_by_group: dict[str, _GroupValues] = {}
         known, last = _Partitions(), _GroupValues([], array("q"))

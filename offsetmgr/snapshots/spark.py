@@ -48,8 +48,8 @@ class SymbolicOffset(OffsetMgrError):
 
 class SparkFormat:
     """The offsets of exactly one group. ``group`` is the name of the group, which is required for reading. ``resolve``
-    returns the offset for *earliest* or *latest*. Without ``resolve`` the reader returns an error for a partition with
-    such a value."""
+    returns the offset for *earliest* or *latest*. Without ``resolve``, the reader returns an error for each partition
+    with *earliest* or *latest*."""
 
     name = "spark"
     capabilities: FormatCapabilities = LINE_FORMAT_CAPABILITIES
@@ -63,8 +63,8 @@ class SparkFormat:
         self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
     ) -> WriteReport:
         """Writes like `Format.write`. Also raises `UnsupportedOperation` if ``groups`` contains several groups, if the
-        name of its group differs from the name that was passed to the constructor, or if ``groups`` is empty and no
-        name was passed."""
+        name of the only group differs from the name that was passed to the constructor, or if ``groups`` is empty and
+        no name was passed."""
         dropped = DroppedFields(self.capabilities, header)
         names = NameCheck("Spark's JSON")
         document: dict[str, dict[str, int]] = {}

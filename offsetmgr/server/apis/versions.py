@@ -24,9 +24,10 @@ def api_versions(
 ) -> bytes:
     """Returns the body of an ApiVersions response.
 
-    A request in an unknown version gets a response in version 0 with the supported versions, so that the client can try
-    again. If ``supported`` is given, the response lists these versions instead of those of the server's own table. The
-    relay passes ``supported``, because it supports more APIs than the listener.
+    The response to a request in an unknown version has version 0. It lists the supported versions, so that the client
+    can send another request in a supported version. If ``supported`` is given, the response lists these versions
+    instead of those of the server's own table. The relay passes ``supported``, because it supports more APIs than the
+    listener.
     """
     if supported is None:
         supported = request.connection.service.versions()

@@ -46,14 +46,14 @@ class Concurrency(enum.Enum):
 
     EXCLUSIVE = enum.auto()
     UNORDERED = enum.auto()
-    """Requests that neither change state nor read changing state. Such requests neither wait for other requests nor
-    delay them. This matters for librdkafka's Admin client, which looks up the coordinator before every commit, on the
-    connection of its earlier commits."""
+    """Requests that neither change state nor read changing state. These requests do not wait for other requests, and
+    other requests do not wait for them. This matters for librdkafka's Admin client: before every commit it looks up the
+    coordinator, over the connection that also carries its commits."""
     COMMITS = enum.auto()
     FETCHES = enum.auto()
     FORWARDED = enum.auto()
-    """Forwarded requests. One upstream connection carries the forwarded requests of a client's connection, and keeps
-    their order."""
+    """Requests that the relay forwards to a broker. The relay sends them over one connection, which keeps their
+    order."""
 
 
 class Frame(bytes):
@@ -78,17 +78,18 @@ class Sink(Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether the client reads bytes more slowly than the stream writes them. If so, the stream must stop writing
-        until `Stream.resume` is called."""
+        """Whether the client reads bytes more slowly than the stream writes them. If the value is true, the stream must
+        stop writing until `Stream.resume` is called."""
         ...
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Writes the next bytes of the response. The first bytes of a response are its length field. The caller may
-        reuse the buffer afterwards, unless the socket is full: see `ClientConnection.unsent`."""
+        """Writes the next bytes of the response. The first bytes of a response are its length field. After the call,
+        the caller may reuse the memory of ``data`` if `ClientConnection.unsent` is 0. Otherwise the transport may still
+        refer to this memory."""
         ...
 
     def end(self) -> None:
-        """Ends the response. The stream must not write to this sink afterwards."""
+        """Ends the response. After this call, the stream must not write to this sink."""
         ...
 
     def abort(self) -> None:
@@ -126,8 +127,8 @@ class DeferredResponse(NamedTuple):
     result: Awaitable[Any]
     answer: Callable[[Any], Answer | Awaitable[Answer]]
     on_error: Any = None
-    """If ``result`` raises an unexpected exception, the pipeline logs the exception and calls ``answer`` with this
-    value. If this value is None, the pipeline closes the connection instead."""
+    """The argument of ``answer`` if ``result`` raises an unexpected exception, which the pipeline logs. If ``on_error``
+    is None, the pipeline closes the connection and does not call ``answer``."""
 
 
 class DeferredWork(NamedTuple):
@@ -173,7 +174,8 @@ class ClientConnection(Protocol):
 
     @property
     def principal(self) -> str | None:
-        """The client's principal; None until it has logged in. Without authentication it is ANONYMOUS."""
+        """The client's principal; None until the client has logged in. Without authentication, the principal is
+        ANONYMOUS."""
         ...
 
     client_software: tuple[str, str] | None
@@ -272,7 +274,7 @@ class Api(NamedTuple):
     min_version: int
     max_version: int
     flexible: int
-    """The first version with tagged fields in its header (32767 if there is none)."""
+    """The first version whose header has tagged fields; 32767 if no version has them."""
     handle: Handler
     concurrency: Concurrency = Concurrency.EXCLUSIVE
     before_login: bool = False
@@ -281,7 +283,7 @@ class Api(NamedTuple):
     """Whether the ApiVersions response lists the API."""
     prepare: Callable[[ApiRequest], Any] | None = None
     """Decodes the request. If the request is large, the pipeline calls this function in the codec thread before
-    ``handle``; later requests of the connection wait. Raises `InvalidRequest`."""
+    ``handle``. Later requests of the connection wait until this function has ended. Raises `InvalidRequest`."""
 
 
 class ForwardingHandler(Protocol):

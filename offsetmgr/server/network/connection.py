@@ -99,9 +99,10 @@ class ServerConnection(asyncio.Protocol):
         self.last_received = 0.0
         """When the last bytes arrived, by the event loop's clock."""
         self.stalled_since: float | None = None
-        """The time since which the client has not read its responses; None while the client reads them."""
+        """When the client stopped reading its responses; None while the client reads its responses."""
         self.partial_since: float | None = None
-        """The time since which a request has been incomplete; None if no request is incomplete."""
+        """When the first bytes of the incomplete request arrived; None if the server is not waiting for the rest of a
+        request."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._pipeline = Pipeline(self, service.limits.answer_bytes)
@@ -137,7 +138,7 @@ class ServerConnection(asyncio.Protocol):
         self._frames.feed(data)
         self._process_frames()
         if self._partial_bytes > _FREE_PARTIAL_BYTES and not self._bytes and self.service.memory_exhausted:
-            # This connection has no complete request that could end and free memory, so waiting would not help.
+            # Waiting would not help: only a complete request can end and free its memory, and this connection has none.
             self.service.close_for_memory(self)
 
     def eof_received(self) -> bool:
@@ -181,8 +182,8 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether all requests are answered. Unsent responses do not count as unanswered requests, since a dead client
-        never reads its responses."""
+        """Whether all requests are answered. A request counts as answered even if its response is still unsent, because
+        a dead client never reads its responses."""
         return len(self._pipeline) == 0
 
     @property
@@ -199,12 +200,12 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def transfer_allowance_s(self) -> float:
-        """Seconds that the slowest allowed client needs for the received part of a request."""
+        """Seconds that the received bytes of the incomplete request take at the minimum transfer rate."""
         return self._partial_bytes / _MIN_BYTES_PER_SECOND
 
     def last_progress(self, now: float) -> float:
-        """Returns the time of the client's last progress: the latest call of this method that found fewer unsent bytes
-        than the call before it."""
+        """Returns when the client last made progress. The client makes progress if a call of this method finds fewer
+        unsent bytes than the previous call."""
         unsent = self.unsent
         if unsent < self._unsent_before:
             self._last_progress = now

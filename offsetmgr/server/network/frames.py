@@ -53,7 +53,7 @@ class FrameSplitter:
     def next(self) -> bytes | None:
         """Returns the next frame with its length field; None if no complete frame has arrived.
 
-        Raises `InvalidRequest` for a length that is too small for a request, or over the limit.
+        Raises `InvalidRequest` if the length field is too small for a request or exceeds the limit.
         """
         data, position = self._data, self._position
         available = len(data) - position

@@ -1,8 +1,8 @@
 """The manager's HTTP port: ``/metrics`` for Prometheus, ``/health`` and ``/ready`` for process supervisors.
 
-It serves only GET, one request per connection. To limit the cost of a request, the request line must arrive within a
-few seconds and must not be longer than 2 KiB. Like other Prometheus endpoints it has no authentication. Its metrics
-contain no group names, and it listens only on the configured address.
+The server accepts only GET, and one request per connection. To limit the cost of a request, the request line must
+arrive within a few seconds and must not be longer than 2 KiB. Like other Prometheus endpoints, the port has no
+authentication. The metrics contain no group names, and the server listens only on the configured address.
 """
 
 from __future__ import annotations

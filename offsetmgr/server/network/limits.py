@@ -35,8 +35,8 @@ class ServerLimits:
     """Connections of one host (max.connections.per.ip)."""
     held_bytes: int = 256 * 1024 * 1024
     """Size of all unanswered requests, complete or incomplete (queued.max.request.bytes). Above this size, the server
-    reads from a connection only if the connection has no unanswered complete request, and closes connections that have
-    nothing but a large incomplete request."""
+    does not read from connections that have an unanswered complete request. It closes connections whose only request is
+    large and incomplete."""
     in_flight: int = 500
     """Unanswered requests of one connection. At this number the server stops reading from the connection."""
     idle_seconds: float = 600.0

@@ -120,8 +120,8 @@ class Pipeline:
 
     @property
     def answers_full(self) -> bool:
-        """Whether the size of the waiting responses has reached the limit. If so, no further request may be read or
-        started."""
+        """Whether the size of the waiting responses has reached the limit. While the value is true, no further request
+        may be read or started."""
         return self._answer_bytes + self._transport.unsent >= self._max_answer_bytes
 
     def __len__(self) -> int:
@@ -146,7 +146,7 @@ class Pipeline:
                 answer.lost()
 
     def on_drained(self) -> None:
-        """Starts requests that waited until the client read its responses."""
+        """Starts the requests that waited because the client had not read its responses."""
         self._advance()
 
     def stream_ended(self) -> None:
@@ -311,7 +311,7 @@ class Pipeline:
     def _advance(self) -> None:
         """Sends all responses that are next in order, and starts the requests that waited for them."""
         if self._advancing:
-            return  # called from within the loop below, which sends and starts the next ones itself
+            return  # the loop below is already running, and handles the next requests and responses
         self._advancing = True
         try:
             while self._send_next() or self._start_next():

@@ -29,7 +29,7 @@ _OTHER_FILES: Final = 500
 """Open files that are not clients' connections: connections to brokers, files of libraries."""
 _SWEEP_S: Final = 0.5
 _CLOSE_POLL_S: Final = 0.01
-"""Seconds between two checks whether the running requests have ended, while the server closes."""
+"""While the server closes, it checks at this interval (in seconds) whether the running requests have ended."""
 _FAILED_LOGINS_EVERY_S: Final = 10.0
 """Minimum time in seconds between two warnings about failed logins. The limit is necessary because any client can cause
 failed logins."""
@@ -52,8 +52,9 @@ class SocketServer:
         observe: Callable[[str, float], None] | None = None,
     ) -> None:
         """``apis``: if several APIs have the same key, the last one is used. ``backpressure``: see
-        `Backend.backpressure`. ``versions``: the versions for ApiVersions, if they differ from the table. ``observe``:
-        receives the duration of every request in seconds, as ``commit``, ``fetch``, ``relayed`` or ``other``."""
+        `Backend.backpressure`. ``versions``: returns the versions for ApiVersions responses; None for the versions of
+        the table. ``observe``: receives the kind (``commit``, ``fetch``, ``relayed`` or ``other``) and the duration in
+        seconds of every request."""
         self.apis: dict[int, Api] = {api.key: api for api in apis}
         self.limits = limits or ServerLimits()
         self.requires_login = requires_login
@@ -216,8 +217,8 @@ class ServerListener:
         tls: ssl.SSLContext | None = None,
         node_id: int | None = None,
     ) -> None:
-        """If ``port`` is 0, the system selects a free port; `port` returns the port in use. ``node_id``: the broker
-        that this port represents."""
+        """If ``port`` is 0, the system selects a free port. After the start, the attribute `port` contains the selected
+        port. ``node_id``: the broker that this port represents."""
         self.service = service
         self.host = host
         self.port = port

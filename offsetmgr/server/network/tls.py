@@ -12,8 +12,8 @@ def server_tls(
     certificate: Path | str, key: Path | str | None = None, *, client_ca: Path | str | None = None
 ) -> ssl.SSLContext:
     """Creates a server's TLS context (TLS 1.2 or later) from PEM files. ``certificate`` holds the certificate chain,
-    and the private key unless ``key`` names another file. If ``client_ca`` is given, clients must present a certificate
-    that one of the authorities in this file has signed.
+    and the private key unless ``key`` names another file. If ``client_ca`` is given, it names a file of certificate
+    authorities, and clients must present a certificate that one of these authorities has signed.
 
     Raises `ConfigError`.
     """

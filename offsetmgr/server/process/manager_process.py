@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _CLOSE_GRACE_S: Final = 2.0
-"""Seconds that running requests get to end after the process has handed over its shards."""
+"""Maximum time in seconds for which the process waits for running requests after it has handed over its shards."""
 _STORE_BACKOFF: Final = Backoff.fixed(1.0)
 """The pauses between attempts to reach a store that was unreachable at the start."""
 _OTHER_CLUSTER_HINT: Final = (
@@ -129,8 +129,8 @@ class ManagerProcess:
         self._relay: Proxy | None = None
         self._store_backend: StoreBackend | None = None
         self._store_is_relayed_cluster = False
-        """Whether the store, or one of the two stores of a dual store, is the Kafka cluster behind the relay. If so,
-        the coordinators of this cluster store the commits of group members."""
+        """Whether the store, or one of the two stores of a dual store, is the Kafka cluster behind the relay. If the
+        value is true, the commits of group members are stored by this cluster's own coordinators."""
         self.listener: ServerListener | None = None
 
     async def start(self) -> None:
@@ -357,7 +357,8 @@ class ManagerProcess:
 
 
 class _LateBound:
-    """Stands for the backend in objects that are created before the backend. `bound` is set when the backend exists."""
+    """A placeholder that takes the place of the backend in objects that are created before the backend. `bound` is set
+    when the backend exists."""
 
     bound: Backend
 

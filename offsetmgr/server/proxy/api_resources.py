@@ -1,5 +1,5 @@
-"""`ApiResources`: the fields in which the requests and responses of each forwarded API name topics, groups and
-transactional ids, and the responses that reject these names. Pure.
+"""`ApiResources`: describes, for each forwarded API, the fields of its requests and responses that contain names of
+topics, groups and transactional ids. It also describes how a response rejects these names. Pure.
 
 `API_RESOURCES` has an entry for every API of `forwarder.FORWARDED`; the relay rejects an API without an entry.
 
@@ -54,10 +54,10 @@ class ApiResources(NamedTuple):
     response_items: str = ""
     """The name of the response's array, which has one item for each item of the request."""
     error_item: ErrorItem | None = None
-    """None if the response has no field for a rejected item; the relay then rejects the whole request."""
+    """None if the response has no field for the error of a single item, so that the relay must reject the whole
+    request."""
     all_or_nothing: bool = False
-    """Whether a broker rejects the whole request if it rejects one item. If so, the relay rejects the whole request
-    too."""
+    """Whether a broker that rejects one item rejects the whole request. For such an API, the relay does the same."""
     empty_means_all: bool = False
     """Whether null or an empty array of items stands for all existing items."""
     transactional_id: str = ""
@@ -65,15 +65,16 @@ class ApiResources(NamedTuple):
     error_fields: Mapping[str, Any] = {}
     """The fields of a response that rejects the request, other than the error code and the array of items."""
     visible_items: tuple[tuple[str, ...], str] | None = None
-    """The path to the response's array that can name items which the request did not name, and the kind of these items.
-    None if there is no such array."""
+    """The path to the array of the response that can contain items which the request did not name, and the kind of
+    these items. None if the response has no array of this type."""
 
 
 def _partition_items(
     name: str, parts: str, index: str, response_items: str, answered: str = "", code: str = "error_code", **rest: Any
 ) -> ErrorItem:
-    """Builds response items with an error code for each partition in the array ``parts`` of a request's item. The array
-    contains partition numbers, or messages with the number in the field ``index``."""
+    """Returns a function that builds a response item from a request's item. The response item contains an error code
+    for each partition in the array ``parts`` of the request's item. This array contains partition numbers, or messages
+    whose field ``index`` is the partition number."""
 
     def error_response(item: Any, error: int) -> Message:
         numbers = [part if isinstance(part, int) else part[index] for part in item[parts]]

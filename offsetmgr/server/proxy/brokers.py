@@ -1,8 +1,8 @@
-"""`Brokers`: the real brokers with their addresses and API versions, and the manager's port for each.
+"""`Brokers`: the real brokers with their addresses and API versions, and the manager's port for each broker.
 
 A broker gets a port when it first appears, and keeps it while this process lives, even if the broker's address changes.
-The port is derived from the node id, so that it is the same after a restart; if that port is in use, another port is
-chosen.
+The port number is derived from the broker's node id, so that it is the same after a restart of this process. If the
+derived port is in use, another port is chosen.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class ClientUpstreams:
         return upstream
 
     def open_separate(self) -> UpstreamConnection:
-        """Opens a second connection to the broker of `for_port`. The second connection carries a request that later
+        """Opens a second connection to the broker that `for_port` selects. This connection is for a request that later
         requests of the client may have overtaken. The caller must pass the connection to `close_separate`. Raises
         `Unreachable`."""
         if self._closed:

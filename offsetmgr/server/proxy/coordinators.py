@@ -80,8 +80,8 @@ class Coordinators:
         return code
 
     async def prove_idle(self, groups: Sequence[str], deadline: float) -> dict[str, bool]:
-        """Returns for each group whether it has no members. Omits a group if its coordinator is not confirmed as in
-        `prove_member`. Raises `OffsetMgrError` if no broker could be reached."""
+        """Returns for each group whether it has no members. Omits a group if its coordinator could not be confirmed;
+        see `_confirmed_by_another_broker`. Raises `OffsetMgrError` if no broker could be reached."""
         found = await self._client.describe(groups, deadline)
         described = {group: d for group, d in found.items() if not isinstance(d, OffsetMgrError)}
         by_coordinator: dict[str, list[str]] = {}
@@ -93,8 +93,8 @@ class Coordinators:
         return {group: d.idle for group, d in described.items() if group in certain}
 
     async def held_offsets(self, groups: Sequence[str], deadline: float) -> dict[str, int | OffsetMgrError]:
-        """Returns for each group the number of partitions whose offsets the real coordinator holds, or the error.
-        Raises `OffsetMgrError` if no broker could be reached."""
+        """Returns, for each group, the number of partitions for which the real coordinator holds an offset, or the
+        error of the request. Raises `OffsetMgrError` if no broker could be reached."""
         found = await self._client.fetch(dict.fromkeys(groups), deadline)
         return {
             group: answer if isinstance(answer, OffsetMgrError) else len(answer.offsets) + len(answer.errors)
@@ -161,9 +161,8 @@ class Coordinators:
 
     async def _confirmed_by_another_broker(self, groups: Sequence[str], where: Address, deadline: float) -> set[str]:
         """Returns the groups for which another broker names ``where`` as the coordinator. The broker ``where`` itself
-        is not asked: if it was frozen, it may be unaware that another broker has replaced it. If no other broker
-        responds, returns all groups.
-        """
+        is not asked: if its process was frozen, this broker may not know that another broker has become the
+        coordinator. If no other broker responds, returns all groups."""
         others = [address for address in self._brokers.addresses() if address != where]
         random.shuffle(others)
         for other in others:

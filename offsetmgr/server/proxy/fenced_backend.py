@@ -1,4 +1,4 @@
-"""`MemberFencingBackend`: wraps a backend so that it accepts commits only from current members of a group.
+"""`MemberFencingBackend`: wraps a backend, and accepts commits only from current members of a group.
 
 If the `MemberFence` can decide about a commit, the commit proceeds or fails at once. Otherwise the backend asks the
 real coordinator, and the member's commits wait in order. When the coordinator has responded, the backend passes all
@@ -37,12 +37,12 @@ _FINAL_CODES: Final = frozenset(
         ErrorCode.FENCED_INSTANCE_ID,
     }
 )
-"""The coordinator's errors about the client or its group. The client receives these errors. All other errors of the
-coordinator concern only the manager, and the client gets a retriable error instead."""
+"""The coordinator's errors about the client or its group. The client receives these errors. For any other error of the
+coordinator, the client receives a retriable error, because the error concerns only the manager."""
 
 
 class _MemberKey(NamedTuple):
-    """A member in one generation, whose waiting commits form one queue."""
+    """A member in one generation. The waiting commits of this member and generation form one queue."""
 
     group: str
     generation: int
@@ -97,8 +97,8 @@ class MemberFencingBackend:
         return _done(CommitResponse(code))
 
     async def _resolve(self, key: _MemberKey, instance_id: str | None) -> None:
-        """Asks the coordinator until the fence can decide. Then passes all waiting commits of the member to the inner
-        backend, or rejects all of them, in one step."""
+        """Asks the coordinator until the fence can decide about the member's waiting commits. After the decision,
+        passes all of these commits to the inner backend, or rejects all of them, in one step."""
         deadline = asyncio.get_running_loop().time() + COORDINATOR_TIMEOUT_S
         error: int | None = ErrorCode.COORDINATOR_NOT_AVAILABLE
         retries = Retries(deadline)
@@ -107,7 +107,7 @@ class MemberFencingBackend:
                 self._fence.sweep(self._clock())
                 error = await self._ask(key, instance_id, deadline)
                 if error is None:
-                    # The coordinator has answered, so the fence can decide, unless the group has changed meanwhile.
+                    # After the coordinator's answer the fence can decide, unless the group changed during the request.
                     error = self._inner.ownership_error(key.group) or self._check(key)
                 if error is not None:
                     return
@@ -162,7 +162,7 @@ class MemberFencingBackend:
 
     async def delete_group(self, group: str) -> int:
         """Deletes the group at the real coordinator, then in the inner backend. The real coordinator rejects the
-        deletion if the group has members. Members that join during the deletion wait until it has ended."""
+        deletion if the group has members. Members that join during the deletion wait until the deletion has ended."""
         if code := self._inner.ownership_error(group):
             return code
         self._begin_deletion(group)
@@ -179,8 +179,8 @@ class MemberFencingBackend:
             self._end_deletion(group)
 
     async def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> DeleteResponse:
-        """Deletes offsets at the real coordinator, which rejects the topics that members subscribe to. Then deletes the
-        offsets of all other requested topics in the inner backend."""
+        """Deletes offsets at the real coordinator, which rejects the deletion for topics to which the group's members
+        subscribe. Afterwards, deletes the offsets of all other requested topics in the inner backend."""
         if code := self._inner.ownership_error(group):
             return DeleteResponse(code)
         self._begin_deletion(group)
@@ -229,7 +229,8 @@ class MemberFencingBackend:
             self._deleted.pop(group).set_result(None)
 
     async def wait_for_commits(self, group: str) -> None:
-        """Also waits for running deletions, so that they have ended when a member joins."""
+        """Waits for the group's running deletions, and for its commits. Therefore no deletion is running when a member
+        has joined."""
         while (deleted := self._deleted.get(group)) is not None:
             await asyncio.shield(deleted)
         await self._inner.wait_for_commits(group)
@@ -264,7 +265,7 @@ class MemberFencingBackend:
         return {**self._inner.metrics(), **self._counters, "relay_groups_known": len(self._fence)}
 
     async def close(self) -> None:
-        """Cancels the requests to the coordinators; the commits that wait for them fail."""
+        """Cancels the requests to the coordinators. The commits that wait for these requests fail."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

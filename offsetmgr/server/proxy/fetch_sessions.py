@@ -36,14 +36,15 @@ class Session(NamedTuple):
 
 
 class FetchSessions:
-    """The known sessions. A session is identified by the node id of the port (None for the manager's own port) and by
-    the session id."""
+    """The known sessions. A session is identified by the session id, and by the node id of the port to which the client
+    is connected (None for the manager's own port)."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int | None, int], None] = {}
 
     def record(self, node_id: int | None, session_id: int) -> None:
-        """Records a session id from a broker's response. If too many sessions are known, removes the oldest one."""
+        """Records a session id from a broker's response. If too many sessions are known, removes the least recently
+        recorded session."""
         if session_id:
             self._known.pop((node_id, session_id), None)
             self._known[node_id, session_id] = None

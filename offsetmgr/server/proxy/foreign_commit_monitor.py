@@ -1,8 +1,8 @@
 """`ForeignCommitMonitor`: raises an alarm if the real coordinators hold offsets of groups that the manager serves.
 
-Such offsets do not come from clients of the relay. Either a client connects to the brokers directly, so that the group
-has offsets in two places; or the group was migrated to the manager, and its old offsets at the brokers were not
-deleted.
+These offsets do not come from clients of the relay. There are two possible causes. A client may be connected directly
+to the brokers, so that the group has offsets in two places. Or the group was migrated to the manager, and its old
+offsets were not deleted from the brokers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _log = logging.getLogger(__name__)
 _PAUSE_S: Final = 30.0
 _REQUEST_TIMEOUT_S: Final = 20.0
 _MAX_NAMED_GROUPS: Final = 10
-"""Maximum number of groups that an alarm names; the alarm only counts the others."""
+"""Maximum number of groups that an alarm names. If more groups are affected, the alarm contains only the number of the
+remaining groups."""
 
 
 class ForeignCommitMonitor:
@@ -45,15 +46,15 @@ class ForeignCommitMonitor:
                 await self._task
 
     async def poll(self) -> dict[str, int | OffsetMgrError]:
-        """Finds the groups with offsets both in this process and at the real coordinator. Returns for each group the
-        number of partitions with offsets at the coordinator, or the error. Raises `OffsetMgrError` if no broker could
-        be reached."""
+        """Finds the groups for which both this process and the real coordinator hold offsets. Returns, for each of
+        these groups, the number of partitions for which the coordinator holds an offset, or the error of the request.
+        Raises `OffsetMgrError` if no broker could be reached."""
         code, own_groups = await self._backend.list_groups()
         if code or not own_groups:
             return {}
         deadline = asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_S
-        # The real coordinators list every group for which they hold offsets. A group that they do not list needs no
-        # further request.
+        # The real coordinators list every group for which they hold offsets. Therefore no further request is needed for
+        # a group that no coordinator lists.
         known = await self._coordinators.groups(deadline)
         suspects = [group for group in own_groups if group in known]
         if not suspects:

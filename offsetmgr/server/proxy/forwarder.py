@@ -4,24 +4,27 @@
 group and transactional ids, and requests of admin APIs that no rule allows.
 
 The responses of the forwarded versions contain no broker addresses, and the requests of these versions do not concern a
-group's offsets. If the relay forwarded unknown APIs or versions, clients might bypass the relay. The ApiVersions
-response contains only the versions that are in `FORWARDED` and that the broker supports, so clients use no other
-versions.
+group's offsets. If the relay forwarded unknown APIs or versions, clients might bypass the relay. For an API in
+`FORWARDED`, the ApiVersions response lists only versions that the relay forwards and the broker supports, so clients
+use no other versions.
 
 The relay deliberately does not forward:
 
 - offsets in transactions: AddOffsetsToTxn (25), TxnOffsetCommit (28);
 - group protocols with their own offsets or membership: KIP-848's (68, 69), share groups (76 to 79, 90 to 92), streams
-  groups (88, 89). Clients then use the classic protocol, or report the missing API;
+  groups (88, 89). Without these APIs, clients use the classic protocol or report an error;
 - APIs between brokers and controllers;
 - APIs that would grant access with the manager's principal: ACLs, SCRAM users, delegation tokens, transaction markers,
   and the cluster's voters and features.
 
-Some APIs are forwarded only below a version: Produce below 10 and Fetch below 16, because responses of later versions
-contain a new leader's real address (KIP-951); EndTxn below 5, because the relay reports no finalized features, so
-clients use the transaction protocol from before KIP-890; AddPartitionsToTxn below 4, because only brokers send later
-versions; InitProducerId below 6 (KIP-939); DescribeQuorum below 2, because responses of later versions contain the
-controllers' addresses.
+The relay does not forward the later versions of some APIs:
+
+- Produce from 10 on and Fetch from 16 on: their responses contain a new leader's real address (KIP-951);
+- EndTxn from 5 on: the relay reports no finalized features, so clients use the transaction protocol that preceded
+  KIP-890;
+- AddPartitionsToTxn from 4 on: only brokers send these versions;
+- InitProducerId from 6 on (KIP-939);
+- DescribeQuorum from 2 on: the responses contain the controllers' addresses.
 """
 
 from __future__ import annotations
@@ -74,7 +77,8 @@ _PRODUCE_FLEXIBLE: Final = 9
 
 
 def common_versions(broker: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
-    """Returns the versions of APIs that are in `FORWARDED` and that a broker supports."""
+    """Returns, for each API in `FORWARDED`, the range of versions that both the relay forwards and the broker supports.
+    Omits an API if there is no such version."""
     return {
         key: (broker[key][0], min(broker[key][1], highest))
         for key, (_, highest) in FORWARDED.items()

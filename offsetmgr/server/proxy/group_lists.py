@@ -1,8 +1,7 @@
 """`GroupLists`: ListGroups and DescribeGroups through the relay.
 
-The responses contain the manager's groups with the members that the real coordinator reports. A manager lists only the
-groups that it owns. Ports that represent brokers list no groups, because otherwise a client that sends ListGroups to
-every node would see each group twice.
+A manager lists only the groups that it owns, with the members that the real coordinator reports. Ports that represent
+brokers list no groups, because otherwise a client that sends ListGroups to every node would see each group twice.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _ERRORS_FOR_UNKNOWN: Final = 6
 _REQUEST_TIMEOUT_S: Final = 4.0
 _DESCRIBE_BATCH: Final = 100
 _LIST_BATCH: Final = 1_000
-"""Number of groups described or listed before the handler yields to other clients."""
+"""Number of groups that a handler describes or lists before it yields, so that requests of other clients can run."""
 
 
 class GroupLists:

@@ -15,36 +15,38 @@ Evidence. C has answered "valid" (Heartbeat with NONE or REBALANCE_IN_PROGRESS, 
 conditions below are met. M checks them in the same step in which it passes the commit to the backend.
 
 1. M has owned the group since before s (the same ownership epoch), and between s and u M has received no JoinGroup
-   response that ends earlier memberships (the same *evidence epoch*). A JoinGroup response ends them if it contains a
-   newer generation, or if it is for a static member, because C fences the predecessor of a static member without a new
-   generation.
+   response that ends earlier memberships (the same *evidence epoch*). A JoinGroup response ends earlier memberships in
+   two cases: if it contains a newer generation, and if it is for a static member. The second case is necessary because
+   C fences the predecessor of a static member without a new generation.
 2. u - s is shorter than the session timeout: C does not remove a member within the session timeout after a response to
    that member.
 
 Commits during a rebalance. Let C create generation g+1 and answer a JoinGroup with it:
 
-- Before M reads that response, no client knows g+1. M still accepts commits of g, as if they had arrived before C
-  created g+1.
+- Before M reads that response, no client knows g+1. During this time M still accepts commits of g, as if these commits
+  had arrived before C created g+1.
 - When M reads the JoinGroup response, `on_join_response` drops all evidence in one step: from now on M rejects commits
   of g with ILLEGAL_GENERATION. If a Heartbeat of g is still in flight, a response "valid" to this Heartbeat no longer
   counts as evidence, because the evidence epoch has changed.
-- The relay then waits until all commits that have already started have ended (`Backend.wait_for_commits`). It checks
-  again whether M owns the group, and only then passes the JoinGroup response to the client. So a client that knows g+1
-  fetches after the last commit of g. (Exception: a commit that failed with an unknown outcome may still take effect,
-  but only before all later commits. The member that sent this commit was valid, and gets the same error as it would get
-  from Kafka.)
+- The relay then waits until all commits that have already started have ended (`Backend.wait_for_commits`). After this
+  wait, the relay checks again whether M owns the group. If M owns the group, the relay passes the JoinGroup response to
+  the client. Therefore the last commit of g has ended before any client that knows g+1 fetches the offsets. (Exception:
+  a commit that failed with an unknown outcome may still take effect, but only before all later commits. The member that
+  sent this commit was valid, and gets the same error as it would get from Kafka.)
 - If this check shows that M has lost the group, the client gets NOT_COORDINATOR instead of the JoinGroup response. The
   client does not know g+1, and joins again through the new owner M'. If M freezes after the check and before it sends
   the response, C has created g+1 before M loses the group. The new owner M' starts without evidence, and C answers all
   requests of M' about g with the error that g has ended.
-- If M accepts a commit on its own evidence while it is losing the group, the log fences that commit.
+- If M accepts a commit on its own evidence while M is losing the group, the write of that commit to the log fails,
+  because M has been fenced.
 
 Heartbeats as evidence. A coordinator that is still loading its groups answers every Heartbeat with NONE, without a
 check. A broker that was frozen, and is no longer the group's coordinator, answers from outdated state. So a Heartbeat
 only *prolongs* existing evidence about a member, and only if that evidence is more recent than a session timeout. The
-first evidence about a member is either C's response NONE to a SyncGroup, because C has then written the generation to
-its log, or a *proof* (`Coordinators.prove_member`). A proof consists of DescribeGroups, which a loading coordinator
-rejects; then a Heartbeat on the same connection; then another broker's confirmation that C is still the coordinator.
+first evidence about a member must be of one of two kinds. It may be C's response NONE to a SyncGroup, because C sends
+this response only after it has written the generation to its log. Otherwise it must be a *proof*
+(`Coordinators.prove_member`). A proof consists of DescribeGroups, which a loading coordinator rejects; then a Heartbeat
+on the same connection; then another broker's confirmation that C is still the coordinator.
 
 Until C has answered a SyncGroup of a new generation with NONE, M rejects the commits of that generation with
 REBALANCE_IN_PROGRESS, as C itself would: C has not yet written the generation to its log.
@@ -63,7 +65,7 @@ EVIDENCE_LIFETIME_S: Final = 2.0
 timeout."""
 EMPTY_GROUP_LIFETIME_S: Final = 1.0
 """How long evidence about whether the group has members is valid. A longer time would be safe for clients of the relay,
-but not for clients that bypass it."""
+but not for clients that bypass the relay."""
 
 _MIN_GROUPS_TO_SWEEP: Final = 10_000
 _NEVER: Final = float("-inf")
@@ -107,7 +109,7 @@ class _GroupEvidence:
 
 
 class MemberFence:
-    """The evidence about all groups. Times are in seconds, of a clock that continues while the process is frozen."""
+    """The evidence about all groups. Times are in seconds, by a clock that also runs while the process is frozen."""
 
     def __init__(self) -> None:
         self._groups: dict[str, _GroupEvidence] = {}
@@ -142,8 +144,8 @@ class MemberFence:
         return 0 if now - known.members.get(member_id, _NEVER) < known.evidence_lifetime_s else None
 
     def evidence_epoch(self, group: str, ownership_epoch: int) -> int:
-        """Returns the group's evidence epoch. Callers must read it before they send a request to C, and pass it on with
-        C's response."""
+        """Returns the group's evidence epoch. Callers must read the evidence epoch before they send a request to C.
+        They pass this value to the method that records C's response."""
         return self._group(group, ownership_epoch).evidence_epoch
 
     def heartbeat_suffices(
@@ -240,8 +242,8 @@ class MemberFence:
     # --- memory --------------------------------------------------------------------------------------
 
     def sweep(self, now: float) -> None:
-        """If there is evidence about many groups, removes the groups whose evidence is old. This is safe, because the
-        next commit of such a group asks C again."""
+        """If there is evidence about many groups, removes the groups whose evidence is old. This is safe, because C is
+        asked again at the next commit of a removed group."""
         if len(self._groups) < self._sweep_size:
             return
         for name in [name for name, known in self._groups.items() if _is_stale(known, now)]:

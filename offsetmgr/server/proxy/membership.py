@@ -5,8 +5,8 @@ results to the `MemberFence`. Each client has its own connection to the coordina
 coordinator for a whole rebalance.
 
 A manager that is still loading the group also forwards these requests, because most of the APIs have no error code for
-"loading", and because the members must not lose their sessions meanwhile. But the manager passes a new generation to a
-client only after the manager has loaded the group.
+"loading", and because the members must not lose their sessions during the loading. But the manager passes a new
+generation to a client only after the manager has loaded the group.
 """
 
 from __future__ import annotations

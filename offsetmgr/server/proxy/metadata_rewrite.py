@@ -2,8 +2,9 @@
 
 The handlers return the brokers' responses with other addresses: every broker keeps its node id, and its address is
 replaced with the address of the manager's port for this broker. The managers are listed as additional nodes, since
-clients ask every node for its groups. The handlers return topics unchanged, except that they reject the offsets topic,
-or omit it from a list of all topics.
+clients ask every node for its groups. The handlers return all topics except the offsets topic unchanged. If a request
+names the offsets topic, the handlers return an error for that topic. If a request asks for all topics, they omit the
+offsets topic.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ _FORWARDED_VERSIONS: Final = {
     ApiKey.DESCRIBE_CLUSTER: 2,
     **group_requests.MAX_VERSIONS,
 }
-"""The APIs whose requests the handlers forward unchanged, each with its highest version. The ApiVersions response
-contains only the versions that the broker supports."""
+"""The APIs whose requests the relay's own handlers forward to a broker, each with the highest version that the relay
+supports. For these APIs, the ApiVersions response lists only versions that the broker supports too."""
 
 
 class MetadataRewriter:
@@ -122,8 +123,8 @@ class MetadataRewriter:
         return await run_by_message_size(lambda: self._with_topics(request, frame, named), max(len(frame), size))
 
     def _without_reserved(self, request: ApiRequest) -> tuple[ApiRequest, list[Message]]:
-        """Returns the request without the offsets topic, and the removed items. If the forwarded request named the
-        offsets topic, the broker could create this topic."""
+        """Returns the request without the offsets topic, and the removed items. The offsets topic is removed, because a
+        broker could create this topic if the forwarded request named it."""
         message = decoded(request)
         named = [topic for topic in message["topics"] or () if topic["name"] == self._filter.reserved.topic]
         if not named:
@@ -176,7 +177,8 @@ class MetadataRewriter:
         return await run_by_message_size(partial(self._with_our_addresses, request, message), len(frame))
 
     def _with_our_addresses(self, request: ApiRequest, message: Message) -> bytes:
-        """Replaces the brokers' addresses in a FindCoordinator response; returns its body."""
+        """Replaces the brokers' addresses in a FindCoordinator response with the addresses of this manager's ports.
+        Returns the body of the response."""
         for found in message.get("coordinators", [message]):
             if found["error_code"] == ErrorCode.NONE:
                 found["host"], found["port"] = self._host, self._brokers.port(found["node_id"])

@@ -80,8 +80,9 @@ class Proxy:
         return self._fenced_backend
 
     def apis(self, context: ApiContext, listener_apis: Sequence[Api], advertised_host: str) -> list[Api]:
-        """Returns the table of APIs with the relay's own handlers. Omits the listener's entries for these APIs and for
-        the APIs that the relay forwards. The backend of ``context`` must be the backend that `guard` returned."""
+        """Returns the table of APIs: the relay's own entries, and the entries of ``listener_apis`` for all APIs that
+        the relay neither handles itself nor forwards. The backend of ``context`` must be the backend that `guard`
+        returned."""
         replacements = [
             *MetadataRewriter(context, self._upstreams, self._filter, advertised_host).apis(),
             *GroupLists(context, self._coordinators).apis(),

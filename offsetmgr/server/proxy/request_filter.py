@@ -83,7 +83,7 @@ class _FilterResult(NamedTuple):
     answer: Frame | CloseConnection | None = None
     """The response that rejects the whole request."""
     remaining: ApiRequest | None = None
-    """The request without the ``rejected`` items, which is forwarded instead of the original request."""
+    """The request to forward instead of the original request. It does not contain the rejected items."""
     rejected: Sequence[Message] = ()
     """The items to add to the response, with the errors of the rejected items."""
     unresolved: _UnresolvedRequest | None = None

@@ -78,8 +78,9 @@ def replace_brokers(frame: bytes, version: int, part: BrokersPart, brokers: Sequ
 def without_topic(frame: bytes, version: int, name: str) -> bytes | None:
     """Returns the same response without the topic of this name; None if the topic cannot be found with certainty.
 
-    An occurrence of the name counts as the topic only if the name's length and a known error code precede it, and a
-    whole topic can be parsed at that position.
+    The bytes of the name may also occur elsewhere in the response. An occurrence counts as the topic only if a known
+    error code and the name's length precede the name, and if a whole topic, which begins with the error code, can be
+    parsed.
     """
     flexible = version >= FLEXIBLE
     needle = string(name, flexible=flexible)

@@ -69,8 +69,8 @@ class TopicIds:
 
 def fetched_ids(frame: bytes, body: int, version: int) -> list[uuid.UUID | None] | None:
     """Reads the topic ids of a Fetch request of version 13 to 15 without decoding the request, since clients send this
-    request often. Returns None if a partition has tagged fields; the request must then be decoded. Raises
-    `InvalidRequest`."""
+    request often. Returns None if a partition has tagged fields. In this case, the caller must decode the request.
+    Raises `InvalidRequest`."""
     cursor = Cursor(frame, body, flexible=True)
     cursor.take(_FETCH_HEAD[version])
     ids: list[uuid.UUID | None] = []

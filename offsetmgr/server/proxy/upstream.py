@@ -98,12 +98,12 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._unsent: list[bytes] = []
         self._expected: deque[ForwardedResponse | _ResponseBuffer] = deque()
         self._head = b""
-        """The first bytes of a frame, while they do not contain its whole length and correlation id."""
+        """The received bytes of a frame whose length field and correlation id have not arrived completely."""
         self._missing_bytes = 0
         """Number of bytes of the current frame that have not arrived."""
         self._early_bytes = b""
-        """Received bytes of a response that cannot be streamed yet, because the client has not received all earlier
-        responses."""
+        """Bytes of a response that have been received but cannot be streamed yet, because the earlier responses have
+        not all been sent to the client."""
         self._processing = False
         self._paused = False
         self._capacity: asyncio.Future[None] | None = None
@@ -255,8 +255,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         if self._early_bytes and not self._processing:
             held, self._early_bytes = self._early_bytes, b""
             self._process(memoryview(held))
-        # The previous response may have filled the client's socket. The client's connection then calls `pause` only for
-        # that response, so this response pauses itself.
+        # The previous response may have filled the client's socket. In this case, the client's connection has called
+        # `pause` only on the previous response, so this response must pause itself.
         (self.pause if sink.full else self.resume)()
 
     def pause(self) -> None:

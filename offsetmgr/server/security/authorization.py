@@ -146,7 +146,7 @@ class Rule(NamedTuple):
     topics: tuple[str, ...]
     operations: frozenset[Operation]
     apis: frozenset[int] = frozenset()
-    """Keys of `ADMIN_APIS`. If the rule has ``topics``, it allows these APIs only for these topics."""
+    """Keys of `ADMIN_APIS`. If the rule has ``topics``, the rule allows the APIs only for those topics."""
 
     def concerns(self, principal: str, operation: Operation) -> bool:
         return operation in self.operations and self.names(principal)

@@ -36,8 +36,8 @@ of this mechanism is used if the user has one."""
 
 MIN_ITERATIONS: Final = 4096
 MAX_ITERATIONS: Final = 65_536
-"""The check of a PLAIN login against a verifier blocks the event loop, for about 20 ms with this number of
-iterations."""
+"""With this number of iterations, the check of a PLAIN login against a verifier blocks the event loop for about 20
+ms."""
 _SALT_BYTES: Final = 18
 
 
@@ -84,11 +84,11 @@ class Credentials:
         mechanisms: Collection[str],
     ) -> None:
         """``verifiers``: by mechanism and user. ``secret``: the key for the salts of unknown users. The secret must be
-        the same in all processes that use the file: if two processes returned different salts for a user, that would
-        reveal that the user is unknown.
+        the same in all processes that use the file. Otherwise two processes would return different salts for an unknown
+        user, and so reveal that the user is unknown.
 
-        Computes the verifiers for ``mechanisms`` that ``verifiers`` does not contain. This takes some milliseconds for
-        each user.
+        Computes, for the given ``mechanisms``, the verifiers that are missing in ``verifiers``. This takes some
+        milliseconds for each user.
         """
         self._passwords = passwords
         self._secret = secret
@@ -138,7 +138,8 @@ class Credentials:
 def load_credentials(path: Path | str, mechanisms: Collection[str] = tuple(DIGESTS)) -> Credentials:
     """Loads the users of a file, for these SCRAM mechanisms (and PLAIN).
 
-    Raises `ConfigError` naming the file and the invalid line or field, never its value.
+    Raises `ConfigError`. The message names the file and the invalid line or field, but never contains the field's
+    value.
     """
     table = toml_table.load(path)
     table.reject_unknown(["users"])

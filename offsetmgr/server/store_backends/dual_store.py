@@ -80,7 +80,7 @@ class DualStoreBackend(SingleStoreBackend):
         await read_store_capabilities(self._secondary_executor)
 
     async def read(self, group: str, partitions: Sequence[TopicPartition] | None) -> GroupOffsets:
-        rewinding = self._secondary.rewinding(group)  # first: the reads may miss a write that ends while they run
+        rewinding = self._secondary.rewinding(group)  # before the reads, which may miss a rewind that ends meanwhile
         reads = [executor.read(group, partitions) for executor in (self.executor, self._secondary_executor)]
         primary, secondary = await asyncio.gather(*map(asyncio.shield, reads))
         both = self._store.merged(primary, secondary)

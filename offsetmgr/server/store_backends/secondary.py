@@ -1,14 +1,14 @@
-"""Writes the values that the primary of a dual store has accepted to the secondary, and retries failed writes (data
-rule "dual commit: Kafka first").
+"""Writes values to the secondary of a dual store after the primary has accepted these values, and retries failed writes
+(data rule "dual commit: Kafka first").
 
 The state is read and changed only on the event loop. The store's own threads (`store_executor`) write one stream of
 edits at a time. Only the newest value of a partition is kept, so after a delay only that value is written.
 
 Overwriting: a value that is written at once may overwrite any value, because the last commit wins, as with the old
-consumers. A *late* value is written after a delay, because the secondary was unavailable. A late value must not undo
-commits that other clients made in the meantime, so it may only raise the secondary's value. A late rewind (a value
-below the last known value of the secondary) is written only if the secondary still has that known value. If no value of
-the secondary is known, a late value may overwrite any value.
+consumers. A value is *late* if it is written after a delay, because the secondary was unavailable or an earlier attempt
+failed. A late value must not undo commits that other clients made in the meantime, so it may only raise the secondary's
+value. There is one exception: a late rewind (a value below the last known value of the secondary) is written if the
+secondary still has that known value. If no value of the secondary is known, a late value may overwrite any value.
 
 Ordering contract: the caller passes the writes of a group to `enqueue` in the order in which the primary accepted them.
 """
@@ -148,8 +148,8 @@ class Secondary:
         return waiter.done if waiter is not None else None
 
     def rewinding(self, group: str) -> frozenset[TopicPartition]:
-        """The partitions with a pending rewind or deletion, whose value in the secondary is therefore still too
-        high."""
+        """The partitions whose value in the secondary may be too high, because the pending value is a deletion or may
+        be lower than the secondary's value."""
         return frozenset(
             tp
             for tp, pending in self._pending_writes.get(group, {}).items()
@@ -161,7 +161,7 @@ class Secondary:
         return frozenset(self._pending_writes.get(group, ()))
 
     def record_value(self, group: str, tp: TopicPartition, offset: int) -> None:
-        """Records a value that the caller has written to the secondary by other means."""
+        """Records a value that the caller has written to the secondary without `enqueue`."""
         self._remember((group, tp), offset)
 
     async def flush(self, seconds: float) -> int:

@@ -34,7 +34,7 @@ class SingleStoreBackend:
 
     @property
     def reports_missing_groups(self) -> bool:
-        """Whether the deletion of an offset reports that the group does not exist."""
+        """Whether a deletion of offsets reports an error if the group does not exist."""
         return True
 
     def failure(self) -> str | None:
@@ -60,8 +60,8 @@ class SingleStoreBackend:
         return await self.executor.call(partial(list_groups, self.executor.store))
 
     async def delete_group(self, group: str) -> int:
-        """Deletes the group after all of its earlier writes. Returns NONE or GROUP_ID_NOT_FOUND. Raises
-        `OffsetMgrError`."""
+        """Deletes the group after all earlier writes of the group have ended. Returns NONE or GROUP_ID_NOT_FOUND.
+        Raises `OffsetMgrError`."""
         await self.executor.wait_for_writes(group)
         return await self.executor.call(partial(delete_whole_group, self.executor.store, group))
 

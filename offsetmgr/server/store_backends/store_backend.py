@@ -1,8 +1,9 @@
 """`StoreBackend`: serves any `OffsetStore` behind the listener, so that Kafka clients can use it as their coordinator.
 
-The semantics are Kafka's: the last commit wins, so a commit may lower an offset, and is not compared with the committed
-offset (`Guard.OVERWRITE`). If the store is Kafka, a member's commit carries the member's generation. The backend drops
-fields that a store cannot hold (metadata in ZooKeeper), as the old consumers did, and logs this once at startup.
+The semantics are Kafka's: the last commit wins. Therefore a commit is not compared with the committed offset, and may
+lower that offset (`Guard.OVERWRITE`). If the store is Kafka, a member's commit carries the member's generation. The
+backend drops fields that a store cannot hold (metadata in ZooKeeper), as the old consumers did, and logs this once at
+startup.
 
 For a dual store (data rule "dual commit: Kafka first") see `dual_store`.
 """

@@ -1,8 +1,9 @@
 """Maps the errors of a store to Kafka's error codes. Pure.
 
 A client retries a request only after a retriable code. For a temporary failure, the client gets
-COORDINATOR_NOT_AVAILABLE: it then looks up its coordinator again and finds this listener. Codes about the coordinator
-*behind* a store (NOT_COORDINATOR) must not reach the client: it would look for another coordinator and find none.
+COORDINATOR_NOT_AVAILABLE. The client then looks up its coordinator again, and finds this listener. If the store is
+Kafka, an error may come from the coordinator in that cluster (NOT_COORDINATOR). This code must not reach the client,
+because the client would look for another coordinator and find none.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ Ordering contract: the writes of one group take effect in the order of their sub
 merged into one. A read sees every write that had ended when the read was submitted.
 
 While one stream of edits (or one scan) runs, new requests wait and are then combined into the next stream or scan, so
-that all clients share round trips. If the store allows concurrent calls, groups are divided among a few lanes; each
-lane runs one stream at a time. A group is *failing* if its last call had a retriable error, for example because a
-broker is down. A failing group uses a separate lane until one of its calls succeeds, so that its timeouts do not delay
-other groups.
+that all clients share round trips. If the store allows concurrent calls, groups are divided among a few queues
+(*lanes*). Each lane runs one stream at a time. A group is *failing* if its last call had a retriable error, for example
+because a broker is down. A failing group uses a separate lane until one of its calls succeeds, so that its timeouts do
+not delay other groups.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class MergedWrite:
     changes: dict[TopicPartition, Change]
 
     def can_merge(self, write: StoreWrite) -> bool:
-        """Whether ``write`` may be added to the merged writes. A value with metadata must not replace an earlier value:
-        if the store rejected the metadata as too long, the earlier value would be lost."""
+        """Whether ``write`` may be added to the merged writes. A value with metadata must not replace an earlier value
+        of the same partition: if the store rejected the metadata as too long, the earlier value would be lost."""
         first = self.writes[0]
         if write.exclusive or first.exclusive or write.committer != first.committer:
             return False
@@ -100,8 +100,9 @@ class MergedWrite:
 
 
 OnWritten: TypeAlias = Callable[[str, Mapping[TopicPartition, Change], ChangeOutcomes], asyncio.Future[None] | None]
-"""A callback that receives the outcomes of each merged write, in order within each group, before ``done`` of the merged
-writes is set. If the callback returns a future, ``done`` is set when the future completes."""
+"""A callback that receives the outcomes of each merged write. The calls for one group are in the order of the group's
+writes. The field ``done`` of each `StoreWrite` completes after the call or, if the callback returns a future, when that
+future completes."""
 
 
 class StoreExecutor:
@@ -257,7 +258,7 @@ class _WriteLane:
         return waiting
 
     def append_all(self, writes: Iterable[StoreWrite]) -> None:
-        """Appends writes from another lane, keeping their order."""
+        """Appends writes from another lane. The writes stay in their order."""
         for write in writes:
             self.add(write)
 

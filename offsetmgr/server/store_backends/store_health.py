@@ -1,5 +1,5 @@
-"""`StoreHealth`: records whether the store responds, according to the results of its calls. If no call has succeeded
-for a while, a probe reads from the store.
+"""`StoreHealth`: determines from the results of the calls to a store whether the store responds. If no call has
+succeeded for a while, a probe reads from the store.
 
 An error from the store itself (not allowed, a conflict, unreadable data) counts as a response. If another call
 succeeded within the last second, a failed call counts as a failure of its group (whose coordinator may be down), not of
@@ -21,9 +21,9 @@ from offsetmgr.core.offset_store import GroupOffsets
 _log = logging.getLogger(__name__)
 
 _PROBE_GROUP: Final = "offsetmgr-store-probe"
-"""The group that the probe reads if no other group has failed; it does not have to exist."""
+"""The group that the probe reads if no other group has failed. This group does not have to exist."""
 _RECENT_S: Final = 1.0
-"""After a successful call, failures do not count for this time in seconds."""
+"""Failures do not count during this time, in seconds, after a successful call."""
 
 
 class StoreHealth:
@@ -41,7 +41,7 @@ class StoreHealth:
         return None if self._error is None else f"the store {self._uri} fails: {self._error}"
 
     def record(self, group: str, errors: Iterable[OffsetMgrError | None]) -> None:
-        """Records the results of a call for a group; an error of None is a success."""
+        """Records the results of a call for a group. In ``errors``, None stands for a success."""
         now = asyncio.get_running_loop().time()
         down = next((error for error in errors if error is not None and _is_down(error)), None)
         if down is None:

@@ -102,7 +102,7 @@ def groups(log: DataFrame) -> DataFrame:
     marks groups of the KIP-848 protocol, whose members this table does not contain. Deleted groups are omitted."""
     rows = log.where(sql.col("kind").isin(GROUP, STATE) & sql.col("error").isNull())
     newest = sql.max_by(sql.struct("kind", "tombstone", "members", "group_timestamp"), sql.col("log_offset"))
-    # A KIP-848 group has keys of several versions. The key of the group itself, version 3, shows whether it exists.
+    # A KIP-848 group has keys of several versions. The record of key version 3 shows whether the group exists.
     return (
         rows.where((sql.col("kind") == GROUP) | (sql.col("key_version") == 3))
         .groupBy("group")

@@ -1,5 +1,5 @@
-"""Forecasts when committed offsets expire (KIP-211). The forecast assumes that no group commits or changes its members
-before that time."""
+"""Forecasts when committed offsets expire (KIP-211). The forecast for a group assumes that the group does not commit or
+change its members before its offsets expire."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ def expiry(newest: DataFrame, groups: DataFrame, *, retention_ms: int | None, no
     """Returns one row for each committed offset. ``newest`` and ``groups`` are the results of `commits.latest` and
     `commits.groups`.
 
-    ``expires_at`` is null if the offset does not expire or the time is unknown. ``how`` is the basis of the forecast:
+    ``expires_at`` is null if the offset does not expire, or if its expiry time is unknown. ``how`` is the basis of the
+    forecast:
 
     - ``members``: no expiry, because a group with members keeps the offsets of the topics that it subscribes to.
     - ``own``: the client set the expiry time.

@@ -21,8 +21,8 @@ _STEPS: Final = 28
 
 
 def moments(commits: DataFrame, now_ms: int) -> list[int]:
-    """Returns evenly spaced times from the first commit, at most `LONGEST_MS` ago, to now. Returns none without a
-    commit."""
+    """Returns evenly spaced times until now. The first of them is the time of the first commit, or `LONGEST_MS` ago if
+    the first commit is older. Returns none without a commit."""
     ends = commits.agg(sql.min("commit_timestamp"), sql.max("commit_timestamp")).first()
     if ends is None or ends[0] is None:
         return []
@@ -49,7 +49,7 @@ def lag_over_time(
     """Returns the lag of each group at each moment.
 
     The lag at a moment is the sum over the partitions that had a commit at or before this moment and whose log can be
-    read. The timestamps of a log's records show where the log ended at the moment. At the last moment the lag agrees
+    read. The timestamps of a log's records show where the log ended at that moment. At the last moment the lag agrees
     with the lag table.
     """
     if not groups or not times:

@@ -18,7 +18,7 @@ ENDS: Final = "topic string, partition int, log_start_offset bigint, log_end_off
 
 def log_ends(spark: SparkSession, cluster: Cluster, offsets: DataFrame) -> DataFrame:
     """Returns a table (`ENDS`) of the log ranges of all partitions in ``offsets``. The driver fetches all log ranges at
-    once. Call this function after the offsets were read, because a log end from before that time could make a lag
+    once. Call this function after the offsets have been read. If a log end were read before the offsets, a lag could be
     negative."""
     asked = [TopicPartition(*row) for row in offsets.select("topic", "partition").distinct().collect()]
     return ends_table(spark, cluster.log_ranges(asked) if asked else {})

@@ -17,7 +17,8 @@ SHOWN: Final = 20
 
 
 class UnsteadyGroup(NamedTuple):
-    """A group with rewinds or gaps in its commits. ``largest_rewind`` is in offsets, None without a rewind."""
+    """A group with rewinds or gaps in its commits. ``largest_rewind`` is a number of offsets; None if the group has no
+    rewind."""
 
     group: str
     rewinds: int
@@ -28,8 +29,8 @@ class UnsteadyGroup(NamedTuple):
 
 class DifferingRow(NamedTuple):
     """A group that differs between the log and the other store. ``partitions`` is the number of partitions that differ.
-    ``log_ahead`` and ``store_ahead`` are the numbers of offsets by which the log and the store are ahead, in the
-    partitions that both have."""
+    ``log_ahead`` is the number of offsets by which the log is ahead of the store, and ``store_ahead`` is the number by
+    which the store is ahead of the log. Both count only partitions that the log and the store have."""
 
     group: str
     partitions: int
