@@ -182,8 +182,8 @@ def read_ranges(
     wait_s: float,
     is_done: Callable[[int], bool] = lambda _: False,
 ) -> Iterator[Run]:
-    """Yields the records of these ranges, in runs of one partition. It skips records after the end of a range, and
-    stops reading a partition when ``is_done`` returns True for that partition.
+    """Yields the records of these ranges in groups; each group contains records of one partition. The function skips
+    records after the end of a range, and stops reading a partition when ``is_done`` returns True for that partition.
 
     Raises `TimedOut` if the consumer makes no progress for ``wait_s`` seconds.
     """

@@ -77,8 +77,8 @@ class PeriodLog:
         offset is larger. Raises `OffsetOutOfRange` if the group's offset is not in the log.
         """
         logs = self._logs(partitions, {})
-        # The log ends are read before the request by time. A record that arrives between the two requests is therefore
-        # after the end of the scan.
+        # The log ends are requested before the offsets for the period's start. A record that arrives between the two
+        # requests is therefore after the end of the scan.
         begins = self._cluster.offsets_for_time(partitions, period.start_ms)
         found = {}
         for tp in partitions:
