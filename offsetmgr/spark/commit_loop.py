@@ -3,7 +3,7 @@ the queries' offsets to the group.
 
 This module is independent of Spark. An event of a query only triggers a check; the offsets always come from the newest
 ``commits/N`` in the query's checkpoint. The group is therefore never ahead of the checkpoint. If an event is lost, the
-next event or the periodic check takes its place, and many events cause only one commit.
+next event or the periodic check triggers the check instead. Several events before a check cause only one commit.
 """
 
 from __future__ import annotations

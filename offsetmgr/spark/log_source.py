@@ -58,9 +58,14 @@ class LogTask(InputPartition):
 class LogSource(DataSource):
     """The data source ``offsetmgr-log``.
 
-    Its options are ``kafka.bootstrap.servers``; ``topic``, by default ``__consumer_offsets``; ``group``, names
-    separated by commas (it reads only the partitions of these groups); ``tasks``, the minimum number of tasks;
-    ``commandConfig``; and ``timeout`` (ms).
+    It has these options:
+
+    * ``kafka.bootstrap.servers``: the brokers.
+    * ``topic``: by default ``__consumer_offsets``.
+    * ``group``: names, separated by commas. The source reads only the partitions of these groups.
+    * ``tasks``: the minimum number of tasks.
+    * ``commandConfig``: the path of a ``.properties`` file with connection settings.
+    * ``timeout``: in milliseconds.
     """
 
     @classmethod

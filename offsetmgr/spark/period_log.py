@@ -30,7 +30,7 @@ def partitions_of(cluster: Cluster, topics: Sequence[str]) -> list[TopicPartitio
 
 
 class PeriodLog:
-    """Requests the data about topics that a period job needs. Read-only.
+    """Requests the topic data that a period job needs from the brokers. Read-only.
 
     All methods raise the errors of requests to a cluster: `Unreachable`, `TimedOut` and others.
     """
@@ -98,12 +98,12 @@ class PeriodLog:
     def next_bounds(
         self, period: Period, partitions: Sequence[TopicPartition], before: Work
     ) -> dict[TopicPartition, Bounds]:
-        """Returns the bounds of the scan for ``period``. ``before`` is the job's latest earlier work.
+        """Returns the bounds of the scan for ``period``. ``before`` is the job's newest work on an earlier period.
 
         A scan resumes where the scan of ``before`` ended. In a partition that was added after that scan, the new scan
         begins at the start of the log. Raises `OffsetOutOfRange` if the log has lost records that the scan needs, or if
         the topic was recreated. Raises `Conflict` if periods between ``before`` and ``period`` were closed without this
-        job, although it had records for them.
+        job, although the job had records for these periods.
         """
         self._check_ids(before, partitions)
         scans = before.scans

@@ -18,8 +18,8 @@ from offsetmgr.spark.offset_merge import CommitBlock, SourceProgress, normalized
 _KAFKA: Final = ("KafkaV2[", "KafkaV1[")
 _BOOTSTRAP: Final = "kafka.bootstrap.servers"
 _READ: Final = re.compile(r"KafkaV[12]\[(Subscribe|Assign)\[(.+)\]\]")
-"""Spark's description of a Kafka source. A source that subscribes to a pattern does not match, because its description
-does not contain the topics' names."""
+"""Spark's description of a Kafka source. The description of a source that subscribes to a pattern does not match,
+because it contains no names of topics."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,8 @@ def select_groups(uri: str, config: ConnectionConfig, patterns: Iterable[str]) -
 
 
 def select_groups_of_stores(uris: Iterable[tuple[str, ConnectionConfig]], patterns: Iterable[str]) -> list[str]:
-    """Does the same as `select_groups` for several stores. A group needs to exist in only one of the stores."""
+    """Does the same as `select_groups` for several stores. A group is selected if it exists in at least one of the
+    stores."""
     names, known = list(patterns), set[str]()
     for uri, config in uris:
         with _open_with_numbered_partitions(uri, config) as store:
@@ -149,8 +150,8 @@ def _empty(found: GroupOffsets) -> bool:
 def cross_cluster_check(
     origin: RowOrigin | None, uri: str, config: ConnectionConfig
 ) -> Iterator[CrossClusterCheck | None]:
-    """Opens the check that the offsets of the rows' origin are valid in the store at ``uri``. Yields None if there is
-    no origin.
+    """Yields a check of whether offsets of the rows' origin are valid in the store at ``uri``; None if there is no
+    origin.
 
     Raises `OtherCluster` if the stores belong to different clusters and ``origin`` contains no translation. Also raises
     the errors of `OffsetStore.log_origin`.

@@ -35,7 +35,7 @@ UNLOCKED: Final = "read and compared just before the write, and read again after
 COMPARED_FIELDS_WITHOUT_LOCK: Final = Capabilities(
     metadata=True, leader_epoch=False, commit_timestamp=False, conditional="none"
 )
-"""The fields of a commit that a broker stores if it does not support the group lock."""
+"""The fields of a commit that are stored by brokers without support for the group lock."""
 
 _LOCK_BACKOFF: Final = Backoff.fixed(0, max_retries=2)
 """Retries of an edit that has lost its group lock. There is no pause before a retry, because the loss of a lock already

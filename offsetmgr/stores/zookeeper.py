@@ -52,9 +52,8 @@ class ZookeeperStore(StoreBase):
     node. The nodes contain neither metadata nor leader epochs. The deletion of an offset does not delete the nodes of
     its topic and group; `delete_group` deletes these nodes too.
 
-    `groups`, `fetch`, `scan` and `identity` raise `Unreachable`, `TimedOut` and `AuthenticationFailed`; they also raise
-    `ServerError` if the chroot does not exist. `scan` and `edit` raise these errors only if the whole ensemble cannot
-    be used.
+    `groups`, `fetch`, `scan` and `identity` raise `Unreachable`, `TimedOut` and `AuthenticationFailed`, and also
+    `ServerError` if the chroot does not exist. `scan` and `edit` raise these only if the whole ensemble cannot be used.
     """
 
     parallel_calls = 2
@@ -309,8 +308,7 @@ class ZookeeperStore(StoreBase):
         offsets[tp] = Committed(offset, "", None, node.mtime_ms, node.version)
 
     def _cached_partitions(self, topic: str) -> dict[str, TopicPartition | None]:
-        """Returns the cache of a topic's partitions by node name. All groups that consume the topic share the cached
-        partitions."""
+        """Returns a topic's cached partitions by node name. All groups that consume the topic share these objects."""
         if len(self._partition_cache) > _MAX_CACHED_PARTITIONS // 10:
             self._partition_cache = {}
         return self._partition_cache.setdefault(topic, {})
@@ -360,8 +358,7 @@ class ZookeeperStore(StoreBase):
         if not tree:
             raise GroupNotFound(f"delete of group {group}", f"there is no {self.session.chroot}{root}")
         before = self._offsets_in(tree, group)
-        # Children before their parents. If a consumer registers in the meantime, it adds a child node, so the
-        # transaction fails.
+        # Children before their parents. A consumer that registers meanwhile adds a child, so the transaction fails.
         deletions = [Delete(path, tree[path].version) for path in sorted(tree, key=lambda p: -p.count("/"))]
         if sum(map(max_encoded_size, deletions)) > MAX_BYTES_PER_TRANSACTION:
             # Too large for one transaction: first delete each offset conditionally, then all other nodes at once.
