@@ -58,7 +58,7 @@ class LogTask(InputPartition):
 class LogSource(DataSource):
     """The data source ``offsetmgr-log``.
 
-    It has these options:
+    The options are:
 
     * ``kafka.bootstrap.servers``: the brokers.
     * ``topic``: by default ``__consumer_offsets``.

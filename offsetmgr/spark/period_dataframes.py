@@ -28,8 +28,8 @@ _HEADERS: Final = ", headers array<struct<key: string, value: binary>>"
 
 
 class LateRecords(Enum):
-    """How a job treats late records. A late record belongs to an earlier period, but arrived after the job had stored
-    the ranges of the earlier period."""
+    """How a job treats late records. A late record belongs to an earlier period, but its offset is after the end of the
+    scan for that period."""
 
     COUNT = "count"
     """The job only counts late records."""

@@ -30,7 +30,7 @@ def partitions_of(cluster: Cluster, topics: Sequence[str]) -> list[TopicPartitio
 
 
 class PeriodLog:
-    """Requests the topic data that a period job needs from the brokers. Read-only.
+    """Requests from the brokers the topic data that a period job needs. Read-only.
 
     All methods raise the errors of requests to a cluster: `Unreachable`, `TimedOut` and others.
     """
