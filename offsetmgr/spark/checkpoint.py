@@ -2,8 +2,8 @@
 
 Pure: it parses file names and texts that the caller has read. The formats are those of Spark 4.0 (``OffsetSeqLog``,
 ``CommitLog``). In ``offsets/N``, line 1 is the version, line 2 the batch's settings, and each further line is the
-offset of one source, or ``-`` if the source has no offset yet. Spark writes ``commits/N`` after the batch's output. The
-batch is finished when this file exists.
+offset of one source, or ``-`` if the source has no offset yet. Spark writes ``commits/N`` after the output of batch N.
+The batch is finished when ``commits/N`` exists.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NUMBER: Final = re.compile(r"0|[1-9][0-9]*")
 class CheckpointBatch:
     """One micro-batch. ``ends`` are the end offsets of its sources, in the order of the checkpoint's lines.
 
-    The end of a source is None if the source has no offset yet, or an offset that is not in Kafka's format.
+    The end of a source is None if the source has no offset yet, or if its offset is not in Kafka's format.
     """
 
     number: int

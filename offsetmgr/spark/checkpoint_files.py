@@ -15,7 +15,8 @@ from offsetmgr.spark.checkpoint import CheckpointBatch, newest_batch, parse_offs
 
 _FILE_SYSTEM: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?")
 _MAX_ATTEMPTS: Final = 3
-"""Maximum number of attempts. Spark may remove a batch after its file was listed and before the file is read."""
+"""Maximum number of attempts. An attempt fails if Spark removes the file of a batch after the file was listed and
+before the file is read."""
 
 
 def directory_of(root: str) -> str:

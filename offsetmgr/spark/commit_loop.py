@@ -3,7 +3,7 @@ the queries' offsets to the group.
 
 This module is independent of Spark. An event of a query only triggers a check; the offsets always come from the newest
 ``commits/N`` in the query's checkpoint. The group is therefore never ahead of the checkpoint. If an event is lost, the
-next event or the periodic check takes its place, and many events cause only one commit.
+next event or the periodic check triggers the check instead. Several events before a check cause only one commit.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ class QueryTracker:
     def reconcile(self, timeout_s: float) -> bool:
         """Reads all checkpoints, compares them with the store, and commits.
 
-        Returns True if the offsets of all finished batches are committed within ``timeout_s`` seconds. Failed attempts
-        are repeated until the timeout, or until the failure is reported.
+        Returns True if the offsets of all finished batches are committed within ``timeout_s`` seconds. The tracker
+        repeats failed attempts until the timeout, or until it reports the failure in the log (see `RetryPolicy`).
         """
         with self._condition:
             if self._thread is None:
@@ -249,9 +249,9 @@ class QueryTracker:
     ) -> None:
         """Schedules a retry after a failure. Reports a failure that is not retriable or has occurred too often.
 
-        ``persistent`` is any problem that exists now, ``new`` a problem that occurred in this round. If an event of one
-        query caused the round, the other queries are not checked. An earlier problem of another query persists in this
-        case, but is not counted again.
+        ``persistent`` is a problem that exists now, found in this round or in an earlier round. ``new`` is a problem
+        found in this round. A round that an event of one query has caused checks only this query, so a known problem of
+        another query is persistent but not new. Only new problems are counted.
         """
         if persistent is None:
             self._consecutive_failures = 0

@@ -14,13 +14,14 @@ class CommitPolicy:
 
     ``cluster`` is the ``kafka.bootstrap.servers`` of the group's cluster. Give several values if the sources of the
     queries spell these servers in several ways. Without ``cluster``, a topic that the queries read from two clusters is
-    reported and not committed. ``allow_rewind`` allows commits that lower the group's offset, for a query that begins
-    below that offset.
+    reported and not committed. ``allow_rewind`` allows commits that lower the group's offset. Set ``allow_rewind`` if a
+    query begins below the group's offset.
 
-    ``retries`` is the number of consecutive failed attempts before the committer reports a failure: in the log, in its
-    `state` and in the metrics ``offsetmgr_spark_*``. ``pause_s`` is the pause after the first failure in seconds; it
-    doubles with each further failure. A failed commit stops a query only if ``stop_on_failure`` is set. An
-    `OffsetCommitter` compares all checkpoints with the group every ``reconcile_s`` seconds.
+    ``retries`` is the number of consecutive failed attempts before the committer reports a failure. It reports a
+    failure in the log, in its `state` and in the metrics ``offsetmgr_spark_*``. ``pause_s`` is the pause after the
+    first failure in seconds; it doubles with each further failure. A failed commit stops a query only if
+    ``stop_on_failure`` is set. An `OffsetCommitter` compares all checkpoints with the group every ``reconcile_s``
+    seconds.
     """
 
     cluster: str | Collection[str] | None = None

@@ -22,18 +22,19 @@ class OffsetCommitter(StreamingQueryListener):
     """Commits the offsets of a session's streaming queries: ``spark.streams.addListener(OffsetCommitter(store, "g"))``.
 
     The group is never ahead of a query's checkpoint. When a query starts or stops, and every `CommitPolicy.reconcile_s`
-    seconds, the committer reconciles the group with the checkpoints: afterwards the group's offsets equal the offsets
-    in the checkpoint. The committer ignores sources other than Kafka.
+    seconds, the committer reconciles the group with the checkpoints: it reads all checkpoints and commits their
+    offsets, so that the group's offsets equal the offsets in the checkpoints. The committer ignores sources other than
+    Kafka.
 
     ``store`` is any `OffsetStore`. No other code may use the store at the same time. The committer does not close the
     store. ``spark`` is the session to which the listener is added, by default the active session. ``queries`` are the
     names of the queries to track; the committer commits nothing before all of them have started. By default the
-    committer tracks every query of the session, and tracks each query from its start on.
+    committer tracks every query of the session, from the start of the query.
 
     If two sources of the same query or of different queries read the same partition, the committer commits the smaller
-    offset. A query that has not finished a batch blocks commits for its topics. The last offsets of a query that has
-    ended still count until the query restarts, another query takes over its name or checkpoint, or you call `forget`.
-    Spark Connect is not supported.
+    offset. After a query has ended, its last offsets remain part of this comparison until the query restarts, another
+    query takes over its name or checkpoint, or you call `forget`. A query that has not finished a batch blocks commits
+    for its topics. Spark Connect is not supported.
     """
 
     def __init__(
@@ -63,17 +64,18 @@ class OffsetCommitter(StreamingQueryListener):
         return self._tracker.state
 
     def reconcile(self, timeout_s: float = 30.0) -> bool:
-        """Reads all checkpoints and commits now. Retries failed commits until the failure is reported. Returns True if
-        the offsets of all finished batches are committed within ``timeout_s`` seconds."""
+        """Reads all checkpoints and commits now. Retries failed commits until the committer reports the failure in the
+        log (see `CommitPolicy`). Returns True if the offsets of all finished batches are committed within ``timeout_s``
+        seconds."""
         return self._tracker.reconcile(timeout_s)
 
     def committed_first(self, process: Process, timeout_s: float = 30.0) -> Process:
         """Wraps a function for foreachBatch so that each batch begins after the offsets of the previous batches are
         committed.
 
-        If a job starts without a checkpoint and reads from the group's offsets, it repeats at most one batch in this
-        case, even if the store is slow. If the commit fails or takes longer than ``timeout_s`` seconds, the committer
-        logs a warning and the batch begins anyway.
+        With this wrapper, a job that has no checkpoint and starts at the group's offsets repeats at most one batch,
+        even if the store is slow. If the commit fails or takes longer than ``timeout_s`` seconds, the committer logs a
+        warning and the batch begins anyway.
         """
 
         def process_after_commit(frame: Any, batch_id: int) -> None:

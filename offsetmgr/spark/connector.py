@@ -65,8 +65,8 @@ def connector_jars(version: str | None = None, *, cache: Path | None = None) -> 
     directory.mkdir(parents=True, exist_ok=True)
     with _locked(directory / "resolve.lock"):
         fallback_mark = directory / f"{versions[0]}{_FALLBACK_SUFFIX}"
-        """Marks that no connector of PySpark's minor version could be downloaded, so that later starts do not try
-        again."""
+        """This file exists if no connector of PySpark's minor version could be downloaded, so that later calls do not
+        try to download such a connector again."""
         own = [name for name in versions if fallback_mark.exists() or _minor(name) == _minor(versions[0])]
         for name in own:
             if (directory / name / _COMPLETE).exists():

@@ -56,10 +56,17 @@ _MAX_ERRORS_SHOWN: Final = 5
 class StoreSource(DataSource):
     """The data source ``offsetmgr``.
 
-    Its options are ``store``, a URI (or the argument of ``load`` and ``save``); ``group`` and ``topic``, names or globs
-    separated by commas, which select the rows to read; ``errors``; ``tasks``, the maximum number of tasks;
-    ``commandConfig``; and ``timeout`` (ms). A write has two more options: ``origin``, the URI of the store that the
-    rows come from, and ``translate`` (see `OffsetTranslation`). Without ``origin``, a write writes no leader epochs.
+    Reads and writes have these options:
+
+    * ``store``: the URI of the store, unless it is the argument of ``load`` or ``save``.
+    * ``group`` and ``topic``: names or globs, separated by commas, which select the rows to read.
+    * ``errors``: see the module's docstring.
+    * ``tasks``: the maximum number of tasks.
+    * ``commandConfig``: the path of a ``.properties`` file with connection settings.
+    * ``timeout``: in milliseconds.
+
+    A write has two more options: ``origin``, the URI of the store that the rows come from, and ``translate`` (see
+    `OffsetTranslation`). Without ``origin``, a write writes no leader epochs.
     """
 
     @classmethod

@@ -3,8 +3,8 @@
 A Spark job is not a member of its group, so it commits without the group lock (`Guard.COMPARE`): the store reads the
 group's offsets, rejects a commit that would lower an offset, and writes. In Kafka these steps are not atomic. A driver
 may freeze between two of these steps, and wake after a new driver has taken over the query. In this case the old
-driver's offset may overwrite a newer offset. No message is lost: the group's offset of this partition is too low until
-the new driver's next commit raises it again.
+driver's offset may overwrite a newer offset. No message is lost: the group's offset of this partition stays too low
+only until the new driver's next commit raises it again.
 """
 
 from __future__ import annotations

@@ -30,9 +30,9 @@ SCHEMA: Final = (
 
 ``log_partition``, ``log_offset`` and ``log_timestamp`` are the record's position and append time. ``kind`` is
 ``offset`` (a committed offset), ``group`` (group metadata), ``state`` (a record of a group of the KIP-848 protocol) or
-``other``. ``members`` and ``group_timestamp`` are set for groups only. ``members`` is the number of members in Kafka's
-records; offsetmgr's records do not contain it. In Kafka's records, ``group_timestamp`` is the time since which the
-group has been in its present state. In offsetmgr's records, it is the time at which the group last had members.
+``other``. ``members`` and ``group_timestamp`` are set for groups only. ``members`` is the number of members of the
+group; only Kafka's records contain this number. In Kafka's records, ``group_timestamp`` is the time at which the group
+entered its present state. In offsetmgr's records, ``group_timestamp`` is the time at which the group last had members.
 """
 
 OFFSET, GROUP, STATE, OTHER = "offset", "group", "state", "other"
@@ -41,7 +41,7 @@ _STATES: Final = range(3, 9)
 
 
 class _Key(NamedTuple):
-    """The content of one key except the partition, and the name of its record format."""
+    """The name of a key's record format, and the content of the key without the partition."""
 
     format: str | None
     kind: str
@@ -109,7 +109,8 @@ class RowDecoder:
         return pa.RecordBatch.from_arrays(columns, names=_NAMES)
 
     def _split(self, key: bytes | None) -> tuple[_Key, int | None]:
-        """Splits a key into the partition and the rest of the key. Many keys share the same rest, so it is cached."""
+        """Splits a key into the partition and the rest of the key. The decoded rest is cached, because many keys differ
+        only in the partition."""
         name = None if key is None else format_of(key)
         if key is None or name is None:
             return self._other(key), None

@@ -58,9 +58,14 @@ class LogTask(InputPartition):
 class LogSource(DataSource):
     """The data source ``offsetmgr-log``.
 
-    Its options are ``kafka.bootstrap.servers``; ``topic``, by default ``__consumer_offsets``; ``group``, names
-    separated by commas (it reads only the partitions of these groups); ``tasks``, the minimum number of tasks;
-    ``commandConfig``; and ``timeout`` (ms).
+    The options are:
+
+    * ``kafka.bootstrap.servers``: the brokers.
+    * ``topic``: by default ``__consumer_offsets``.
+    * ``group``: names, separated by commas. The source reads only the partitions of these groups.
+    * ``tasks``: the minimum number of tasks.
+    * ``commandConfig``: the path of a ``.properties`` file with connection settings.
+    * ``timeout``: in milliseconds.
     """
 
     @classmethod
@@ -182,8 +187,8 @@ def read_ranges(
     wait_s: float,
     is_done: Callable[[int], bool] = lambda _: False,
 ) -> Iterator[Run]:
-    """Yields the records of these ranges, in runs of one partition. It skips records after the end of a range, and
-    stops reading a partition when ``is_done`` returns True for that partition.
+    """Yields the records of these ranges in groups; each group contains records of one partition. The function skips
+    records after the end of a range, and stops reading a partition when ``is_done`` returns True for that partition.
 
     Raises `TimedOut` if the consumer makes no progress for ``wait_s`` seconds.
     """

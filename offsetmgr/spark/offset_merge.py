@@ -36,7 +36,8 @@ class CommitBlock:
 
 
 class ForeignClusterOffsets(SparkError):
-    """No source reads from the configured cluster. Retriable, because a query that starts later may read from it."""
+    """No source reads from the configured cluster. The error is retriable, because a query that starts later may read
+    from this cluster."""
 
     retriable = True
 
@@ -45,9 +46,9 @@ class ForeignClusterOffsets(SparkError):
 class MergedOffsets:
     """The result of `merge_min`. ``offsets`` may be committed.
 
-    ``ambiguous`` maps the topics that the sources read from several clusters to those clusters. The offsets of such
-    topics are not committed, because the group's cluster is not configured. If no source reads from the group's
-    cluster, nothing can be committed, and ``elsewhere`` contains the clusters of all sources.
+    The keys of ``ambiguous`` are the topics that the sources read from more than one cluster; the values are these
+    clusters. The offsets of these topics are not committed, because the group's cluster is not configured. If no source
+    reads from the group's cluster, nothing can be committed, and ``elsewhere`` contains the clusters of all sources.
     """
 
     offsets: Mapping[TopicPartition, int]

@@ -28,8 +28,8 @@ _HEADERS: Final = ", headers array<struct<key: string, value: binary>>"
 
 
 class LateRecords(Enum):
-    """How a job treats late records. A late record belongs to an earlier period, and arrived after the ranges of that
-    period were fixed."""
+    """How a job treats late records. A late record belongs to an earlier period, but its offset is after the end of the
+    scan for that period."""
 
     COUNT = "count"
     """The job only counts late records."""
@@ -76,8 +76,8 @@ class PeriodTask:
     period: Period
     attempt: int
     output: str
-    """The directory for this attempt's output. No other attempt uses it, and readers ignore it unless the attempt is
-    published."""
+    """The directory for this attempt's output. No other attempt uses this directory, and readers ignore the directory
+    unless the output of this attempt is published."""
     policy: LateRecords
     work: Work
     """The ranges of the period, and the numbers of records that the scans counted."""

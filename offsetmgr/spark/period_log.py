@@ -30,7 +30,7 @@ def partitions_of(cluster: Cluster, topics: Sequence[str]) -> list[TopicPartitio
 
 
 class PeriodLog:
-    """Requests the data about topics that a period job needs. Read-only.
+    """Requests from the brokers the topic data that a period job needs. Read-only.
 
     All methods raise the errors of requests to a cluster: `Unreachable`, `TimedOut` and others.
     """
@@ -77,8 +77,8 @@ class PeriodLog:
         offset is larger. Raises `OffsetOutOfRange` if the group's offset is not in the log.
         """
         logs = self._logs(partitions, {})
-        # The log ends are read before the request by time. A record that arrives between the two requests is therefore
-        # after the end of the scan.
+        # The log ends are requested before the offsets for the period's start. A record that arrives between the two
+        # requests is therefore after the end of the scan.
         begins = self._cluster.offsets_for_time(partitions, period.start_ms)
         found = {}
         for tp in partitions:
@@ -98,12 +98,12 @@ class PeriodLog:
     def next_bounds(
         self, period: Period, partitions: Sequence[TopicPartition], before: Work
     ) -> dict[TopicPartition, Bounds]:
-        """Returns the bounds of the scan for ``period``. ``before`` is the job's latest earlier work.
+        """Returns the bounds of the scan for ``period``. ``before`` is the job's newest work on an earlier period.
 
         A scan resumes where the scan of ``before`` ended. In a partition that was added after that scan, the new scan
         begins at the start of the log. Raises `OffsetOutOfRange` if the log has lost records that the scan needs, or if
         the topic was recreated. Raises `Conflict` if periods between ``before`` and ``period`` were closed without this
-        job, although it had records for them.
+        job, although the job had records for these periods.
         """
         self._check_ids(before, partitions)
         scans = before.scans

@@ -14,9 +14,13 @@ the progress is reported      the job has finished the period; the next process 
 ============================  ============================================================================
 
 A process may also freeze at any step and wake after its successor has started. In this case the frozen process changes
-nothing: stored ranges are never replaced; an attempt carries the epoch of the member; an output is published only if no
-later attempt has started; the group is committed under the group lock and never rewound; and progress is written only
-with the current epoch.
+nothing:
+
+* Stored ranges are never replaced.
+* An attempt carries the epoch of the member.
+* An output is published only if no later attempt has started.
+* The group's offsets are committed under the group lock and never rewound.
+* The progress is written only with the current epoch.
 """
 
 from __future__ import annotations
@@ -80,10 +84,9 @@ class PeriodRules:
     """How a job treats late and early records, and how long it waits. Fields in ``_ms`` are milliseconds."""
 
     grace_ms: int = 60_000
-    """The job closes a period this long after its end, by the wall clock."""
+    """The time between the end of a period and the moment at which the job closes the period, by the wall clock."""
     lateness_ms: int = 600_000
-    """How much earlier the time of a record may be than the times of the records before it in the log; see
-    `ScanRule`."""
+    """The maximum time by which a record may be older than a record with a lower offset; see `ScanRule`."""
     future_ms: int = 3_600_000
     """A scan sets aside a record if the time of the record is more than this interval after the wall clock."""
     min_later_records: int = MIN_LATER_RECORDS
@@ -139,7 +142,7 @@ class PeriodRunner:
 
     def run(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
         """Does the remaining work on a closed period. If an earlier process has begun this work, the runner continues
-        at the step that the earlier process has reached.
+        it as the table in the module's docstring describes.
 
         Raises `Superseded` if a later process of this job has taken over the period, `OffsetOutOfRange` or
         `UnsupportedOperation` if the records of the period cannot be read any more, and every error that the job's
@@ -178,7 +181,8 @@ class PeriodRunner:
         return work
 
     def _find_ranges(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
-        """In a rerun, returns the ranges of earlier work on the same times. Otherwise the method scans the topics."""
+        """Returns the ranges of earlier work on the same times if this is a rerun; otherwise scans the topics for the
+        ranges."""
         name = self._job.name
         if self._rerun_of is not None:
             earlier = self._rerun_of.covering(name, period)
@@ -191,8 +195,7 @@ class PeriodRunner:
             return earlier.restricted_to(period, f"period {earlier.period.number}")
         before = self._history.latest(name, period.number)
         if before is not None and (before.same_as or before.period.end_ms > period.start_ms):
-            # This run was rewound. Until it reaches its previous progress, it repeats times that it has already
-            # processed.
+            # This run was rewound. Until the run reaches its previous progress, it processes the same times again.
             earlier = self._history.covering(name, period, period.number)
             if earlier is not None:
                 return earlier.restricted_to(period, f"period {earlier.period.number}")

@@ -65,8 +65,8 @@ class JobSettings:
     """Where and how an application processes the periods of a run.
 
     ``bootstrap`` are the Kafka servers of the topics, and ``output`` is the directory for the outputs of all attempts.
-    The history stores ranges, attempts and outputs under ``name``, by default the member's name; an application with
-    other topics needs another name. ``rules`` are the tolerated delays. The job ends before the first period that
+    The history stores ranges, attempts and outputs under ``name``, by default the member's name; applications with
+    different topics need different names. ``rules`` are the tolerated delays. The job ends before the first period that
     begins at or after ``until_ms`` (milliseconds since 1970).
 
     ``rerun_of`` is the root of an earlier run whose ranges this run reads again. Such a rerun needs a separate
@@ -105,9 +105,9 @@ def run_periods(
     its output only under ``task.output``, because only the published attempt counts (`published_outputs`). If
     ``process`` is called again for a period, it gets the same rows and another directory.
 
-    ``period`` is the schedule of a new run; a run that has opened a period keeps its schedule. After each period the
-    job commits to ``group`` the offsets at which the next period's scan begins. If ``group`` is None, the job commits
-    nothing. A job without a history begins at the group's offsets.
+    ``period`` is the schedule of the periods. It applies only to a new run: a run that has already opened a period
+    keeps its previous schedule. After each period the job commits to ``group`` the offsets at which the next period's
+    scan begins. If ``group`` is None, the job commits nothing. A job without a history begins at the group's offsets.
 
     Raises `Superseded` if a later process has replaced this one, `RunEnded` if the run was ended, `OffsetOutOfRange` if
     records that must be read are gone, `UnsupportedOperation` for a rerun over a compacted topic, and every error that

@@ -18,8 +18,8 @@ from offsetmgr.spark.offset_merge import CommitBlock, SourceProgress, normalized
 _KAFKA: Final = ("KafkaV2[", "KafkaV1[")
 _BOOTSTRAP: Final = "kafka.bootstrap.servers"
 _READ: Final = re.compile(r"KafkaV[12]\[(Subscribe|Assign)\[(.+)\]\]")
-"""Spark's description of a Kafka source. A source that subscribes to a pattern does not match, because its description
-does not contain the topics' names."""
+"""Spark's description of a Kafka source. The description of a source that subscribes to a pattern does not match,
+because it contains no names of topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class QueryExecution:
         self._sources: tuple[Source, ...] | None = None
 
     def sources(self) -> tuple[Source, ...] | None:
-        # Spark sets the sources when it plans the query. The plan must not be read before this.
+        # Spark sets the sources when it plans the query. The plan must not be read before Spark has set them.
         if self._sources is None and not self._execution.sources().isEmpty():
             leaves = self._execution.logicalPlan().collectLeaves()
             found = (_source(leaves.apply(n)) for n in range(leaves.size()))
@@ -113,8 +113,8 @@ def progress_of(batch: CheckpointBatch, sources: tuple[Source, ...] | None, what
 
 
 def blocks_of(batch: CheckpointBatch | None, sources: tuple[Source, ...]) -> list[CommitBlock]:
-    """Returns a block for each Kafka source that has no offset after ``batch``. ``batch`` is None if no batch has
-    finished."""
+    """Returns a block for each Kafka source for which ``batch`` contains no offset. ``batch`` is the newest finished
+    batch; None if no batch has finished."""
     ends = [None] * len(sources) if batch is None else batch.ends
     pairs = zip(sources, ends, strict=False)  # `progress_of` rejects different lengths
     return [CommitBlock(source.cluster, source.topics) for source, end in pairs if source.kafka and end is None]

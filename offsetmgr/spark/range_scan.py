@@ -1,9 +1,9 @@
 """Scans partitions for a period's ranges: each executor reads some partitions record by record (`period_ranges`).
 
-Kafka's lookup of an offset by time cannot replace the scan. The lookup returns the first record with the given time or
-a later one, so a single record whose time is wrong and too late would hide the records of the period that follow it.
-The lookup helps only at the start of a run: it finds the first record with a time in the first period or later, and no
-record before this record belongs to any period.
+Kafka's lookup of an offset by time cannot replace the scan. The lookup returns the first record whose time is the given
+time or later. If the time of a single record is wrong and too late, the lookup of the period's end returns this record,
+although records of the period may follow it. The lookup helps only at the start of a run: it finds the first record
+with a time in the first period or later, and no record before this record belongs to any period.
 """
 
 from __future__ import annotations

@@ -115,7 +115,8 @@ class SegmentSourceReader(DataSourceReader):
         self._groups = source_options.groups(NAME, checked)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Raises `UsageError` if there is no such topic, or if a partition has two directories; `FileFailure`."""
+        """Raises `UsageError` if there is no such topic, or if a partition has two directories. Also raises
+        `FileFailure`."""
         sources = find_topic_directories([Path(directory) for directory in self._directories], self._topic)
         tasks: list[InputPartition] = [GapTask(str(gap)) for gap in missing_directories(sources)]
         for number, directories in sorted(sources.partitions.items()):
@@ -171,7 +172,7 @@ class SegmentSourceReader(DataSourceReader):
 
 
 class _Rows:
-    """Collects records as one list for each column, and the error of a damaged segment."""
+    """The records of a segment, as one list for each column, and the error of the segment if it is damaged."""
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
@@ -197,8 +198,8 @@ class _Rows:
 
 
 def _skipped_transactions(segments: Sequence[tuple[Segment, int]]) -> SkippedTransactions:
-    """Finds the skipped transactions from the headers of a partition's entries. The search stops reading a segment at
-    damage, as the read of the table does."""
+    """Finds the skipped transactions from the headers of a partition's entries. If a segment is damaged, the search
+    stops reading it at the damage, as the segment's task does."""
     found = Transactions()
     for segment, size in segments:
         if size:

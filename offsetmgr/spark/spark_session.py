@@ -1,4 +1,5 @@
-"""`session`: creates a SparkSession with the Kafka connector, whose Python workers have the driver's packages."""
+"""`session`: creates a SparkSession that has the Kafka connector and whose Python workers have the driver's
+packages."""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ _JVM_END_S: Final = 30.0
 def session(name: str, *, master: str | None = None, connector: str | None = None, **conf: object) -> SparkSession:
     """Returns a Spark session with the Kafka connector.
 
-    ``master`` is Spark's master. By default it is the master in Spark's configuration, or ``local[*]``. ``connector``
-    requests a version of the connector; by default the version follows from PySpark's version. ``conf`` are Spark's
-    settings, with two underscores for each dot (``spark__sql__shuffle__partitions=4``) or as
-    ``**{"spark.sql.shuffle.partitions": 4}``.
+    ``master`` is Spark's master. The default is the master in Spark's configuration, or ``local[*]`` if the
+    configuration names no master. ``connector`` requests a version of the connector; by default the version follows
+    from PySpark's version. ``conf`` are Spark's settings, with two underscores for each dot
+    (``spark__sql__shuffle__partitions=4``) or as ``**{"spark.sql.shuffle.partitions": 4}``.
 
-    Workers run the same Python as this process, unless ``PYSPARK_PYTHON`` or the configuration names another one. The
-    connector is downloaded once, into offsetmgr's cache. Raises `SparkError` if the connector cannot be downloaded.
+    Workers run the same Python as this process, unless ``PYSPARK_PYTHON`` or the configuration names another Python.
+    The connector is downloaded once, into offsetmgr's cache. Raises `SparkError` if the connector cannot be downloaded.
     Raises `UsageError` if a session without the connector is running, because jars cannot be added to a running
     session.
     """

@@ -52,7 +52,7 @@ class StartingOffsets:
 
     @property
     def unknown(self) -> bool:
-        """Whether the group has no committed offset in any of the topics. If so, the name of the group may be wrong."""
+        """Whether the group has no committed offset in any of the topics. A wrong group name may be the cause."""
         return len(self.new) == len(self.offsets)
 
     def __str__(self) -> str:
@@ -84,10 +84,10 @@ def starting_offsets(
 ) -> StartingOffsets:
     """Returns the offsets from which a job must read ``topics`` to continue after ``group``.
 
-    ``cluster`` is the topics' cluster: a `Cluster` or bootstrap servers. By default it is the cluster of a ``kafka://``
-    store. ``default`` applies to partitions without a committed offset, ``out_of_range`` to committed offsets outside
-    the log. The value of both is ``earliest``, ``latest``, or ``refuse``, which raises an error. The result contains
-    every partition of the topics, as Spark requires.
+    ``cluster`` is the topics' cluster: a `Cluster` or bootstrap servers. If ``store`` is a ``kafka://`` store, its
+    cluster is the default. ``default`` applies to partitions without a committed offset, ``out_of_range`` to committed
+    offsets outside the log. Each of these two arguments is ``earliest``, ``latest``, or ``refuse``, which raises an
+    error. The result contains every partition of the topics, as Spark requires.
 
     Raises `PartialFailure` if ``refuse`` applies to a partition or if an offset cannot be read (an unreadable offset
     never counts as absent), `UnknownTopicOrPartition` for topics that do not exist, and `UsageError`.

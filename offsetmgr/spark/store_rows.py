@@ -119,7 +119,8 @@ def select_groups(uri: str, config: ConnectionConfig, patterns: Iterable[str]) -
 
 
 def select_groups_of_stores(uris: Iterable[tuple[str, ConnectionConfig]], patterns: Iterable[str]) -> list[str]:
-    """Does the same as `select_groups` for several stores. A group needs to exist in only one of the stores."""
+    """Does the same as `select_groups` for several stores. A group is selected if it exists in at least one of the
+    stores."""
     names, known = list(patterns), set[str]()
     for uri, config in uris:
         with _open_with_numbered_partitions(uri, config) as store:
@@ -149,8 +150,8 @@ def _empty(found: GroupOffsets) -> bool:
 def cross_cluster_check(
     origin: RowOrigin | None, uri: str, config: ConnectionConfig
 ) -> Iterator[CrossClusterCheck | None]:
-    """Opens the check that the offsets of the rows' origin are valid in the store at ``uri``. Yields None if there is
-    no origin.
+    """Yields a check of whether offsets of the rows' origin are valid in the store at ``uri``; None if there is no
+    origin.
 
     Raises `OtherCluster` if the stores belong to different clusters and ``origin`` contains no translation. Also raises
     the errors of `OffsetStore.log_origin`.
@@ -188,10 +189,10 @@ def write_rows(
     ``origin`` is the store that the rows come from. If the origin belongs to the target's cluster, the rows' leader
     epochs are written too. Rows of a recreated topic are rejected if the origin shows that the topic was recreated.
 
-    If Spark repeats a task because its worker died, the rows that are already committed are unchanged. If a row is
-    invalid, for example without an offset, only that row fails. If rows have different commits for one partition, all
-    these rows fail, because the right commit is unknown. Raises `Unreachable` or `TimedOut` if the store cannot be
-    reached.
+    If Spark repeats a task because its worker died, the status of the rows that are already committed is ``unchanged``.
+    If a row is invalid, for example without an offset, only that row fails. If rows have different commits for one
+    partition, all these rows fail, because the right commit is unknown. Raises `Unreachable` or `TimedOut` if the store
+    cannot be reached.
     """
     pending: dict[str, list[dict[TopicPartition, Change]]] = {}
     rejected: deque[RowOutcome] = deque()
@@ -273,7 +274,7 @@ def _invalid_reason(row: Any) -> str | None:
 
 def _recreated(row: Any, crossing: CrossClusterCheck) -> str | None:
     """Returns why a row's offset belongs to the log of a deleted topic; None if the offset does not belong to such a
-    log, or if this is unknown."""
+    log, or if the answer is unknown."""
     commit = _commit(row)
     found = Committed(commit.offset, commit_timestamp=commit.commit_timestamp)
     rejected = crossing.recreation_error(TopicPartition(row["topic"], row["partition"]), found)

@@ -88,14 +88,14 @@ def copy(
     lowers an offset, and each commit is conditional on the present offset. All rows of a group are in one task.
 
     ``origin`` is the store that the rows come from. If this store belongs to another Kafka cluster than the target,
-    `copy` raises `OtherCluster` before it reads anything, unless ``origin`` contains a translation. Rows of topics that
-    were recreated after their commit get the status ``refuse-recreated``. Without ``origin``, the caller must ensure
-    that the offsets belong to the target's logs. Leader epochs are written only if the origin belongs to the same
-    cluster as the target.
+    `copy` raises `OtherCluster` before it reads anything, unless ``origin`` contains a translation. A row gets the
+    status ``refuse-recreated`` if its topic was recreated after the offset was committed. Without ``origin``, the
+    caller must ensure that the offsets belong to the target's logs. Leader epochs are written only if the origin
+    belongs to the same cluster as the target.
 
-    The copy runs each time the outcomes are read. From the second time on, the status of rows that are already
-    committed is ``unchanged``. Keep the outcomes with ``persist()`` or write them to a file. Spark repeats a task whose
-    worker died.
+    Spark runs the copy again each time the returned table is read. In each later run, the status of the rows that are
+    already committed is ``unchanged``. To keep the first outcomes, call ``persist()`` on the table or write it to a
+    file. Spark repeats a task whose worker died.
     """
     require_supported("copy")
     return rows.sparkSession.createDataFrame(written(rows, uri, config=config, tasks=tasks, origin=origin), OUTCOMES)

@@ -45,7 +45,7 @@ def table_session(name: str, *, master: str | None = None, **conf: object) -> Sp
     """Returns the running session, or a new one, with offsetmgr's tables registered.
 
     ``master`` is Spark's master, by default `LOCAL`. ``conf`` are Spark's settings, with two underscores for each dot.
-    Workers run the same Python as this process, unless ``PYSPARK_PYTHON`` names another one. On a cluster, offsetmgr
+    Workers run the same Python as this process, unless ``PYSPARK_PYTHON`` names another Python. On a cluster, offsetmgr
     must be installed for the Python of the workers.
     """
     require_supported("a Spark session with offsetmgr's tables")
@@ -90,8 +90,8 @@ def table_job(name: str, master: str | None, conf: Mapping[str, str]) -> Iterato
 
 
 def _reason(text: str) -> str:
-    """Returns the line of a Spark error that names the cause. If a worker raised an error of offsetmgr, this is the
-    line of that error, and otherwise it is the first line."""
+    """Returns the line that names the cause, from the text of a Spark error: the line of offsetmgr's error if a worker
+    raised one, otherwise the first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("offsetmgr.")]
     return ours[-1].partition(": ")[2] if ours else next(iter(lines), "Spark reports no reason")

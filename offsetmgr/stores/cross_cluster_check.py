@@ -60,8 +60,8 @@ class OriginStore(Protocol):
         ...
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
-        """Returns the ids of those ``topics`` whose id the store knows. If ``topics`` is None, returns all ids that it
-        knows."""
+        """Returns the ids of those ``topics`` whose id the store knows. If ``topics`` is None, returns all topic ids
+        that the store knows."""
         ...
 
     @property

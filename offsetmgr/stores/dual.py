@@ -1,10 +1,10 @@
 """`DualStore`: two stores that receive the same commits, as with ``dual.commit.enabled=true`` of the old consumer.
 
 It implements the data rule "dual commit: Kafka first" with the semantics of kafka.consumer.ZookeeperConsumerConnector
-(0.8.2 - 1.1): a commit is written to the primary store (Kafka) first; then the partitions that the primary accepted are
-written to the secondary store (ZooKeeper); a fetch returns the larger offset of each partition. In addition, a change
-that the secondary did not accept is retried and reported. Such a change is *pending* until it is written: the next
-edit, `DualStore.flush` and `DualStore.close` try again.
+(0.8.2 - 1.1): a commit is written to the primary store (Kafka) first, and the partitions that the primary accepted are
+then written to the secondary store (ZooKeeper). A fetch returns the larger offset of each partition. Unlike the old
+consumer, `DualStore` retries and reports a change that the secondary did not accept. Such a change is *pending* until
+it is written: the next edit, `DualStore.flush` and `DualStore.close` try again.
 
 Ordering contract: the primary is written before the secondary, and the secondary is never written for a partition that
 the primary rejected. An edit with ``expected`` is atomic in each store, but not across both stores. The result of the
@@ -230,9 +230,9 @@ class DualStore(StoreBase):
         """Works as `OffsetStore.edit`; ``expected`` is compared with the larger offset, which `fetch` returns.
 
         A change is FAILED if the primary rejects it. If only the secondary rejects a change, the change has the outcome
-        of the primary, and the result's field ``secondary`` contains the error. While the secondary cannot be read, a
-        change without ``expected`` is still written to the primary, and is compared only with the primary's offset; a
-        change with ``expected`` fails, because the larger offset is unknown.
+        of the primary, and the result's field ``secondary`` contains the error. While the secondary cannot be read, the
+        larger offset is unknown. In this case a change with ``expected`` fails. A change without ``expected`` is
+        compared only with the primary's offset, and is written to the primary.
         """
         pending = self.pending  # a copy: this edit may add further pending changes
         for batch in edit_batches(edits):
@@ -250,8 +250,8 @@ class DualStore(StoreBase):
     def flush(self) -> Mapping[str, Mapping[TopicPartition, OffsetMgrError]]:
         """Tries again to write all pending changes; returns the errors of the changes that were not written.
 
-        A pending change is dropped if another client has changed the primary in the meantime (`Conflict`), or if the
-        secondary rejects the change (`Conflict`, `RewindRefused`). All other changes that fail stay pending.
+        A pending change is dropped if another client has changed the primary's offset since the change (`Conflict`), or
+        if the secondary rejects the change (`Conflict`, `RewindRefused`). All other changes that fail stay pending.
         """
         return self._retry(self.pending)
 
@@ -317,8 +317,8 @@ class DualStore(StoreBase):
         return decision
 
     def _already_holds(self, found: Offset | OffsetMgrError, write: PendingChange) -> bool:
-        """Returns whether the secondary already holds the value. If so, the value is not written to the secondary (data
-        rule "dual commit: Kafka first")."""
+        """Returns whether the secondary already holds the value. A value that the secondary already holds is not
+        written to it again (data rule "dual commit: Kafka first")."""
         return not isinstance(found, OffsetMgrError) and same_value(found, write.after, self._secondary.capabilities)
 
     def _retry(
@@ -344,8 +344,8 @@ class DualStore(StoreBase):
     def _write_secondary(
         self, writes: Mapping[str, Mapping[TopicPartition, PendingChange]], attempts: int
     ) -> dict[str, dict[TopicPartition, OffsetMgrError]]:
-        """Writes changes to the secondary, with retries. Changes that failed become pending or are dropped; returns
-        their errors."""
+        """Writes changes to the secondary, with retries. A change that fails becomes pending or is dropped. Returns the
+        errors of the changes that failed."""
         left = {group: dict(changes) for group, changes in writes.items() if changes}
         failed: dict[str, dict[TopicPartition, OffsetMgrError]] = {}
         retries = BlockingRetries(backoff=Backoff.fixed(self._backoff_ms / 1000, attempts - 1), clock=self._clock)

@@ -22,8 +22,8 @@ GROUPS_IN_FLIGHT: Final = 200
 
 
 def edit_batches(edits: Iterable[GroupEdit]) -> Iterator[list[GroupEdit]]:
-    """Divides edits into batches that contain each group at most once, so that a second edit of a group reads the
-    result of the first edit."""
+    """Divides edits into batches that contain each group at most once, so that a second edit of a group is executed
+    after the first edit and reads its result."""
     batch: dict[str, GroupEdit] = {}
     for edit in edits:
         if edit.group in batch or len(batch) >= GROUPS_IN_FLIGHT:

@@ -39,8 +39,9 @@ class PendingChange:
 def secondary_change(after: OffsetAndMetadata | None, known: Offset | None, *, may_lower: bool) -> Change:
     """Returns the change that writes a value of the primary to the secondary.
 
-    A change that may lower or delete the offset is conditional on ``known``, the secondary's last known value (None:
-    unknown), so that it does not undo a commit of another client. Any other change can only raise the offset.
+    ``known`` is the secondary's last known value; None if it is unknown. A change that may lower or delete the
+    secondary's offset is conditional on ``known``, because the change could otherwise undo a commit of another client.
+    Any other change can only raise the offset.
     """
     return Change(after, known if may_lower else None, may_lower)
 
@@ -118,7 +119,7 @@ def combined(
 
 
 def without_epochs(found: GroupOffsets) -> GroupOffsets:
-    """Returns a group's offsets without leader epochs, for a store whose logs are those of another cluster."""
+    """Returns a group's offsets without their leader epochs, which are not valid in the logs of another cluster."""
     if not any(committed.leader_epoch is not None for committed in found.offsets.values()):
         return found
     return replace(found, offsets={tp: c._replace(leader_epoch=None) for tp, c in found.offsets.items()})
@@ -142,8 +143,9 @@ def merged(first: GroupOffsets, second: GroupOffsets) -> GroupOffsets:
 def partitions_ahead(
     used: Mapping[TopicPartition, Offset | OffsetMgrError], other: Mapping[TopicPartition, Offset | OffsetMgrError]
 ) -> dict[TopicPartition, tuple[int | None, int]]:
-    """Returns the partitions in which ``other`` is ahead of ``used``, so that a fetch from both would return its
-    offset. The values are the offset in use (None: no commit, or unreadable) and the larger offset."""
+    """Returns the partitions in which the offset in ``other`` is larger than the offset in ``used``. A fetch from both
+    stores would return the larger offset. Each value is a pair of the offset in ``used`` (None if there is no commit or
+    it is unreadable) and the offset in ``other``."""
     found: dict[TopicPartition, tuple[int | None, int]] = {}
     for tp in sorted(other):
         in_use, unused = used.get(tp), other[tp]
@@ -159,7 +161,8 @@ def partitions_ahead(
 def catch_up_changes(
     behind: Mapping[TopicPartition, Offset], ahead: Mapping[TopicPartition, Offset]
 ) -> dict[TopicPartition, Change]:
-    """Returns the writes that raise the first store to the larger offsets, each conditional on its current value."""
+    """Returns the writes that raise the offsets in ``behind`` to the larger offsets in ``ahead``. Each write is
+    conditional on the current value in ``behind``."""
     changes: dict[TopicPartition, Change] = {}
     for tp in partitions_ahead(behind, ahead):
         larger = ahead[tp]

@@ -35,8 +35,8 @@ Result = TypeVar("Result")
 class KafkaStore(ProtocolStore):
     """The consumer groups of a Kafka cluster with brokers of release 0.8.2 or later.
 
-    An edit of a group with members fails with `GroupActive`. The deletion of such a group raises `GroupActive`, which
-    names the members.
+    If a group has members, an edit of the group fails with `GroupActive`, and a deletion of the group raises
+    `GroupActive` with the names of the members.
     """
 
     kind = "kafka"
@@ -47,8 +47,8 @@ class KafkaStore(ProtocolStore):
         self._identity: StoreIdentity | None = None
         self.on_read: Callable[[int, int], object] = lambda _read, _all: None
         """A progress callback for brokers that do not list groups: while the store reads the offsets topic, it calls
-        this function with the number of records read and the total. Set the callback before the first call of the
-        store."""
+        this function with the number of records that it has read and the number of all records to read. Set the
+        callback before the first call of the store."""
 
     def _client(self, config: ConnectionConfig) -> Client:
         from offsetmgr.kafka.client.client import Client

@@ -35,10 +35,11 @@ UNLOCKED: Final = "read and compared just before the write, and read again after
 COMPARED_FIELDS_WITHOUT_LOCK: Final = Capabilities(
     metadata=True, leader_epoch=False, commit_timestamp=False, conditional="none"
 )
-"""The fields of a commit that a broker stores if it does not support the group lock."""
+"""The fields of a commit that are stored by brokers without support for the group lock."""
 
 _LOCK_BACKOFF: Final = Backoff.fixed(0, max_retries=2)
-"""The repetition of an edit whose group lock was lost: at once, because the loss took longer than a session."""
+"""Retries of an edit that has lost its group lock. There is no pause before a retry, because the loss of a lock already
+takes longer than a session."""
 
 
 class KafkaEdits(ProtocolEdits):
@@ -105,9 +106,9 @@ class KafkaEdits(ProtocolEdits):
             return await self._compare_and_write(edit, deadline, at)
         from offsetmgr.kafka.groups.group_lock import acquire_lock
 
-        # A request for all partitions is shorter than a request that names them. But the response to a request for all
-        # partitions omits partitions whose only commit belongs to an open transaction, and this response is long if the
-        # group has many more partitions than the edit.
+        # A request for all partitions is shorter than a request that names the partitions of the edit. It has two
+        # disadvantages: the response omits partitions whose only commit belongs to an open transaction, and the
+        # response is long if the group has many more partitions than the edit.
         few_of_many = len(current.offsets) > 2 * len(edit.changes)
         read_partitions = list(edit.changes) if few_of_many or edit.changes.keys() - current.offsets.keys() else None
         retries = Retries(deadline, _LOCK_BACKOFF)

@@ -158,8 +158,8 @@ class ClientThread:
         self.runner = EventLoopThread()
 
     def run(self, call: Callable[[float], Awaitable[T]]) -> T:
-        """Runs a coroutine in the event loop and waits for its result; ``call`` receives the deadline as a time of the
-        loop's clock."""
+        """Runs a coroutine in the event loop and waits for its result; the argument of ``call`` is the deadline, as a
+        time of the loop's clock."""
 
         async def within() -> T:
             return await call(self.edits.deadline())

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class ManagerStore(ProtocolStore):
-    """The groups of the offset managers at an address, or of the store that a manager at that address serves."""
+    """The groups that the offset manager at an address serves: the groups in the managers' offsets topic, or the groups
+    of another store."""
 
     kind = "manager"
 

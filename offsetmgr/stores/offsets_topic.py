@@ -57,8 +57,8 @@ class KafkaOffsetsTopic:
         self._decoded: dict[TopicPartition, tuple[int, SavedGroups]] = {}
         """For each partition, the decoded groups and the log offset up to which the partition was decoded."""
         self._confirmed_count: int | None = None
-        """The number of partitions on which two responses agreed; None until two responses have agreed that the topic
-        exists."""
+        """The topic's number of partitions, after two successive responses have contained the same number; None before
+        that, and while the topic does not exist."""
         self._reading = asyncio.Lock()
 
     async def groups(self, deadline: float) -> list[str]:
@@ -122,8 +122,8 @@ class KafkaOffsetsTopic:
         """Returns the number of partitions of the offsets topic according to one response (0 if the topic does not
         exist); None if the response contains no topic at all.
 
-        Brokers before 0.11 create the offsets topic if a request names it. So requests ask for all topics until the
-        topic is known to exist.
+        Brokers before 0.11 create the offsets topic if a request names it. Requests therefore ask for all topics until
+        two responses have confirmed that the offsets topic exists.
         """
         names = [OFFSETS_TOPIC] if self._confirmed_count else None
         counts = await partition_counts(self._client, names, deadline)

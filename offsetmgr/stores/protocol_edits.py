@@ -41,8 +41,8 @@ from offsetmgr.stores.conditional_edit import (
 COMPARED: Final = "read and compared just before the write, which was not conditional"
 """The value of `GroupEditResult.how` for edits without a lock or a conditional commit."""
 _MAX_READ_AGE_S: Final = 0.05
-"""Maximum time in seconds between the read of the committed offsets and the write that is compared with them. This time
-is exceeded only if the process was suspended or the machine is very busy; the offsets are then read again."""
+"""Maximum time in seconds between the read of the committed offsets and the write that is compared with them. The time
+is exceeded only if the process was suspended or the machine is very busy. In both cases the offsets are read again."""
 _MAX_RESPONSE_AGE_S: Final = 1.0
 """Maximum time in seconds between a request and its response. If this time is exceeded, the offsets are read again,
 because a process that was suspended after the request receives an outdated response when it continues."""

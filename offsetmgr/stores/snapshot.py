@@ -2,9 +2,9 @@
 file.
 
 Reads use an index of the file, so memory grows with the number of groups and not with the number of offsets. An edit
-rewrites the file in three steps: it decides on each change and writes the result and the group's new entry to a
-temporary file; it merges the old file and the new entries into a new file, which replaces the old one; it returns the
-results.
+rewrites the file in three steps. First, it decides on each change, and writes the results and the groups' new entries
+to a temporary file. Second, it merges the old file and the new entries into a new file, which replaces the old file.
+Third, it returns the results.
 """
 
 from __future__ import annotations

@@ -66,7 +66,8 @@ class SnapshotEditor:
         )
 
     def _value_error(self, group: str, tp: TopicPartition, after: OffsetAndMetadata) -> OffsetMgrError | None:
-        """Returns the error of an offset, partition or name that the format cannot contain; None if it can."""
+        """Returns the error of an offset, partition or name that the format cannot contain; None if the format can
+        contain all of them."""
         where = f"group {group}, {tp}"
         if not 0 <= after.offset <= MAX_OFFSET:
             return UsageError(where, f"{after.offset} is not an offset")

@@ -76,7 +76,7 @@ def open_store(uri: str, config: ConnectionConfig | None = None) -> OffsetStore:
 
 def bootstrap_of(uri: str, config: ConnectionConfig) -> str | None:
     """Returns the addresses of the Kafka brokers that the URI names; None if the URI names no brokers. For a pair of
-    stores, returns the addresses that one of the two stores names.
+    stores, these are the addresses in the URI of one of the two stores.
 
     A manager's listener counts as a broker, because it also serves requests about the logs of the cluster behind it.
     """

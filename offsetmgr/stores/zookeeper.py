@@ -52,8 +52,8 @@ class ZookeeperStore(StoreBase):
     node. The nodes contain neither metadata nor leader epochs. The deletion of an offset does not delete the nodes of
     its topic and group; `delete_group` deletes these nodes too.
 
-    `groups`, `fetch`, `scan` and `identity` raise `Unreachable`, `TimedOut`, `AuthenticationFailed`, and `ServerError`
-    if the chroot does not exist; `scan` and `edit` raise these errors only if the whole ensemble cannot be used.
+    `groups`, `fetch`, `scan` and `identity` raise `Unreachable`, `TimedOut` and `AuthenticationFailed`, and also
+    `ServerError` if the chroot does not exist. `scan` and `edit` raise these only if the whole ensemble cannot be used.
     """
 
     parallel_calls = 2
@@ -308,7 +308,7 @@ class ZookeeperStore(StoreBase):
         offsets[tp] = Committed(offset, "", None, node.mtime_ms, node.version)
 
     def _cached_partitions(self, topic: str) -> dict[str, TopicPartition | None]:
-        """Returns the cache of a topic's partitions by node name. Groups that consume the topic share these objects."""
+        """Returns a topic's cached partitions by node name. All groups that consume the topic share these objects."""
         if len(self._partition_cache) > _MAX_CACHED_PARTITIONS // 10:
             self._partition_cache = {}
         return self._partition_cache.setdefault(topic, {})

@@ -27,8 +27,8 @@ from offsetmgr.core.offset_store import (
 @dataclass
 class MemoryStore(StoreBase):
     """A store in memory; ``data[group][partition]`` contains the committed offsets. ``active`` contains the groups with
-    members; edits of these groups are rejected. ``broken`` maps a group, or a pair of a group and a partition, to the
-    error that the store reports when the group or partition is read."""
+    members; edits of these groups are rejected. The keys of ``broken`` are groups, or pairs of a group and a partition.
+    The values are the errors that the store reports when a caller reads the group or the partition."""
 
     id: str = "memory"
     cluster: str = "memory"

@@ -107,7 +107,7 @@ class ModeListener:
         return group in self._groups
 
     def follow(self, group: str) -> None:
-        """Registers this member in the group, so that a switch waits for its acknowledgement.
+        """Registers this member in the group, so that a switch of the group waits for this member's acknowledgement.
 
         Raises `GroupNotFound` if no mode was declared, and the errors of the session.
         """
@@ -120,8 +120,8 @@ class ModeListener:
     def using(self, group: str) -> Iterator[CommitMode]:
         """Yields the group's mode, which does not change within the block. Waits while a switch is in progress.
 
-        Raises `SwitchInProgress` if the switch does not end, or the lease does not become valid, within ``wait_s``;
-        `SessionExpired`, and the errors of `follow`.
+        Raises `SwitchInProgress` if the switch has not ended, or the lease has not become valid, after ``wait_s``
+        seconds. Also raises `SessionExpired` and the errors of `follow`.
         """
         deadline = self._clock.monotonic() + self._wait_s
         with self._condition:

@@ -4,8 +4,9 @@ The store reads and writes each group in the mode that the group's znode declare
 as a member that follows the group's mode, and a switch waits for this member's acknowledgement. A program that only
 reads is not registered; the store repeats a read if the mode changed during the read.
 
-A member's commits to ZooKeeper use the session that owns the member's ephemeral node. So ZooKeeper rejects the requests
-of a process that was frozen until its session ended. Before a call to Kafka, the store checks the lease of the session.
+A member's commits to ZooKeeper use the session that owns the member's ephemeral node. If a member freezes until its
+session has ended, ZooKeeper therefore rejects the member's later requests. Before a call to Kafka, the store checks the
+lease of the session.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class StorageBackends(Protocol):
 
 
 class _SessionState:
-    """One ZooKeeper session with everything that depends on it; `end` closes all of it."""
+    """One ZooKeeper session and the objects that depend on it. `end` closes the session and these objects."""
 
     def __init__(
         self, session: ZookeeperSession, lease: SessionLeaseProtocol, backends: StorageBackends, listener: ModeListener
@@ -87,7 +88,7 @@ class _SessionState:
 
 
 class SwitchedStore(StoreBase):
-    """An offset store that uses, for each group, the store of the group's storage mode.
+    """An offset store that reads and writes each group through the store that belongs to the group's storage mode.
 
     ``connect`` is the connect string of the ZooKeeper with the storage modes; ``open_backends`` opens the stores in a
     session. ``start`` is the mode of groups without a declared mode. If ``bound`` (a session and its lease) is given,

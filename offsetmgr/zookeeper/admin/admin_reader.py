@@ -2,8 +2,8 @@
 completed.
 
 Ordering contract: this module reads the requests before the topics. A controller writes the topics first and removes
-the request afterwards. Therefore, if a request's node no longer exists when it is read, the topics are read in the
-state after the request.
+the request afterwards. Therefore, if this module finds that a request's node no longer exists, the topics that it reads
+afterwards contain the result of the request.
 """
 
 from __future__ import annotations
