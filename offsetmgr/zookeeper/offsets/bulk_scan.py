@@ -40,7 +40,7 @@ _MAX_CACHED_NODES: Final = 100_000
 
 CommittedOffsets: TypeAlias = dict[TopicPartition, Committed]
 NamedCommits: TypeAlias = tuple[str, CommittedOffsets | None]
-"""A group, and all its offsets or, if the group is not regular, None."""
+"""The name of a group, and all offsets of the group. The offsets are None if the group is not regular."""
 
 
 class BulkScan:
