@@ -74,8 +74,8 @@ them."""
 
 
 PARTITIONS: Final = "{partitions}"
-"""A placeholder in the text of a finding, which stands for the finding's partitions. It is replaced only when the
-finding is formatted, because the second check may remove some of the partitions."""
+"""The placeholder for the partitions in the text of a finding. The placeholder is replaced only when the finding is
+formatted, because the second check may remove some of the partitions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from offsetmgr.zookeeper.nodes import paths
 
 
 def offsets_without_partition(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
-    """Yields a finding for each topic with offsets, if the topic or some of the partitions with offsets do not
+    """For each topic with offsets, yields a finding if the topic or some of its partitions with offsets do not
     exist."""
     if cluster.topics is None:
         return

@@ -1,5 +1,5 @@
-"""`ZookeeperCheck`: reads and checks a stream of groups. If a group has transient findings, it is checked a second
-time."""
+"""`ZookeeperCheck`: reads and checks a stream of groups. If a group has transient findings, the group is checked a
+second time."""
 
 from __future__ import annotations
 

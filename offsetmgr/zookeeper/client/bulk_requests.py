@@ -18,7 +18,8 @@ RawResponse: TypeAlias = tuple[bytes, int]
 """A response's buffer, and the offset where its body begins."""
 
 MAX_PATHS_PER_REQUEST: Final = 500
-"""In benchmarks, larger requests are not faster, and they delay other clients of the server."""
+"""The maximum number of paths in one request. In benchmarks, larger requests are not faster, and they delay other
+clients of the server."""
 
 MAX_BYTES_PER_REQUEST: Final = 512 * 1024
 """Half of the server's default ``jute.maxbuffer`` (1 MiB); the server drops the connection if a request is larger."""

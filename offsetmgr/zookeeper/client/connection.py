@@ -142,7 +142,7 @@ def _report_sasl_failure(authenticate: Callable[..., None]) -> Callable[..., Non
 
 
 class Completion:
-    """Receives the result of a request, and puts it with the request's tag into the queue of the waiting thread.
+    """Receives the result of a request, and puts the result and the request's tag into the queue of the waiting thread.
 
     It replaces kazoo's AsyncResult, which needs one condition variable for each request. One queue for all requests of
     a call takes less time than one condition variable for each request. The caller can also wait for the next response

@@ -239,10 +239,11 @@ class SessionReads:
     ) -> Iterator[tuple[int, Any]]:
         """Sends requests that change nothing, and yields their responses in the order of arrival.
 
-        At most ``max_in_flight`` requests are open at a time. Each result is the index of a request, and either the
-        response to this request or the exception that the server returned for it. If the connection is lost, requests
-        without a response are sent again on the next connection. Raises an error if no response arrives for the whole
-        timeout, and `_ConnectionLost` if more than ``max_losses`` consecutive connections are lost.
+        At most ``max_in_flight`` requests are open at a time. The first item of each result is the index of a request.
+        The second item is either the response to this request or the exception that the server returned for this
+        request. If the connection is lost, requests without a response are sent again on the next connection. Raises an
+        error if no response arrives for the whole timeout, and `_ConnectionLost` if more than ``max_losses``
+        consecutive connections are lost.
         """
         deadline = time.monotonic() + self._timeout_s
         self._connection.ready(deadline)

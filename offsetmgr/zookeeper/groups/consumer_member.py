@@ -117,7 +117,7 @@ class ConsumerMember:
 
     def start(self, timeout_s: float) -> None:
         """Joins the group and waits for the first rebalance. If other members still own some of the partitions that are
-        assigned to this member, it claims these partitions later.
+        assigned to this member, this member claims these partitions later.
 
         If the first rebalance fails or does not end within ``timeout_s`` seconds, the member leaves and this method
         raises an error.

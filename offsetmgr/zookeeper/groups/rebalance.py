@@ -117,7 +117,8 @@ class MemberOwnership:
         """Partitions that are assigned to this member but still owned by other members, each with the content of its
         owner node. Each change replaces the mapping."""
         self._not_consumed: set[TopicPartition] = set()
-        """The partitions in ``owned`` whose consumption has not started yet, or has stopped before their release."""
+        """The partitions in ``owned`` whose consumption has not started yet, or was stopped because the partitions are
+        to be released."""
         self._last_assignment_input: object = None
 
     def rebalance(self) -> bool:

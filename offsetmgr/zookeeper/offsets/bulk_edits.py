@@ -1,6 +1,6 @@
 """Executes streams of edits, optimized for simple updates.
 
-A simple update replaces the decimal offset of a node that exists. If the change states an expected value, the update is
+A simple update replaces the decimal offset of a node that exists. If the change states an expected value, the change is
 a simple update only if the node has this value. Nearly all changes of a migration are simple updates, so their cost
 determines the duration of a migration. This module encodes, compares and writes hundreds of simple updates at a time,
 without creating an object for each update. It reads the nodes of the next batch while it writes the nodes of the

@@ -85,7 +85,7 @@ class Moves:
     """Partitions that stay with the same thread."""
     rethreaded: int
     """Partitions that move to another thread of the same member. The member discards the messages that it has fetched
-    from these partitions. The partitions' offsets stay in the same process."""
+    from these partitions. The offsets of these partitions stay in the process of the member."""
     moved: int
     """Partitions that move to another member."""
     gained: int
