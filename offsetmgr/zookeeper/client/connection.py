@@ -81,7 +81,7 @@ class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
 
     def __init__(self, one_session: bool, **settings: Any) -> None:
         self.connected_or_ended = threading.Event()
-        """Set while the client is connected, and after it has ended."""
+        """Set while the client is connected, and after the client has ended."""
         self.authentication_failed = False
         self.finished = False
         self.expired = False

@@ -67,9 +67,9 @@ class ZookeeperSession(SessionReads):
     """A session with a ZooKeeper ensemble, under a chroot. Construction does no I/O; the first call connects.
 
     A call fails if no response arrives for ``config.timeout_ms``. If the connection is lost, the session opens a new
-    connection and sends the reads without a response again, until this timeout expires. A failed read is an error,
-    never an empty result. All methods raise `Unreachable`, `TimedOut` and `AuthenticationFailed`. Methods that read or
-    write nodes also raise `ServerError` if the chroot does not exist.
+    connection and repeats the reads that got no response, until this timeout expires. A failed read is an error, never
+    an empty result. All methods raise `Unreachable`, `TimedOut` and `AuthenticationFailed`. Methods that read or write
+    nodes also raise `ServerError` if the chroot does not exist.
     """
 
     def __enter__(self) -> Self:
@@ -92,7 +92,7 @@ class ZookeeperSession(SessionReads):
 
         Raises an error only if nothing was sent. If the connection is lost after a transaction was sent, the results of
         the affected transactions contain the error. The session never repeats a transaction. If a transaction got no
-        response, only a new read can show whether the server carried it out.
+        response, only a later read of the nodes can show whether the server carried out the transaction.
         """
         self._connection.ready(time.monotonic() + self._timeout_s)
         acls = self._acls(batches)
