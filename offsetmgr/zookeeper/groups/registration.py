@@ -88,8 +88,8 @@ def read_registration(session: ZookeeperSession, group: str, *, exclude_internal
     before it calls this function, and call this function again after each change.
 
     Raises any error of the session. Also raises `CorruptData`, `UnknownVersion` or `UnsupportedOperation` if a
-    registration or topic cannot be decoded. The function does not ignore the registration or topic, because the caller
-    would otherwise compute another assignment than the other members.
+    registration or topic cannot be decoded. The function does not ignore the registration or topic, because then the
+    caller's assignment would differ from the assignment of the other members.
     """
     ids = sorted(session.children(paths.ids(group)) or ())
     registrations = session.get_many([paths.member(group, name) for name in ids])
