@@ -21,7 +21,8 @@ class AssignedPartition(NamedTuple):
     """The assigned replicas, the preferred leader first. During a reassignment, they include the replicas that the
     reassignment adds and removes."""
     leader: int | None = None
-    """None if the partition has no leader, or if its state node does not exist yet."""
+    """The broker id of the leader; None if the partition has no leader or the partition's state node does not exist
+    yet."""
     isr: tuple[int, ...] = ()
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
@@ -32,7 +33,8 @@ class AssignedPartition(NamedTuple):
 
     @property
     def moving(self) -> bool:
-        """Whether the partition is being reassigned, by a request in ZooKeeper or through the brokers (KIP-455)."""
+        """Whether a reassignment of the partition is in progress. The reassignment was requested either in ZooKeeper or
+        through the brokers (KIP-455)."""
         return bool(self.adding or self.removing)
 
 
@@ -48,8 +50,8 @@ class AdminTopicState:
 
 @dataclass(frozen=True, slots=True)
 class AdminState:
-    """The state of a cluster. It is read with several requests, so it is not a snapshot. ``topics`` contains each
-    requested topic that exists, or the error from reading the topic."""
+    """The state of a cluster. It is read with several requests, so it is not a snapshot. ``topics`` maps the name of
+    each requested topic that exists to the topic's state, or to the error from reading the topic."""
 
     controller: int | None
     """The broker id of the controller; None if there is no controller. Without a controller, a request has no
@@ -68,7 +70,8 @@ class AdminState:
     """Whether ``/admin/preferred_replica_election`` exists."""
 
     def partition(self, tp: TopicPartition) -> AssignedPartition:
-        """Returns a partition. Raises `UnknownTopicOrPartition`; if the topic could not be read, raises that error."""
+        """Returns a partition. Raises `UnknownTopicOrPartition` if the topic or the partition does not exist. If the
+        topic could not be read, raises the error from reading the topic."""
         found = self.topic(tp.topic).partitions.get(tp.partition)
         if found is None or not found.replicas:
             raise UnknownTopicOrPartition(f"partition {tp}", f"topic {tp.topic} has no partition {tp.partition}")
@@ -109,8 +112,7 @@ class RequestProgress(NamedTuple):
     total: int
     open: Mapping[str, str]
     ended: bool
-    """Whether the controller has stopped working on the request. If it has stopped, the items in ``open`` have
-    failed."""
+    """Whether the controller has stopped working on the request. If True, the items in ``open`` have failed."""
 
 
 def checked_size(what: str, data: bytes) -> bytes:

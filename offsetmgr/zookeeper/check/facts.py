@@ -21,8 +21,8 @@ class StoredOffset(NamedTuple):
 
 
 class OtherGroup(NamedTuple):
-    """The group to which the consumer in an owner node belongs, if the owner node is a node of another group. ``live``
-    is True if the consumer is registered in ``group``."""
+    """The owner node of one group can name a consumer of another group. In this case, ``group`` is the group of the
+    consumer, and ``live`` is True if the consumer is registered in ``group``."""
 
     group: str
     live: bool
@@ -32,8 +32,8 @@ class OtherGroup(NamedTuple):
 class GroupFacts:
     """The facts of one group.
 
-    ``errors`` maps the path of each unreadable node to its error. The content of such a node and its descendants are
-    unknown.
+    ``errors`` maps the path of each unreadable node to its error. The content of an unreadable node and of its
+    descendants is unknown.
     """
 
     group: str
@@ -67,7 +67,7 @@ class ClusterFacts:
     """The facts of the cluster, which are the same for all groups.
 
     ``topics`` maps each topic to its partitions, or to the error from reading the topic. If ``/brokers/topics`` does
-    not exist, ``topics`` is None and the topics are unknown, because no broker has ever used this ZooKeeper.
+    not exist, no broker has ever used this ZooKeeper. In this case, the topics are unknown, and ``topics`` is None.
     """
 
     topics: Mapping[str, frozenset[int] | OffsetMgrError] | None

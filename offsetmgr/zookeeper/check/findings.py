@@ -69,13 +69,13 @@ TRANSIENT: Final = frozenset(
         FindingCode.OFFSET_OUT_OF_RANGE,
     }
 )
-"""Codes of findings that may disappear by themselves, because a rebalance, an expiring session or the creation of a
-topic can cause them temporarily."""
+"""Codes of findings that may be temporary: a rebalance, an expiring session or the creation of a topic can cause
+them."""
 
 
 PARTITIONS: Final = "{partitions}"
-"""The placeholder for a finding's partitions in its text. It is replaced when the finding is formatted, because the
-second check may remove some of the finding's partitions."""
+"""The placeholder for the partitions in the text of a finding. The placeholder is replaced only when the finding is
+formatted, because the second check may remove some of the partitions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,9 +52,9 @@ class GroupReader:
 
     def read(self, groups: Sequence[str]) -> Iterator[GroupFacts]:
         """Yields the facts of each group, in the order of ``groups``. Raises if the session fails."""
-        # Reads members before owners. If a member joins between the two reads, the owner of its partitions seems not to
-        # be a member; the second check removes this finding. If owners were read before members, the partitions of a
-        # member that leaves would seem to have no owner.
+        # Reads members before owners. If a member joins between the two reads, the first check reports that the owner
+        # of the member's partitions is not a member. The second check removes this finding. If owners were read before
+        # members, the partitions of a member that leaves would seem to have no owner.
         members = {found.group: found for found in members_many(self._session, groups)}
         owners = {found.group: found for found in owners_many(self._session, groups)}
         errors: dict[str, dict[str, OffsetMgrError]] = {group: {} for group in groups}
@@ -141,7 +141,8 @@ class GroupReader:
     def _children(
         self, parents: Sequence[tuple[str, str, str]], errors: Mapping[str, dict[str, OffsetMgrError]]
     ) -> Iterator[tuple[str, str, str, str]]:
-        """Yields for each child of the parents: the group, the topic, the parent's path and the child's name."""
+        """For each child of the nodes in ``parents``, yields the group, the topic, the parent's path and the child's
+        name."""
         listed = self._session.children_many([path for *_, path in parents])
         for (group, topic, path), names in zip(parents, listed, strict=True):
             if isinstance(names, OffsetMgrError):
@@ -155,8 +156,8 @@ class GroupReader:
     def _foreign_owners(
         self, groups: Sequence[str], members: Mapping[str, GroupMembers], owners: Mapping[str, GroupOwners]
     ) -> dict[str, dict[str, OtherGroup]]:
-        """Returns for each group those consumer ids in its owner nodes that belong to another group, each with that
-        other group."""
+        """For each group, returns the consumer ids in the group's owner nodes that belong to a different group. Each
+        consumer id is mapped to the group to which it belongs."""
         found: dict[str, dict[str, OtherGroup]] = {group: {} for group in groups}
         registrations_to_read: list[tuple[str, str, str]] = []
         for group in groups:

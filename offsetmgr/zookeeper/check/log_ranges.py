@@ -18,7 +18,7 @@ class LogRanges:
     """The log ranges that one run of the check has fetched.
 
     Logs grow, so an offset outside of a cached range may be valid. For such an offset the range is fetched again. The
-    new range is used to decide whether the offset is valid, because it was fetched after the offset was read.
+    new range decides whether the offset is valid, because the new range was fetched after the offset was read.
     """
 
     def __init__(self, fetch: FetchLogRanges) -> None:

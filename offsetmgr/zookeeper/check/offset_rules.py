@@ -12,8 +12,8 @@ from offsetmgr.zookeeper.nodes import paths
 
 
 def offsets_without_partition(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
-    """Yields a finding for each topic with offsets, if the topic or some of the partitions with offsets do not
-    exist."""
+    """For each topic with offsets, yields a finding if the topic does not exist, or if some of the partitions with
+    offsets do not exist."""
     if cluster.topics is None:
         return
     by_topic: dict[str, list[int]] = {}

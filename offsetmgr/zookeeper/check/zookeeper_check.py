@@ -1,5 +1,5 @@
-"""`ZookeeperCheck`: reads and checks a stream of groups. If a group has transient findings, it is checked a second
-time."""
+"""`ZookeeperCheck`: reads and checks a stream of groups. If a group has transient findings, the group is checked a
+second time."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class ZookeeperCheck:
     """One check of many groups. The constructor reads the cluster's topics, and raises the same errors as
     `read_cluster`.
 
-    If ``fetch_log_ranges`` or ``unused_since_ms`` is None, the check skips the rules that need it. The check waits
-    ``recheck_after_s`` seconds before each second check; if this is 0, there is no second check. Before this wait,
-    ``on_recheck`` is called with the number of groups to check again. Memory use depends on the batch size and on the
+    If ``fetch_log_ranges`` or ``unused_since_ms`` is None, the check skips the rules that need it. Before each second
+    check, the object calls ``on_recheck`` with the number of groups to check again, and then waits ``recheck_after_s``
+    seconds. If ``recheck_after_s`` is 0, there is no second check. Memory use depends on the batch size and on the
     number of findings that wait for the second check, not on the number of groups.
     """
 

@@ -58,8 +58,8 @@ class AclPolicy:
 
         If only some clients may write the parent, the new node gets the parent's ACL, so that the same clients may
         write both nodes. If every client may write the parent, the new node gets the configured ACL and an entry that
-        gives every client all permissions except admin. Therefore an old consumer can write the node but cannot change
-        the node's ACL.
+        gives every client all permissions except admin. With these permissions, an old consumer can write the node but
+        cannot change the node's ACL.
         """
         if not any(entry.scheme == "world" and entry.permissions & _WRITE for entry in parent):
             return parent
@@ -145,7 +145,7 @@ def is_masked(acl: Acl) -> bool:
 
 
 def _grant_to_everybody(configured: Acl, permissions: int) -> Acl:
-    """Returns ``configured``, extended so that every client has at least these permissions."""
+    """Returns ``configured`` with an entry that gives every client at least ``permissions``."""
     others = tuple(entry for entry in configured if (entry.scheme, entry.id) != ("world", "anyone"))
     already = sum(entry.permissions for entry in configured if entry not in others)
     return (*others, AclEntry(already | permissions, "world", "anyone"))

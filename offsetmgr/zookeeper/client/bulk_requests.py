@@ -3,8 +3,8 @@
 kazoo accepts any object with a ``type`` and ``serialize()`` as a request, and passes the bytes of the response to the
 object's ``deserialize``. kazoo has no class for multi-reads (opcode 22, ZooKeeper 3.6 and later), so this module
 defines one. ``deserialize`` runs in kazoo's connection thread, which also sends pings and must not be blocked.
-Therefore, in the classes of this module, ``deserialize`` returns the bytes, and the thread that made the call decodes
-them.
+Therefore ``deserialize`` in the classes of this module returns the bytes without decoding them. The thread that made
+the call decodes the bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ RawResponse: TypeAlias = tuple[bytes, int]
 """A response's buffer, and the offset where its body begins."""
 
 MAX_PATHS_PER_REQUEST: Final = 500
-"""In benchmarks, larger requests are not faster, and they delay other clients of the server."""
+"""The maximum number of paths in one request. In benchmarks, larger requests are not faster, and they delay other
+clients of the server."""
 
 MAX_BYTES_PER_REQUEST: Final = 512 * 1024
 """Half of the server's default ``jute.maxbuffer`` (1 MiB); the server drops the connection if a request is larger."""
@@ -92,7 +93,7 @@ class BulkGet(BulkRead[list[NodeData | int]]):
 
 
 class BulkList(BulkRead[list[bytes | int]]):
-    """getChildren of many nodes. Each result is a vector of names, which `jute.names_in` decodes, or an error code."""
+    """getChildren of many nodes. Each result is an error code, or a vector of names that `jute.names_in` decodes."""
 
     def decode(self, buffer: bytes, offset: int) -> list[bytes | int]:
         return jute.multi_name_vectors(buffer, offset, self.count)
@@ -101,8 +102,8 @@ class BulkList(BulkRead[list[bytes | int]]):
 class BulkVerify(BulkRead[tuple[RawResponse, list[NodeData | int] | None]]):
     """getData of many nodes, compared with their ``expected`` content by `jute.matches_expected`.
 
-    If every node has its expected content, the result contains only the raw response. If a node differs, or if
-    ``expected`` is None, the result also contains the decoded nodes.
+    If every node has its expected content, the result contains only the raw response. If the content of a node differs
+    from the expected content, or if ``expected`` is None, the result also contains the decoded nodes.
     """
 
     def __init__(self, operations: list[bytes], count: int, expected: ExpectedContent | None) -> None:

@@ -1,9 +1,9 @@
 """`KazooConnection`: a kazoo client with its request queue. The client connects when it is first used.
 
 This module manages only the life cycle of the connection; `session` defines the requests. It works around three
-properties of kazoo. kazoo logs credentials at level DEBUG and prints warnings to stderr. Its ``start`` and ``stop`` can
-take far longer than their timeout. It allocates a condition variable for each result, which is slow for thousands of
-requests.
+properties of kazoo. kazoo logs credentials at level DEBUG and prints warnings to stderr. kazoo's ``start`` and ``stop``
+can take far longer than their timeout. kazoo allocates a condition variable for each result, which is slow for
+thousands of requests.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
 
     def __init__(self, one_session: bool, **settings: Any) -> None:
         self.connected_or_ended = threading.Event()
-        """Set while the client is connected, and after it has ended."""
+        """Set while the client is connected, and after the client has ended."""
         self.authentication_failed = False
         self.finished = False
         self.expired = False
@@ -142,10 +142,11 @@ def _report_sasl_failure(authenticate: Callable[..., None]) -> Callable[..., Non
 
 
 class Completion:
-    """Receives the result of a request, and puts it with the request's tag into the queue of the waiting thread.
+    """Receives the result of a request, and puts the result and the request's tag into the queue of the waiting thread.
 
     It replaces kazoo's AsyncResult, which needs one condition variable for each request. One queue for all requests of
-    a call needs less time, and the caller can wait for the next response to any of these requests.
+    a call takes less time than one condition variable for each request. The caller can also wait for the next response
+    to any of the requests.
     """
 
     __slots__ = ("_inbox", "_tag")
@@ -226,7 +227,7 @@ class KazooConnection:
             raise self.unreachable_error(_describe_servers(self._hosts))
 
     def await_replacement(self) -> None:
-        """Waits until a new connection has replaced the present one, which the server is about to close.
+        """Waits until a new connection has replaced the present connection, which the server is about to close.
 
         Returns after one second at the latest, even if there is no new connection.
         """
@@ -305,7 +306,7 @@ class KazooConnection:
                 client = _Client(
                     self._session_timeout_s is not None,
                     hosts=self._hosts,
-                    # kazoo uses this session timeout also as the limit of each connection attempt.
+                    # kazoo also limits the time of each connection attempt to this session timeout.
                     timeout=self._session_timeout_s or min(self._timeout_s, _MAX_SESSION_TIMEOUT_S),
                     auth_data=list(self._auth),
                     sasl_options=None if self._sasl is None else dict(self._sasl),
@@ -356,8 +357,8 @@ def _identity(auth: tuple[tuple[str, str], ...]) -> str:
 
 
 def _describe_servers(hosts: str) -> str:
-    """Connects to each address and describes the result. This is necessary because kazoo does not distinguish a closed
-    port from a port on which another service listens."""
+    """Connects to each address and describes the result. The test connections are necessary because kazoo does not
+    distinguish a closed port from a port on which another service listens."""
     return "; ".join(_describe_server(address.strip()) for address in hosts.split(",") if address.strip())
 
 

@@ -243,8 +243,8 @@ def decode_ustring(encoded: bytes) -> str:
 
 
 def read_operations(op: Op, paths: list[bytes]) -> bytes:
-    """Encodes the operations of a multi-read that apply ``op`` to each of ``paths``, which must not be empty; each path
-    is a `ustring`."""
+    """Encodes the operations of a multi-read that apply ``op`` to each of ``paths``, which must not be empty. Each path
+    must be encoded by `ustring`."""
     header = _HEADERS[op]
     return b"".join((header, (b"\0" + header).join(paths), b"\0"))
 
@@ -253,7 +253,7 @@ def read_operations_below(op: Op, parent: int, names: list[bytes]) -> list[bytes
     """Returns a template that encodes ``op`` for the children ``names`` of any node whose path is ``parent`` bytes
     long.
 
-    ``path.join(template)`` returns the operations for the children of the node at ``path``, encoded as by
+    ``path.join(template)`` returns the operations for the children of the node at ``path``, in the same encoding as
     `read_operations`.
     """
     header, pack = _HEADERS[op], _INT.pack
@@ -294,13 +294,14 @@ def is_committed(buffer: bytes, offset: int, count: int) -> bool:
     committed."""
     size = _MULTI_HEADER.size + 68  # size of one result: a header and the node's Stat
     end = offset + count * size
-    # In the response to a rejected transaction, all results are error results, which are shorter.
+    # In the response to a rejected transaction, all results are error results, which are shorter than the results of
+    # setData operations.
     return len(buffer) == end + len(_END) and buffer[offset + 3 : end : size] == bytes((Op.SET,)) * count
 
 
 def multi_name_vectors(buffer: bytes, offset: int, count: int) -> list[bytes | int]:
-    """Splits the response to a multi-read of ``count`` getChildren operations. Each result is an encoded vector of
-    names, which `names_in` decodes, or an error code.
+    """Splits the response to a multi-read of ``count`` getChildren operations. Each result is an error code, or an
+    encoded vector of names that `names_in` decodes.
 
     Equal lists of names have equal encoded vectors, so callers can cache the decoded names. If consecutive vectors are
     equal, they are the same object.

@@ -66,10 +66,10 @@ _NEEDED_PERMISSIONS: Final[dict[type, str]] = {
 class ZookeeperSession(SessionReads):
     """A session with a ZooKeeper ensemble, under a chroot. Construction does no I/O; the first call connects.
 
-    A call fails if no response arrives for ``config.timeout_ms``. If the connection is lost, the session repeats reads
-    that got no response on a new connection, until this timeout expires. A failed read is an error, never an empty
-    result. All methods raise `Unreachable`, `TimedOut` and `AuthenticationFailed`. Methods that read or write nodes
-    also raise `ServerError` if the chroot does not exist.
+    A call fails if no response arrives for ``config.timeout_ms``. If the connection is lost, the session opens a new
+    connection and repeats the reads that got no response, until this timeout expires. A failed read is an error, never
+    an empty result. All methods raise `Unreachable`, `TimedOut` and `AuthenticationFailed`. Methods that read or write
+    nodes also raise `ServerError` if the chroot does not exist.
     """
 
     def __enter__(self) -> Self:
@@ -90,9 +90,9 @@ class ZookeeperSession(SessionReads):
         """Sends transactions in order, without waiting for the response to each, and returns the result of each
         transaction.
 
-        Raises an error only if nothing was sent. If the connection is lost later, the results of the affected
-        transactions contain the error. The session never repeats a transaction. If a transaction got no response, only
-        a new read can show whether the server carried it out.
+        Raises an error only if nothing was sent. If the connection is lost after a transaction was sent, the results of
+        the affected transactions contain the error. The session never repeats a transaction. If a transaction got no
+        response, only a later read of the nodes can show whether the server carried out the transaction.
         """
         self._connection.ready(time.monotonic() + self._timeout_s)
         acls = self._acls(batches)
@@ -236,8 +236,8 @@ class ZookeeperSession(SessionReads):
         """Sends transactions. Returns a function that waits for their responses and returns the result of each
         transaction.
 
-        Raises an error if nothing could be sent. The returned function raises no error; it returns results as
-        `transactions` does.
+        Raises an error if nothing could be sent. The returned function raises no error. As in `transactions`, the
+        results of the affected transactions contain the error.
         """
         inbox = self._send_all(writes)
 
@@ -298,7 +298,8 @@ class ZookeeperSession(SessionReads):
         return None if answer is None else list(answer)
 
     def watch_data(self, path: str, callback: WatchCallback) -> NodeData | None:
-        """Returns the data of a node, and sets a watch on it. Otherwise works as `watch_children`."""
+        """Returns the data of a node, and sets a watch on the node. Treats a missing node and calls ``callback`` as
+        `watch_children` does."""
         answer = self._watch(requests.GetData, path, callback)
         if answer is None:
             return None
@@ -308,9 +309,9 @@ class ZookeeperSession(SessionReads):
     def watch_many(self, nodes: Sequence[str], parents: Sequence[str], callback: WatchCallback) -> list[str]:
         """Sets watches on the data of ``nodes`` and on the children of ``parents``, with many requests in flight.
 
-        Returns the nodes that do not exist; these are not watched. ``callback`` is the same as in `watch_children`. A
-        caller that must not miss a change sets the watches first and reads the nodes afterwards: a change after a watch
-        is set calls the callback.
+        Returns the nodes that do not exist; these are not watched. ``callback`` is the same as in `watch_children`. To
+        miss no change, a caller must first set the watches and then read the nodes: if a node changes after its watch
+        was set, the session calls ``callback``.
         """
 
         def watcher(path: str) -> Callable[[object], None]:
@@ -330,7 +331,7 @@ class ZookeeperSession(SessionReads):
         return missing
 
     def _watch(self, request: Any, path: str, callback: WatchCallback) -> Any:
-        # Uses kazoo's own request classes, because kazoo registers watchers only for these.
+        # Uses kazoo's own request classes, because kazoo registers watchers only for requests of these classes.
         full = self.chroot + path if path != "/" else self.chroot or "/"
 
         def watcher(_: object) -> None:

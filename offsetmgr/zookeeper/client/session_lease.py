@@ -1,16 +1,16 @@
 """`SessionLease`: the period in which a member may rely on its ZooKeeper session.
 
-The client library reports that a session has expired only after it has reached a server again. Other members may have
-taken over the partitions long before that report. Therefore the lease sends a heartbeat to the server at short
-intervals. The lease ends `LEASE_FRACTION` of the session timeout after the *sending* of the last heartbeat that got a
-response.
+The client library reports that a session has expired only after it has reached a server again. Long before the library
+reports the expiration, other members may have taken over the member's partitions. Therefore the lease sends a heartbeat
+to the server at short intervals. The lease ends `LEASE_FRACTION` of the session timeout after the *sending* of the last
+heartbeat that got a response.
 
-The heartbeat is a ``sync``, because the ensemble's leader, which decides when sessions expire, takes part in the
-response. A ping is not sufficient: a server that has lost its connection to the leader, but has not detected this yet,
-still responds to pings. Each server reports its sessions to the leader at least once a tick (half a tick since
-ZooKeeper 3.4). Therefore, at the time of the sync, the leader's last report about the session is at most one heartbeat
-interval and one tick old. `LEASE_FRACTION` is small enough to allow for both times, and for clocks that run at
-different rates.
+The heartbeat is a ``sync``, because the ensemble's leader takes part in the response to a ``sync``, and the leader
+decides when sessions expire. A ping is not sufficient: a server that has lost its connection to the leader, but has not
+detected this yet, still responds to pings. Each server reports its sessions to the leader at least once a tick (since
+ZooKeeper 3.4, at least once every half tick). Therefore, at the time of the sync, the last report about the session
+that the leader received is at most one heartbeat interval and one tick old. `LEASE_FRACTION` is small enough to allow
+for the heartbeat interval, for the tick, and for clocks that run at different rates.
 """
 
 from __future__ import annotations

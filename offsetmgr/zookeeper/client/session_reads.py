@@ -46,8 +46,8 @@ CONNECTION_LOST: Final = (
 )
 
 ResponseQueue: TypeAlias = SimpleQueue[tuple[int, Any, Exception | None]]
-"""Queue for responses. Each item is a request's number, its result (None if it failed), and its exception (None if it
-succeeded)."""
+"""Queue for responses. Each item contains the number of a request, the result (None if the request failed), and the
+exception (None if the request succeeded)."""
 
 
 class _ConnectionLost(Exception):
@@ -63,8 +63,8 @@ class SessionReads:
         """``connect`` is ``h1:2181,h2:2181/chroot``. Raises `InvalidUri`.
 
         With ``session_timeout_ms`` the object has exactly one session, and every method raises `SessionExpired` after
-        this session has expired. Use it for ephemeral nodes, and for writes that the server must reject after the
-        session has expired.
+        this session has expired. Set ``session_timeout_ms`` for ephemeral nodes, and for writes that the server must
+        reject after the session has expired.
         """
         self.hosts, self.chroot = parse_connect(connect)
         self._connection = KazooConnection(self.hosts, config or ConnectionConfig(), session_timeout_ms)
@@ -86,8 +86,7 @@ class SessionReads:
     def zxid(self) -> int | None:
         """The zxid of the last response; None before the first response.
 
-        Every later read in this session shows the state after the change with this zxid, and therefore also after all
-        earlier changes.
+        Every later read in this session includes the change with this zxid and all earlier changes.
         """
         return self._connection.zxid
 
@@ -212,9 +211,9 @@ class SessionReads:
 
         A server before 3.6 returns UnimplementedError and then closes the connection. The client may notice the closed
         connection before it has read the response. Therefore, if two consecutive connections are lost, this method also
-        returns False. If the server does support multi-reads, this does no harm, because single reads work on every
-        server. After UnimplementedError this method waits for the next connection, because a transaction sent on the
-        old connection would have an unknown outcome.
+        returns False. If the server supports multi-reads nevertheless, the result False does no harm, because single
+        reads work on every server. After UnimplementedError this method waits for the next connection, because a
+        transaction sent on the old connection would have an unknown outcome.
         """
         with self._multi_read_lock:
             if self._multi_read is None:
@@ -240,10 +239,11 @@ class SessionReads:
     ) -> Iterator[tuple[int, Any]]:
         """Sends requests that change nothing, and yields their responses in the order of arrival.
 
-        At most ``max_in_flight`` requests are open at a time. Each result is the index of a request, and either the
-        response to this request or the exception that the server returned for it. If the connection is lost, requests
-        without a response are sent again on the next connection. Raises an error if no response arrives for the whole
-        timeout, and `_ConnectionLost` if more than ``max_losses`` consecutive connections are lost.
+        At most ``max_in_flight`` requests are open at a time. The first item of each result is the index of a request.
+        The second item is either the response to this request or the exception that the server returned for this
+        request. If the connection is lost, requests without a response are sent again on the next connection. Raises an
+        error if no response arrives for the whole timeout, and `_ConnectionLost` if more than ``max_losses``
+        consecutive connections are lost.
         """
         deadline = time.monotonic() + self._timeout_s
         self._connection.ready(deadline)

@@ -36,7 +36,8 @@ _OPEN: Final = encode(OPEN)
 class Create(NamedTuple):
     """Creates a node with the ACL from the session's policy. The server deletes an ``ephemeral`` node with its session.
 
-    The server rejects the operation with NODE_EXISTS, or with NO_NODE if the parent is missing.
+    If the node exists, the server rejects the operation with NODE_EXISTS. If the parent is missing, the server rejects
+    it with NO_NODE.
     """
 
     path: str
@@ -45,8 +46,8 @@ class Create(NamedTuple):
 
 
 class SetData(NamedTuple):
-    """Sets the data of a node if its data version is ``version``. If the version differs or the node does not exist,
-    the server rejects the operation with BAD_VERSION or NO_NODE."""
+    """Sets the data of a node if its data version is ``version``. If the version differs, the server rejects the
+    operation with BAD_VERSION. If the node does not exist, the server rejects it with NO_NODE."""
 
     path: str
     data: bytes
@@ -88,8 +89,8 @@ class OperationState(Enum):
 class TransactionResult:
     """The outcome of one transaction.
 
-    ``failed_index`` is the index of the failed operation, and ``code`` its error code. ``error`` is set in every state
-    except COMMITTED.
+    ``failed_index`` is the index of the failed operation, and ``code`` is the error code of this operation. ``error``
+    is set in every state except COMMITTED.
     """
 
     state: OperationState
@@ -133,10 +134,10 @@ def failed_operation(codes: Sequence[int]) -> int | None:
 class TransactionRequest:
     """A transaction that the caller can cancel until kazoo sends it.
 
-    While the connection is down, kazoo queues requests. It sends them when the connection is restored, even if the
-    caller has stopped waiting and has reported a failure. Therefore the caller cancels a request when it stops waiting.
-    kazoo calls `serialize` just before it sends the request. If the request has been cancelled, `serialize` returns a
-    transaction without operations.
+    While the connection is down, kazoo queues requests. kazoo sends the queued requests when the connection is
+    restored, even if the caller has stopped waiting and has reported a failure. Therefore the caller cancels a request
+    when it stops waiting. kazoo calls `serialize` just before it sends the request. If the request has been cancelled,
+    `serialize` returns a transaction without operations.
     """
 
     type = int(Op.MULTI)

@@ -5,8 +5,8 @@ The member registers itself, and rebalances after changes of the group. Changes 
 only one rebalance. If its session expires, the member registers again under the same id. `rebalance` defines the steps
 of a rebalance and their order.
 
-Source: the consumer registration algorithm on the "Implementation" page of Kafka 0.10.1's documentation. It has five
-steps: register, watch the ids, watch the brokers, watch the topics, rebalance.
+Source: the consumer registration algorithm on the "Implementation" page of Kafka 0.10.1's documentation. This algorithm
+has five steps: register, watch the ids, watch the brokers, watch the topics, rebalance.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class MemberSettings:
     * ``backoff_ms`` (``rebalance.backoff.ms``) is the wait before a retry. A change in ZooKeeper ends the wait early.
     * ``max_retries`` (``rebalance.max.retries``) is the number of retries after a permanent error. If all retries fail,
       the member leaves. Until a member has completed its first rebalance, it treats a registration or topic that cannot
-      be decoded as a permanent error. A member that has completed a rebalance does not leave because of such a
-      registration or topic: it keeps its partitions and retries without a limit.
+      be decoded as a permanent error. After its first rebalance, the member does not leave if a registration or topic
+      cannot be decoded. Instead, it keeps its partitions and retries without a limit.
     * ``debounce_ms`` is how long the member waits for further changes before it rebalances.
     * ``exclude_internal`` is the setting ``exclude.internal.topics``.
     """
@@ -98,8 +98,9 @@ class ConsumerMember:
         self._error: OffsetMgrError | None = None
         self._joined = False
         self.unreadable_group_error: OffsetMgrError | None = None
-        """The error if the member cannot decode a registration or topic; None if it could decode the whole group. While
-        this error is set, the member cannot rebalance, and keeps its partitions."""
+        """The error if the member cannot decode a registration or topic; None if the member could decode all
+        registrations and topics of the group. While this error is set, the member cannot rebalance, and keeps its
+        partitions."""
 
     @property
     def owned(self) -> dict[TopicPartition, ThreadId]:
@@ -116,7 +117,7 @@ class ConsumerMember:
 
     def start(self, timeout_s: float) -> None:
         """Joins the group and waits for the first rebalance. If other members still own some of the partitions that are
-        assigned to this member, it claims these partitions later.
+        assigned to this member, this member claims these partitions later.
 
         If the first rebalance fails or does not end within ``timeout_s`` seconds, the member leaves and this method
         raises an error.
@@ -169,8 +170,8 @@ class ConsumerMember:
                 failures += 1
                 self._error = error
                 _LOG.warning("consumer %s: %s", self.member_id, error)
-                # If a process dies, its configured consumer id stays registered until its session ends, so the conflict
-                # may be temporary.
+                # A conflict may be temporary: if a process with the same configured consumer id has died, the id stays
+                # registered until the session of this process ends.
                 temporary = isinstance(error, Conflict) and failures <= self._max_conflicts()
                 if not temporary and (not error.retriable or not self._joined):
                     self._leaving.set()
@@ -183,12 +184,12 @@ class ConsumerMember:
             self._leaving.wait(self._settings.backoff_ms / 1000 if self._error else 0.0)
 
     def _max_conflicts(self) -> float:
-        """The number of failed registrations that may be caused by a process with the same id that has died and whose
-        session still exists."""
+        """The number of failed registrations that the member tolerates. They can be caused by a process that had the
+        same id and has died, but whose session still exists."""
         return self._settings.max_retries + 2 * self._settings.session_timeout_ms / self._settings.backoff_ms
 
     def _run_session(self, session: ZookeeperSession, lease: SessionLease) -> None:
-        """Registers the member in a session, and runs this session until the member leaves.
+        """Registers the member in a session, and rebalances in this session until the member leaves.
 
         Raises `SessionExpired`, and any other error that ends the session.
         """

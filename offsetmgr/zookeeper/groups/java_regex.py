@@ -1,12 +1,13 @@
 """`compile_java`: translates a Java regular expression for topics to Python's syntax, or rejects it. Pure.
 
 The regular expressions of Java and Python look alike but differ in details. Python gives ``[a-z&&[^b]]`` another
-meaning, and accepts ``a{,3}``, which Java rejects. It does not support ``\\p{Alpha}`` and ``\\Q``, and supports
+meaning, and accepts ``a{,3}``, which Java rejects. Python does not support ``\\p{Alpha}`` and ``\\Q``, and supports
 ``(?i)`` only at the start of a pattern. Therefore this module parses a pattern as Java does, and translates it to
 syntax that has the same meaning in both languages. It writes character classes as lists of characters, which is
 possible because topic names contain only 65 different characters. It rejects constructs whose meaning may differ.
 
-Source: java.util.regex.Pattern of Java 8 to 21. A pattern whose meaning differs between these versions is rejected.
+Source: java.util.regex.Pattern of Java 8 to 21. This module rejects a pattern whose meaning differs between these
+versions.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ _RACES: Final = (ZookeeperError.NODE_EXISTS, ZookeeperError.NO_NODE, ZookeeperEr
 class ClaimResult:
     """The result of a claim: the partitions that this session owns, and the partitions that other sessions own.
 
-    ``held_by_others`` maps each partition of another session to the content of the partition's owner node.
+    ``held_by_others`` maps each partition that another session owns to the content of the partition's owner node.
     """
 
     claimed: Mapping[TopicPartition, ThreadId]

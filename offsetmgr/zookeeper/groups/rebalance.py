@@ -4,8 +4,8 @@
 It watches the nodes that determine the assignment, releases the partitions that are no longer assigned to the member,
 and claims the partitions that are newly assigned. It notifies the code that consumes the partitions through
 `PartitionListener`. Partitions that stay assigned to the same thread are consumed without interruption. The old
-consumer instead releases all its partitions at every change. Nevertheless, a group can contain both old consumers and
-members of this class.
+consumer instead releases all its partitions at every change. Despite this difference, a group can contain both old
+consumers and members that use this class.
 
 Ordering contract, for each partition: `PartitionListener.on_revoked`, which stops delivery and commits, runs before the
 owner node is deleted. `PartitionListener.on_assigned`, which reads the committed offset, runs after the owner node has
@@ -56,7 +56,7 @@ class PartitionListener(Protocol):
     def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
         """Stops delivery of these partitions, commits their offsets, and forgets them.
 
-        If the member fails to release the partitions, it calls this method again for the same partitions.
+        If the member fails to release the partitions, the member calls this method again for the same partitions.
         """
         ...
 
@@ -117,7 +117,8 @@ class MemberOwnership:
         """Partitions that are assigned to this member but still owned by other members, each with the content of its
         owner node. Each change replaces the mapping."""
         self._not_consumed: set[TopicPartition] = set()
-        """The partitions in ``owned`` whose consumption has not started yet, or has stopped before their release."""
+        """The partitions in ``owned`` whose consumption has not started yet, or was stopped because the partitions are
+        to be released."""
         self._last_assignment_input: object = None
 
     def rebalance(self) -> bool:
@@ -192,7 +193,8 @@ class MemberOwnership:
         """Sets watches on these nodes, so that the next change of a node wakes the member. Returns whether any watch is
         new.
 
-        For a missing parent, watches for its creation. If an owner node is missing, wakes the member immediately.
+        If a parent is missing, sets a watch for the creation of the parent. If an owner node is missing, wakes the
+        member immediately.
         """
         with self._lock:
             nodes = [path for path in nodes if path not in self._watched]

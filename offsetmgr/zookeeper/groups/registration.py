@@ -46,7 +46,7 @@ class GroupRegistration:
     topics: Sequence[str] = ()
     """All existing topics."""
     streams: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Member -> topic -> number of streams. For a member that subscribes by a pattern, these are the topics that the
+    """Member -> topic -> number of streams. If a member subscribes by a pattern, its topics are the topics that the
     pattern selects."""
     partitions: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Consumed topic -> the topic's partitions; an empty list if the topic does not exist."""
@@ -85,11 +85,11 @@ def register(session: ZookeeperSession, group: str, member: str, subscription: S
 
 def read_registration(session: ZookeeperSession, group: str, *, exclude_internal: bool = True) -> GroupRegistration:
     """Reads the input of the group's assignment. The result is not a snapshot. Therefore the caller must set watches
-    before it calls this function, and call it again after each change.
+    before it calls this function, and call this function again after each change.
 
     Raises any error of the session. Also raises `CorruptData`, `UnknownVersion` or `UnsupportedOperation` if a
-    registration or topic cannot be decoded. If this member ignored the registration or topic, its assignment would
-    differ from the assignment of the other members.
+    registration or topic cannot be decoded. The function does not ignore the registration or topic, because then the
+    caller's assignment would differ from the assignment of the other members.
     """
     ids = sorted(session.children(paths.ids(group)) or ())
     registrations = session.get_many([paths.member(group, name) for name in ids])

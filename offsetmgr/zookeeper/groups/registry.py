@@ -1,8 +1,8 @@
 """Reads the live members of groups: old consumers of all releases, registered in ``/consumers/GROUP/ids``. Writes
 nothing.
 
-A registration that cannot be decoded still belongs to a live member. The results include this member, with the error,
-because code that checks for live members before it writes must not miss a member.
+A registration that cannot be decoded still belongs to a live member. The results include this member together with the
+error, because a caller that checks for live members before a write must not miss a member.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class RegistryMember:
     ``registered_at_ms`` is the creation time of the registration's node, and ``czxid`` is the node's creation zxid. A
     consumer registers again after its session has expired, so its registration may be newer than the consumer.
     ``session_id`` is 0 for a persistent node; consumers never create persistent registrations. If the registration
-    cannot be decoded, ``error`` is the reason, and ``subscription`` is empty; if its version is unknown
-    (`UnknownVersion`), ``subscription`` contains the part that could be read. ``version`` is the version of the format,
-    or None for the format of Kafka 0.7. ``notes`` describe unknown fields and values.
+    cannot be decoded, ``error`` is the reason, and ``subscription`` is empty; if the version of the registration is
+    unknown (`UnknownVersion`), ``subscription`` instead contains the part that could be decoded. ``version`` is the
+    version of the format, or None for the format of Kafka 0.7. ``notes`` describe unknown fields and values.
     """
 
     member_id: str

@@ -27,7 +27,7 @@ _TRAILING_QUOTES: Final = re.compile("""["']+(?=(?:\\r\\n|[\\n\\r\\x85\\u2028\\u
 
 
 def normalized(pattern: str) -> str:
-    """Converts a pattern that a user has written to the regular expression that members register.
+    """Converts a user's pattern into the regular expression that members register.
 
     A comma becomes ``|``; spaces and enclosing quotes are removed. When a member reads a registration, it applies this
     conversion also to the registration's pattern.

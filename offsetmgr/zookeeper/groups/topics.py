@@ -30,12 +30,12 @@ _NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic. In Kafka 0.8 and later, it has a replica assignment and partition states. In Kafka 0.7, it has a
-    partition count for each broker.
+    """One topic. In Kafka 0.8 and later, a topic has a replica assignment and partition states. In Kafka 0.7, a topic
+    has a partition count for each broker.
 
-    If the topic's node has no data, as in Kafka 0.7, ``assignment`` has neither a value nor an error. ``states`` omits
-    partitions whose state the controller has not written yet. ``error`` is set if the children of the topic's node
-    cannot be listed.
+    If the topic's node has no data, as in Kafka 0.7, ``assignment`` has neither a value nor an error. ``states``
+    contains only the partitions whose state the controller has written. ``error`` is set if the children of the topic's
+    node cannot be listed.
     """
 
     name: str

@@ -14,7 +14,7 @@ from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt
 
 @dataclass(frozen=True, slots=True)
 class PartitionList:
-    """The partitions that a node lists, in the node's order."""
+    """The partitions that a node lists, in the order of the list."""
 
     partitions: tuple[TopicPartition, ...]
 

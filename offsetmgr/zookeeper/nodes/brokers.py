@@ -44,8 +44,8 @@ class RegisteredBroker:
     address with the listener name ``PLAINTEXT``."""
     rack: str | None = None
     security: Mapping[str, str] = field(default_factory=dict)
-    """Listener -> security protocol. Empty for brokers before Kafka 0.10.2, in which the name of a listener is its
-    security protocol."""
+    """Listener -> security protocol. Empty for brokers of releases before Kafka 0.10.2. In these releases, the name of
+    a listener is the listener's security protocol."""
     version: int | None = None
     """Version of the format; None for the format of Kafka 0.7, which is the text ``[CREATOR:]HOST:PORT``."""
     timestamp_ms: int | None = None

@@ -21,8 +21,8 @@ _CLUSTER_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,22}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """``/controller``: the broker that is the controller. The node is ephemeral and belongs to that broker's
-    session."""
+    """``/controller``: the broker that is the controller. The node is ephemeral and belongs to the ZooKeeper session of
+    this broker."""
 
     broker_id: int
     timestamp_ms: int | None = None

@@ -41,7 +41,7 @@ class NodeEntry(Generic[T]):
     """The result of reading and parsing one node: its value or its error, with notes about unknown versions and fields.
 
     ``node`` is the node as it was read, with its raw bytes; it is None if the node could not be read. If ``value`` and
-    ``error`` are both None, the node does not exist, or the node has no data and its format allows this.
+    ``error`` are both None, the node either does not exist, or has no data and its format allows a node without data.
     """
 
     path: str
@@ -137,9 +137,9 @@ def brokers(session: ZookeeperSession) -> list[NodeEntry[RegisteredBroker]]:
 
 def configs(session: ZookeeperSession, kind: str) -> Iterator[tuple[str, NodeEntry[EntityConfig]]]:
     """Yields the name and the configuration overrides of each entity of ``kind``, which is one of `CONFIG_KINDS`. A
-    name is ``NAME`` or ``NAME/clients/ID``. Its parts are written as in Kafka's paths: each is URL-encoded or is
-    ``<default>``. Raises the errors of `ZookeeperSession.get_many`, and `NotAuthorized` if the session has no
-    permission to list the entities.
+    name is ``NAME`` or ``NAME/clients/ID``. The parts of a name are written as in Kafka's paths: each part is
+    URL-encoded or is ``<default>``. Raises the errors of `ZookeeperSession.get_many`, and `NotAuthorized` if the
+    session has no permission to list the entities.
     """
     root = f"/config/{kind}"
     names = sorted(session.children(root) or [])

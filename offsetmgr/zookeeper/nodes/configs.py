@@ -57,7 +57,7 @@ class ConfigChange:
 def parse_config(path: str, data: bytes, notes: Notes | None = None) -> EntityConfig:
     """Parses the overrides of one entity.
 
-    Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path`` and quote no value.
+    Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both errors name ``path`` and quote no value.
     """
     node = Fields.of(path, data, notes)
     node.version((1,))

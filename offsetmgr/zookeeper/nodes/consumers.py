@@ -99,7 +99,7 @@ def _object(path: str, data: bytes, notes: Notes | None) -> Fields:
     """Parses the node's JSON object, even if the backslashes in a regular expression are not escaped.
 
     Consumers of Kafka 0.8.0 and 0.8.1 did not escape these backslashes. If a node that contains backslashes cannot be
-    parsed, all its backslashes are escaped and it is parsed again, as in Kafka since 1.0.1.
+    parsed, this function escapes all backslashes of the node and parses the node again, as Kafka does since 1.0.1.
     """
     try:
         return Fields.of(path, data, notes)

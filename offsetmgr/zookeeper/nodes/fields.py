@@ -1,4 +1,4 @@
-"""`Fields`: reads the fields of a node's JSON object. The errors that it raises name the node. It adds notes about
+"""`Fields`: reads the fields of a node's JSON object. The errors of `Fields` name the node. `Fields` adds notes about
 unknown fields."""
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def parse_number(path: str, data: bytes, what: str, maximum: int = MAX_INT) -> i
 
 
 class Fields:
-    """A JSON object in a node. Callers read its fields by name; `close` adds notes about the fields that were not
+    """A JSON object in a node. Callers read its fields by name; `close` adds notes about the fields that no caller has
     read."""
 
     def __init__(self, path: str, fields: Mapping[str, Any], notes: Notes | None, prefix: str = "") -> None:

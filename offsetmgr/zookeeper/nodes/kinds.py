@@ -118,7 +118,7 @@ _TABLE: Final[tuple[tuple[str, str, Decoder], ...]] = (
 _SECRET: Final = frozenset({"secret config", "delegation token"})
 
 # In Kafka 0.7, a topic's node has no data. Since Kafka 0.8.1, the node /admin/delete_topics and its children have no
-# data. Brokers create the nodes for producer ids and for users' configurations without data.
+# data. Brokers create nodes without data for producer ids and for users' configurations.
 _MAY_BE_EMPTY: Final = frozenset({"topic", "topic deletions", "topic deletion", "producer ids", "secret config"})
 
 _BY_ROOT: Final[dict[str, list[tuple[re.Pattern[str], str, Decoder]]]] = {}

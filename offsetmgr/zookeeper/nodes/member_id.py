@@ -20,7 +20,7 @@ class MemberOrigin(NamedTuple):
 def parse_member_id(group: str, member_id: str) -> MemberOrigin | None:
     """Parses a generated consumer id; returns None for other ids.
 
-    A generated id begins with ``GROUP_``. If the id contains a UUID, this prefix is optional.
+    A generated id begins with the prefix ``GROUP_``. The prefix is optional if the id contains a UUID.
     """
     prefix = f"{group}_"
     own = member_id.removeprefix(prefix)

@@ -23,8 +23,8 @@ def check_offset(offset: int) -> int:
 
 def parse_decimal(path: str, data: bytes) -> int:
     """Parses an offset in ASCII decimal. Raises `CorruptData`, which names the node."""
-    # Accepts only ASCII digits, which are what Long.toString writes and String.toLong reads for an offset. int() would
-    # also accept "1_0" and " 7", and would raise a different error for thousands of digits.
+    # Accepts only ASCII digits, because Long.toString writes and String.toLong reads an offset as ASCII digits. int()
+    # would also accept "1_0" and " 7", and would raise a different error for thousands of digits.
     if data.isdigit() and len(data) <= _MAX_DIGITS and (offset := int(data)) <= MAX_OFFSET:
         return offset
     raise CorruptData(f"ZooKeeper node {path}", _not_an_offset(data))

@@ -1,18 +1,19 @@
 """Executes streams of edits, optimized for simple updates.
 
-A simple update replaces the decimal offset of a node that exists. If the change states an expected value, the node must
-have this value. Nearly all changes of a migration are simple updates, so their cost determines the duration of a
-migration. This module encodes, compares and writes hundreds of simple updates at a time, without creating an object for
-each update. It reads the nodes of the next batch while it writes the nodes of the present batch. All other changes are
-passed to `edits`, which handles each change separately. These are creations, deletions, changes of nodes with an
-unexpected value, and changes whose transaction was rejected or got no response.
+A simple update replaces the decimal offset of a node that exists. If the change states an expected value, the change is
+a simple update only if the node has this value. Nearly all changes of a migration are simple updates, so their cost
+determines the duration of a migration. This module encodes, compares and writes hundreds of simple updates at a time,
+without creating an object for each update. It reads the nodes of the next batch while it writes the nodes of the
+present batch. All other changes are passed to `edits`, which handles each change separately. The other changes are
+creations, deletions, changes of nodes with an unexpected value, and changes whose transaction was rejected or got no
+response.
 
 Ordering contract: as in `edits`, every write requires that its node still has the version that was read before the
-write. The node was read either by this module or by an earlier scan; for a scan, the edit's ``as_of`` is the scan's
-zxid. If a scan has read the nodes, this module reads only the nodes' parents, which show whether any child has been
-created or deleted since the scan. If no child has been created or deleted, a node with the expected version is the same
-node that the scan read. This module reads the nodes of an edit only after all earlier edits of the same group are
-complete.
+write. The node was read either by this module or by an earlier scan. If a scan has read the nodes of an edit, the
+edit's ``as_of`` is the scan's zxid. In this case, this module reads only the nodes' parents, which show whether any
+child has been created or deleted since the scan. If no child has been created or deleted, a node with the expected
+version is the same node that the scan read. This module reads the nodes of an edit only after all earlier edits of the
+same group are complete.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ def execute(session: ZookeeperSession, layout: Layout, edits: Iterable[GroupEdit
     """Executes a stream of edits and yields their results in the same order.
 
     An edit of a group sees the results of earlier edits of the same group. If the session fails before any node of a
-    batch was written, the error is raised. If it fails later, the results of the batch contain the error. If the
-    session or the iterator ``edits`` raises an error, this function first completes the transactions that were sent and
-    yields their results, and then raises the error.
+    batch was written, the error is raised. If the session fails after a node of the batch may have been written, the
+    results of the batch contain the error. If the session or the iterator ``edits`` raises an error, this function
+    first completes the transactions that were sent and yields their results, and then raises the error.
     """
     pipeline = _EditPipeline(session, layout)
     try:
@@ -183,7 +184,7 @@ class _Chunk:
 
     @property
     def assumed(self) -> bool:
-        """Whether the nodes were not read. If so, the nodes' creation zxids are unknown."""
+        """Whether the nodes were not read. If True, the nodes' creation zxids are unknown."""
         return not self.found and self.response is None
 
 
@@ -221,7 +222,8 @@ def _chunks(rows: list[ChangeRow]) -> list[_Chunk]:
 
 
 class _BulkBatch:
-    """The edits of one batch. Possible simple updates are in chunks; `EditBatch` executes all other changes.
+    """The edits of one batch. The changes that may be simple updates are divided into chunks. `EditBatch` executes all
+    other changes.
 
     The constructor starts reading the nodes. If every edit contains the zxid of a scan and the expected content of its
     nodes, the constructor starts reading the nodes' parents instead.
@@ -273,7 +275,7 @@ class _BulkBatch:
         return self._session.begin_reads([chunk.read() for chunk in self._chunks])
 
     def _children_unchanged(self) -> bool:
-        """Whether no child of these parents has been created or deleted since the scan."""
+        """Whether no child of the nodes in ``_directories`` has been created or deleted since the scan."""
         return all(
             zxid is not None and zxid <= as_of
             for zxid, (as_of, _) in zip(chain.from_iterable(self._zxids()), self._directories, strict=True)
@@ -343,7 +345,8 @@ class _BulkBatch:
                     after, expected, allow_rewind = change
                     old_offset, new_offset = int(data), after[0]
                     # `core.evaluation` would permit the write: the node has its expected content, the offset changes,
-                    # and it is not rewound without permission. A call for each node would cost more than the write.
+                    # and the offset is not lowered without permission. A call for each node would cost more than the
+                    # write.
                     if (
                         expected is None
                         or (expected[0] == old_offset and (expected[4] is None or expected[4] == version))

@@ -2,8 +2,8 @@
 
 A group is regular if the children of its offsets' root are topics, the children of the topics are partitions, and the
 data of each partition's node is a decimal offset. A group is not regular if a node is missing or unreadable, if a
-node's name is not a partition number, or if a node's data is not a decimal number. This module leaves groups that are
-not regular to its caller, the store.
+node's name is not a partition number, or if a node's data is not a decimal number. For groups that are not regular, the
+scan returns no offsets, and the store that started the scan reads these groups.
 
 A scan sends three rounds of requests for each batch of groups: for topics, partitions and offsets. To build the
 requests of a round, the scan needs the names in the previous round's responses. Several batches are in progress at
@@ -40,7 +40,7 @@ _MAX_CACHED_NODES: Final = 100_000
 
 CommittedOffsets: TypeAlias = dict[TopicPartition, Committed]
 NamedCommits: TypeAlias = tuple[str, CommittedOffsets | None]
-"""A group, and all its offsets or, if the group is not regular, None."""
+"""The name of a group, and all offsets of the group. The offsets are None if the group is not regular."""
 
 
 class BulkScan:

@@ -1,14 +1,14 @@
 """`EditBatch`: executes edits of groups in few transactions. It reads the nodes and decides for each change whether to
-write. A write succeeds only if its node has not changed since it was read.
+write. A write succeeds only if its node has not changed since the node was read.
 
 This module handles every kind of change, one partition at a time. `bulk_edits` executes simple updates itself and
 passes all other changes to this module.
 
 Ordering contract: every write either creates its node or names the data version of the node that was read. Therefore a
 write takes effect only if the node still has the content on which the decision was based. If one node of a transaction
-has changed, the server rejects the whole transaction. If a transaction is rejected, this module reads its nodes again,
-decides again for each change, and retries the changes in smaller transactions. After several retries, each transaction
-contains only one node, so that a node that other clients keep changing does not prevent other writes.
+has changed, the server rejects the whole transaction. If a transaction is rejected, this module reads the transaction's
+nodes again, decides for each change again, and retries the changes in smaller transactions. After several retries, each
+transaction contains only one node, so that a node that other clients keep changing does not prevent other writes.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ class EditBatch:
         """Executes the pending writes, with retries, and returns the results of all edits.
 
         ``wrote_any`` is True if a node of this batch may have been written already. If the session fails before any
-        node was written, raises the error. If it fails later, the results contain the error.
+        node was written, raises the error. If the session fails after a node may have been written, the results contain
+        the error.
         """
         size = MAX_OPERATIONS_PER_TRANSACTION
         while pending:
@@ -139,8 +140,8 @@ class EditBatch:
                 pending += self.record_result(transaction, outcome)
             size = max(1, size // 6)
         return [
-            # Outcomes are returned in the order of the edit's changes. If all changes are simple updates, they already
-            # are in this order.
+            # Outcomes are returned in the order of the edit's changes. If all changes are simple updates, the outcomes
+            # already are in this order.
             GroupEditResult(
                 edit.group,
                 outcomes if [*outcomes] == [*edit.changes] else {tp: outcomes[tp] for tp in edit.changes},
@@ -149,8 +150,8 @@ class EditBatch:
         ]
 
     def node_writes(self, changes: Iterable[tuple[int, TopicPartition, Change]]) -> Iterator[NodeWrite]:
-        """Yields the writes for ``changes``. A change is given by the index of its edit, its partition, and the
-        `Change`.
+        """Yields the writes for ``changes``. Each item of ``changes`` contains the index of an edit, a partition, and
+        the `Change` of this partition.
 
         If a change can never be written, its outcome is recorded immediately.
         """

@@ -79,14 +79,15 @@ class Layout(Protocol):
         ...
 
     def path(self, group: str, partition: TopicPartition) -> str:
-        """The node with the partition's offset. Raises `UsageError` if ZooKeeper cannot contain such a node."""
+        """The path of the node with the partition's offset. Raises `UsageError` if ZooKeeper cannot contain a node with
+        this path."""
         ...
 
     def topic_directory(self, group: str, topic: str) -> str | None:
         """The path of a topic's optional directory; None if the layout has no optional directories.
 
-        If the directory exists in ZooKeeper, it contains the nodes of the topic's partitions. These nodes have the same
-        names as at the paths that `path` returns.
+        If the directory exists in ZooKeeper, it contains the nodes of the topic's partitions. The name of each node is
+        the last part of the path that `path` returns.
         """
         ...
 

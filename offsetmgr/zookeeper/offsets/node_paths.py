@@ -48,8 +48,8 @@ class NodePaths:
                 rows.append((index, partition, change, ustring(raw + tail)))
 
     def directories(self, edit: GroupEdit) -> list[bytes]:
-        """Returns the parents of an edit's nodes, each encoded by `jute.ustring`. Omits parents of nodes that cannot
-        exist in ZooKeeper."""
+        """Returns the parents of an edit's nodes, each encoded by `jute.ustring`. If a node cannot exist in ZooKeeper,
+        the result omits its parent."""
         try:
             root = self._layout.offsets_root(edit.group)
         except OffsetMgrError:

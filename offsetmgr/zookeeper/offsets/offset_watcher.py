@@ -25,8 +25,8 @@ class OffsetWatcher:
     """Reports the groups of ``/consumers`` that may have changed (0.8 layout). Instances are not thread-safe.
 
     ``selects`` returns True for the groups to watch. A group is also reported if its live members have changed. `wait`
-    returns None if any group may have changed: on the first call, after a change of the list of groups, and on the
-    first call after a failed call.
+    returns None if all groups may have changed. This is the case on the first call, after a change of the list of
+    groups, and on the first call after a failed call.
     """
 
     def __init__(self, session: ZookeeperSession, selects: Callable[[str], bool]) -> None:
@@ -42,7 +42,7 @@ class OffsetWatcher:
     def wait(self, timeout_s: float) -> set[str] | None:
         """Waits for a change and returns the groups that may have changed since the last call.
 
-        Returns an empty set if nothing changed within the timeout, and None if any group may have changed. Raises as
+        Returns an empty set if nothing changed within the timeout, and None if all groups may have changed. Raises as
         `ZookeeperSession`.
         """
         if not self._all_watched:

@@ -70,8 +70,8 @@ def topic_is_deleted(snapshot: GroupSnapshot, topic: str) -> GroupSnapshot:
 
 
 def broker_leaves(snapshot: GroupSnapshot, broker: int) -> GroupSnapshot:
-    """Stops a broker. In Kafka 0.7, the broker's partitions disappear. In later versions, the next in-sync replica of
-    each partition that the broker leads becomes the partition's leader."""
+    """Stops a broker. In Kafka 0.7, the broker's partitions disappear. In Kafka 0.8 and later, if the broker is the
+    leader of a partition, the partition's next in-sync replica becomes the leader."""
     known = {one for held in snapshot.topics.values() for brokers in held.values() for one in brokers}
     if broker not in (known if snapshot.brokers is None else snapshot.brokers):
         raise UsageError(f"broker {broker}", "is not among the live brokers")
@@ -112,7 +112,7 @@ def member_named(snapshot: GroupSnapshot, name: str) -> str:
 
 def most_common_subscription(snapshot: GroupSnapshot) -> Subscription:
     """Returns the most frequent subscription of the members. Raises `UsageError` if the members' subscriptions differ
-    in more than their numbers of streams."""
+    in anything other than the numbers of streams."""
     readable = [one for one in snapshot.members.values() if one is not None]
     if not readable:
         raise UsageError(

@@ -12,8 +12,8 @@ from offsetmgr.zookeeper.groups.assignors import ThreadId
 from offsetmgr.zookeeper.groups.subscription import Subscription
 
 MAX_STREAMS: Final = 100_000
-"""The maximum for the sum of the numbers of streams over all members and topics. A higher sum indicates a typo or a
-corrupt registration."""
+"""The maximum total number of streams of all members and topics. A higher number indicates a typo or a corrupt
+registration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class GroupSnapshot:
         return any(isinstance(one, BrokerPartition) for partitions in self.topics.values() for one in partitions)
 
     def streams(self, *, internal: bool = False) -> dict[str, dict[str, int]]:
-        """Returns the number of streams of each member and topic. For a member that subscribes by a pattern, these are
+        """Returns the number of streams of each member and topic. If a member subscribes by a pattern, its topics are
         the topics that the pattern selects.
 
         If ``internal`` is True, patterns also select Kafka's internal topics. Raises `AssignmentRefused` if a

@@ -22,8 +22,8 @@ from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupSnapshot
 
 
 def read_group(session: ZookeeperSession, group: str, extra_topics: Iterable[str] = ()) -> GroupSnapshot:
-    """Reads a group and its topics. These are the topics to which the members subscribe, the topics of owned
-    partitions, and ``extra_topics``.
+    """Reads a group and its topics. The topics in the result are the topics to which the members subscribe, the topics
+    of owned partitions, and ``extra_topics``.
 
     Raises `GroupNotFound`, the first error from reading a topic of the result, and any error of the session.
     """

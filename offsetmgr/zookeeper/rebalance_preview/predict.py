@@ -34,7 +34,7 @@ class Prediction:
     strategy: str
     before: Mapping[TopicPartition, ThreadId]
     """The present owner of each partition; `UNREADABLE` if the owner node cannot be decoded. If the snapshot does not
-    contain the owners, this is the assignment that the members would compute without the change."""
+    contain the owners, ``before`` is the assignment that the members would compute without the change."""
     after: Mapping[TopicPartition, ThreadId]
     observed: bool
     """Whether ``before`` contains the present owners. If False, ``before`` is a computed assignment."""

@@ -1,4 +1,5 @@
-"""Encodes a group snapshot as a JSON file. Decodes such a file, or the output of ``zk members --format json``. Pure.
+"""Encodes a group snapshot as a JSON file. Decodes a snapshot file, or the output of ``zk members --format json``.
+Pure.
 
 Version 1: ``{"format": "offsetmgr-group", "version": 1, "group", "taken_at_ms", "brokers": [id] | null, "members": {id:
 {"pattern", "subscription"} | null}, "topics": {topic: {partition: [broker]}}, "owners": {topic: {partition:

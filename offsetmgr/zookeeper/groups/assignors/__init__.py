@@ -1,7 +1,7 @@
 """The partition assignment strategies of the old consumer. Pure: no I/O, no clock.
 
-Every member computes the whole assignment from the nodes in ZooKeeper, and claims the partitions that the assignment
-gives to it. All members must compute the same assignment, so each strategy returns exactly the result of Kafka's code.
+Every member computes the whole assignment from the nodes in ZooKeeper, and claims the partitions that are assigned to
+this member. All members must compute the same assignment, so each strategy returns exactly the result of Kafka's code.
 The result does not depend on the order of the items in the given mappings.
 
 ``assignor_named`` returns the strategy for a value of ``partition.assignment.strategy``.

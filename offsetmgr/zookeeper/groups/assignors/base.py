@@ -14,7 +14,7 @@ from offsetmgr.core.errors import AssignmentRefused
 from offsetmgr.core.model import TopicPartition
 
 StreamsOfMembers: TypeAlias = Mapping[str, Mapping[str, int]]
-"""Member id -> topic -> number of streams. For a member that subscribes by a pattern, these are the topics that the
+"""Member id -> topic -> number of streams. If a member subscribes by a pattern, its topics are the topics that the
 pattern selects."""
 PartitionsOfTopics: TypeAlias = Mapping[str, Sequence[int]]
 """Topic -> the numbers of its partitions, in any order."""
@@ -85,7 +85,7 @@ class Moves:
     """Partitions that stay with the same thread."""
     rethreaded: int
     """Partitions that move to another thread of the same member. The member discards the messages that it has fetched
-    from these partitions. The partitions' offsets stay in the same process."""
+    from these partitions. The offsets of these partitions stay in the process of the member."""
     moved: int
     """Partitions that move to another member."""
     gained: int
@@ -95,7 +95,8 @@ class Moves:
 
     @property
     def changed(self) -> int:
-        """Partitions whose owner differs, including partitions that gain or lose an owner."""
+        """The number of partitions whose thread differs between the two assignments. Includes partitions that gain or
+        lose an owner."""
         return self.rethreaded + self.moved + self.gained + self.lost
 
 

@@ -6,7 +6,7 @@ Source: kafka.utils.ZkUtils.getPartitionsForTopics and ZookeeperConsumerConnecto
 
 Since Kafka 0.8, partition numbers do not contain the broker, and the Java consumer no longer supports this strategy.
 The strategy is useful only in groups whose members are all Python members. The members compute the same assignment only
-if each of them reads the same leaders.
+if all of them read the same leader for each partition.
 """
 
 from __future__ import annotations

@@ -20,10 +20,11 @@ class RoundRobinAssignor:
     """The round-robin strategy of Kafka 0.10.2 and later. If the next thread does not consume the partition's topic,
     this thread is skipped.
 
-    It sorts partitions by ``String.hashCode`` of ``[topic,partition]``. Partitions of different topics can have the
-    same hash, for example those of ``Aa`` and ``BB``. Kafka assigns partitions with equal hashes in the order of a hash
-    table, which depends on the order in which ZooKeeper lists the members. This class does not receive the order of
-    that list, so it sorts partitions with equal hashes by name. See `partitions_with_equal_hash`.
+    The strategy sorts partitions by ``String.hashCode`` of ``[topic,partition]``. Partitions of different topics can
+    have the same hash, for example those of ``Aa`` and ``BB``. Kafka assigns partitions with equal hashes in the order
+    of a hash table. This order depends on the order in which ZooKeeper lists the members. This class does not receive
+    the list of members from ZooKeeper, so it sorts partitions with equal hashes by name. See
+    `partitions_with_equal_hash`.
     """
 
     name: Final = "roundrobin"
@@ -53,7 +54,7 @@ class EqualRoundRobinAssignor:
     name: Final = "roundrobin-0.8.2"
 
     def assign(self, streams: StreamsOfMembers, partitions: PartitionsOfTopics) -> dict[TopicPartition, ThreadId]:
-        """See `Assignor.assign`. Raises `UnequalSubscriptions`, which names the members that differ."""
+        """See `Assignor.assign`. Raises `UnequalSubscriptions`, which names the members whose subscriptions differ."""
         _check_equal(streams)
         return RoundRobinAssignor().assign(streams, partitions)
 
