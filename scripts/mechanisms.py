@@ -86,6 +86,16 @@ MECHANISMS: Final = (
     ),
     Mechanism("matching of group names", "groups/selection.py", definitions("literal_of", "literal_pattern"), {}),
     Mechanism("Java's string hash", "core/java_hash.py", definitions("java_hash"), {}),
+    Mechanism(
+        "fsync",
+        "core/atomic_file.py",
+        lambda tree: calls(tree, "fsync"),
+        {
+            "migration/journal.py": "appends to a file",
+            "segments/log_appender.py": "appends to a file",
+            "segments/repair.py": "truncates a file in place",
+        },
+    ),
 )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from offsetmgr.core.atomic_file import write_atomically
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.offset_store import GroupEditResult, OffsetStore
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
@@ -67,15 +68,7 @@ class BeforeImageFile:
             raise UsageError(f"before-image {path}", "exists already", "name another file with --before-image")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("xb") as stream:
-                write_images(stream, self.header, groups())
-                stream.flush()
-                os.fsync(stream.fileno())
-            directory = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            write_atomically(path, lambda stream: write_images(stream, self.header, groups()), overwrite=False)
         except OSError as error:
             why = f"cannot be written: {error.strerror}; nothing was changed"
             raise OffsetMgrError(f"before-image {path}", why, "name another file with --before-image") from error
