@@ -57,6 +57,16 @@ def definitions(*names: str) -> Callable[[ast.Module], Iterator[int]]:
     return found
 
 
+def log_range_tables(tree: ast.Module) -> Iterator[int]:
+    """The lines where an object declares an attribute that holds log ranges or their errors."""
+    in_classes = {id(node) for each in ast.walk(tree) if isinstance(each, ast.ClassDef) for node in each.body}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AnnAssign) and (isinstance(node.target, ast.Attribute) or id(node) in in_classes):
+            annotation = ast.unparse(node.annotation)
+            if annotation.startswith("dict[TopicPartition, LogRange"):
+                yield node.lineno
+
+
 MECHANISMS: Final = (
     Mechanism(
         "retry loop",
@@ -86,6 +96,12 @@ MECHANISMS: Final = (
     ),
     Mechanism("matching of group names", "groups/selection.py", definitions("literal_of", "literal_pattern"), {}),
     Mechanism("Java's string hash", "core/java_hash.py", definitions("java_hash"), {}),
+    Mechanism(
+        "cache of log ranges",
+        "core/log_range_cache.py",
+        log_range_tables,
+        {"migration/observation.py": "decodes a file"},
+    ),
     Mechanism(
         "fsync",
         "core/atomic_file.py",

@@ -4,6 +4,8 @@ import ast
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import mechanisms
@@ -18,7 +20,8 @@ async def ask():
 """
 
 
-COPIES = {"retry loop": RETRY.format(pause="0.5"), "fsync": "os.fsync(1)"}
+CACHE = "class Logs:\n    known: dict[TopicPartition, LogRange | OffsetMgrError]"
+COPIES = {"retry loop": RETRY.format(pause="0.5"), "cache of log ranges": CACHE, "fsync": "os.fsync(1)"}
 
 
 def trees(**sources: str) -> dict[str, ast.Module]:
@@ -46,6 +49,15 @@ def test_a_rewind_is_rejected_in_one_place() -> None:
 def test_a_file_is_flushed_to_disk_in_one_place() -> None:
     (line,) = mechanisms.findings(trees(plan="import os\nos.fsync(descriptor)"))
     assert line == "offsetmgr/plan.py:2: fsync outside core/atomic_file.py"
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [CACHE, "def __init__(self):\n    self._known: dict[TopicPartition, LogRange | OffsetMgrError] = {}"],
+)
+def test_log_ranges_are_cached_in_one_place(copy: str) -> None:
+    (line,) = mechanisms.findings(trees(lag=copy))
+    assert line == "offsetmgr/lag.py:2: cache of log ranges outside core/log_range_cache.py"
 
 
 def test_an_exception_must_match() -> None:
