@@ -97,6 +97,16 @@ MECHANISMS: Final = (
     Mechanism("matching of group names", "groups/selection.py", definitions("literal_of", "literal_pattern"), {}),
     Mechanism("Java's string hash", "core/java_hash.py", definitions("java_hash"), {}),
     Mechanism(
+        "request for log ranges",
+        "kafka/client/log_ranges.py",
+        lambda tree: calls(tree, "LogRange"),
+        {
+            "migration/observation.py": "decodes a file",
+            "segments/partition.py": "a log on disk",
+            "spark/period_log.py": "ends at the last stable offset",
+        },
+    ),
+    Mechanism(
         "cache of log ranges",
         "core/log_range_cache.py",
         log_range_tables,

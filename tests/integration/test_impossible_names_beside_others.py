@@ -11,7 +11,6 @@ from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.stores.kafka import KafkaStore
-from offsetmgr.stores.kafka_logs import KafkaLogs
 
 pytestmark = pytest.mark.servers
 
@@ -21,7 +20,7 @@ def test_the_others_have_their_ranges(kafka: KafkaBroker, make_topic: Callable[.
     impossible = TopicPartition("a b/ü", 0)
 
     with KafkaStore(kafka.bootstrap) as store, KafkaCluster(kafka.bootstrap) as cluster:
-        for logs in (cluster, KafkaLogs(store)):
+        for logs in (cluster, store.logs()):
             found = logs.log_ranges([impossible, there])
             assert found[there] == LogRange(0, 0)
             assert isinstance(found[impossible], UnknownTopicOrPartition)

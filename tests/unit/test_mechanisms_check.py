@@ -21,7 +21,12 @@ async def ask():
 
 
 CACHE = "class Logs:\n    known: dict[TopicPartition, LogRange | OffsetMgrError]"
-COPIES = {"retry loop": RETRY.format(pause="0.5"), "cache of log ranges": CACHE, "fsync": "os.fsync(1)"}
+COPIES = {
+    "retry loop": RETRY.format(pause="0.5"),
+    "request for log ranges": "LogRange(1, 2)",
+    "cache of log ranges": CACHE,
+    "fsync": "os.fsync(1)",
+}
 
 
 def trees(**sources: str) -> dict[str, ast.Module]:
@@ -58,6 +63,11 @@ def test_a_file_is_flushed_to_disk_in_one_place() -> None:
 def test_log_ranges_are_cached_in_one_place(copy: str) -> None:
     (line,) = mechanisms.findings(trees(lag=copy))
     assert line == "offsetmgr/lag.py:2: cache of log ranges outside core/log_range_cache.py"
+
+
+def test_log_ranges_are_requested_in_one_place() -> None:
+    (line,) = mechanisms.findings(trees(reader="found = LogRange(starts[0], ends[0])"))
+    assert line == "offsetmgr/reader.py:1: request for log ranges outside kafka/client/log_ranges.py"
 
 
 def test_an_exception_must_match() -> None:
