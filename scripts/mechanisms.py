@@ -67,6 +67,17 @@ def log_range_tables(tree: ast.Module) -> Iterator[int]:
                 yield node.lineno
 
 
+def subclasses(*names: str) -> Callable[[ast.Module], Iterator[int]]:
+    """The lines where a module derives a class from a class of one of these names."""
+
+    def found(tree: ast.Module) -> Iterator[int]:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and any(ast.unparse(base) in names for base in node.bases):
+                yield node.lineno
+
+    return found
+
+
 MECHANISMS: Final = (
     Mechanism(
         "retry loop",
@@ -112,6 +123,7 @@ MECHANISMS: Final = (
         log_range_tables,
         {"migration/observation.py": "decodes a file"},
     ),
+    Mechanism("data source of Spark", "spark/data_source_api.py", subclasses("DataSource", "DataSourceReader"), {}),
     Mechanism(
         "fsync",
         "core/atomic_file.py",

@@ -70,6 +70,11 @@ def test_log_ranges_are_requested_in_one_place() -> None:
     assert line == "offsetmgr/reader.py:1: request for log ranges outside kafka/client/log_ranges.py"
 
 
+def test_data_sources_have_one_base() -> None:
+    (line,) = mechanisms.findings(trees(table="class LogReader(DataSourceReader):\n    pass"))
+    assert line == "offsetmgr/table.py:1: data source of Spark outside spark/data_source_api.py"
+
+
 def test_an_exception_must_match() -> None:
     without = {name: tree for name, tree in trees().items() if name != "migration/mirror.py"}
     without["migration/mirror.py"] = ast.parse("")
