@@ -78,6 +78,13 @@ def subclasses(*names: str) -> Callable[[ast.Module], Iterator[int]]:
     return found
 
 
+def plural_endings(tree: ast.Module) -> Iterator[int]:
+    """The lines of conditions that choose between the endings '' and 's' of a noun."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.IfExp) and {ast.unparse(node.body), ast.unparse(node.orelse)} == {"''", "'s'"}:
+            yield node.lineno
+
+
 MECHANISMS: Final = (
     Mechanism(
         "retry loop",
@@ -124,6 +131,15 @@ MECHANISMS: Final = (
         {"migration/observation.py": "decodes a file"},
     ),
     Mechanism("data source of Spark", "spark/data_source_api.py", subclasses("DataSource", "DataSourceReader"), {}),
+    Mechanism(
+        "count with a noun",
+        "core/plurals.py",
+        plural_endings,
+        {
+            "groups/topic_matches.py": "a noun without a count",
+            "zookeeper/check/findings.py": "a noun without a count",
+        },
+    ),
     Mechanism(
         "fsync",
         "core/atomic_file.py",

@@ -26,6 +26,7 @@ COPIES = {
     "request for log ranges": "LogRange(1, 2)",
     "cache of log ranges": CACHE,
     "fsync": "os.fsync(1)",
+    "count with a noun": "'' if one else 's'",
 }
 
 
@@ -73,6 +74,11 @@ def test_log_ranges_are_requested_in_one_place() -> None:
 def test_data_sources_have_one_base() -> None:
     (line,) = mechanisms.findings(trees(table="class LogReader(DataSourceReader):\n    pass"))
     assert line == "offsetmgr/table.py:1: data source of Spark outside spark/data_source_api.py"
+
+
+def test_a_count_has_its_noun_from_one_place() -> None:
+    (line,) = mechanisms.findings(trees(output="note(f\"{number} group{'s' if number > 1 else ''}\")"))
+    assert line == "offsetmgr/output.py:1: count with a noun outside core/plurals.py"
 
 
 def test_an_exception_must_match() -> None:
