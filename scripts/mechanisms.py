@@ -78,6 +78,12 @@ def subclasses(*names: str) -> Callable[[ast.Module], Iterator[int]]:
     return found
 
 
+def member_requests(tree: ast.Module) -> Iterator[int]:
+    """The lines that create a request with which a client joins a group, remains in it or leaves it."""
+    for name in ("JoinGroupRequest", "SyncGroupRequest", "HeartbeatRequest", "LeaveGroupRequest"):
+        yield from calls(tree, name)
+
+
 def plural_endings(tree: ast.Module) -> Iterator[int]:
     """The lines of conditions that choose between the endings '' and 's' of a noun."""
     for node in ast.walk(tree):
@@ -140,6 +146,7 @@ MECHANISMS: Final = (
             "zookeeper/check/findings.py": "a noun without a count",
         },
     ),
+    Mechanism("request of a group member", "kafka/groups/member_requests.py", member_requests, {}),
     Mechanism(
         "fsync",
         "core/atomic_file.py",

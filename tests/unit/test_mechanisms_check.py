@@ -81,6 +81,11 @@ def test_a_count_has_its_noun_from_one_place() -> None:
     assert line == "offsetmgr/output.py:1: count with a noun outside core/plurals.py"
 
 
+def test_requests_of_group_members_have_one_place() -> None:
+    (line,) = mechanisms.findings(trees(member="send(HeartbeatRequest(group_id=group))"))
+    assert line == "offsetmgr/member.py:1: request of a group member outside kafka/groups/member_requests.py"
+
+
 def test_an_exception_must_match() -> None:
     without = {name: tree for name, tree in trees().items() if name != "migration/mirror.py"}
     without["migration/mirror.py"] = ast.parse("")
