@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from store_backend_setup import HERE, A, B, SlowStore, commit, dual, fetch, held, running, until
+from store_backend_setup import HERE, A, B, SlowStore, commit, dual, fetch, offsets_in, running, until
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CoordinatorNotAvailable, NotAuthorized, OffsetMetadataTooLarge, Unreachable
@@ -168,7 +168,7 @@ def test_one_partitions_error_is_its_own() -> None:
                 0, {("t", 1): ErrorCode.OFFSET_METADATA_TOO_LARGE}
             )
 
-        assert held(faulty) == {A: 5}
+        assert offsets_in(faulty) == {A: 5}
 
     asyncio.run(scenario())
 

@@ -1,8 +1,8 @@
-"""A process whose children cut a log, or copy it, each killing itself (SIGKILL) at another step.
+"""Repairs a log in child processes, and kills each child (SIGKILL) at another step.
 
-Arguments: ``cut|copy LOG FOLDER MOMENT``. The children work in ``FOLDER/N`` on copies of the directory of ``LOG``, and
-die at the ``N``-th call by which anything is changed: ``before`` it, ``after`` it, or in the middle of it (``torn``,
-where it writes). Prints how many there were: the last child came to its end.
+Arguments: ``cut|copy LOG DIRECTORY MOMENT``. Child ``N`` repairs a copy of the directory of ``LOG`` in
+``DIRECTORY/N``. It dies at the ``N``-th call that changes a file: ``before`` the call, ``after`` it, or in the middle
+of a write (``torn``). Prints the number of these calls; the last child runs to its end.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def deadly(name: str, real: Callable[..., Any], mine: int, moment: str, count: itertools.count[int]) -> Any:
+def kill_at_call(name: str, real: Callable[..., Any], fatal_call: int, moment: str, count: itertools.count[int]) -> Any:
     def call(*arguments: Any, **options: Any) -> Any:
-        if next(count) != mine:
+        if next(count) != fatal_call:
             return real(*arguments, **options)
         if moment == "torn" and name == "write":
             real(arguments[0], arguments[1][: len(arguments[1]) // 2])
@@ -41,7 +41,7 @@ def deadly(name: str, real: Callable[..., Any], mine: int, moment: str, count: i
     return call
 
 
-def work(command: str, log: Path) -> None:
+def repair(command: str, log: Path) -> None:
     cut = truncation_point(scan_segments(unflushed(log.parent, segments_in(log.parent))))
     assert cut.examined.segment.log.name == log.name
     if command == "cut":
@@ -52,14 +52,14 @@ def work(command: str, log: Path) -> None:
 
 def main(command: str, log: Path, directory: Path, moment: str) -> None:
     for step in itertools.count():
-        own = directory / str(step) / log.parent.name
-        shutil.copytree(log.parent, own)
+        copied = directory / str(step) / log.parent.name
+        shutil.copytree(log.parent, copied)
         child = os.fork()
         if child == 0:
             count = itertools.count()
             for name in STEPS:
-                setattr(os, name, deadly(name, getattr(os, name), step, moment, count))
-            work(command, own / log.name)
+                setattr(os, name, kill_at_call(name, getattr(os, name), step, moment, count))
+            repair(command, copied / log.name)
             os._exit(0)
         _, status = os.waitpid(child, 0)
         if os.WIFEXITED(status):
