@@ -132,7 +132,7 @@ def test_an_out_of_range_position_is_reset_to_the_start_or_the_end(from_smallest
 def test_a_retried_reset_does_not_move_a_partition_that_was_revoked_and_assigned_again() -> None:
     world, client = World(), Client(ck.KafkaError(ck.KafkaError._TRANSPORT))
     world.add(client, P0, 990)
-    world.fetcher._deliver(client, [error_message(OUT_OF_RANGE)])  # the log range is unknown: it is queued again
+    world.fetcher._deliver(client, [error_message(OUT_OF_RANGE)])  # the log range is unknown, so the reset is retried
 
     # The queued reset runs after a revocation and a new assignment.
     again = world.fetcher._requests.get_nowait()

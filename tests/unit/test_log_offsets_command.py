@@ -115,7 +115,7 @@ def test_a_snapshot_file_of_any_format_is_written_without_execute(
 
 
 @pytest.mark.parametrize("arguments", [[], ["--group", "n*"], ["--topic", "other"]], ids=["all", "group", "topic"])
-def test_an_empty_selection_fails_and_leaves_no_file(
+def test_saving_nothing_fails_and_leaves_no_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     disk = tmp_path / "disk"

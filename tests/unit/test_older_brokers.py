@@ -276,7 +276,7 @@ def test_a_missing_topic_is_not_named_to_brokers_that_would_create_it() -> None:
 
 
 def large_metadata(version: int, topics: int = 1_000, partitions: int = 300) -> bytes:
-    """Returns the Metadata response of a large_metadata cluster with three replicas of each partition."""
+    """Returns the Metadata response of a large cluster with three replicas of each partition."""
     replicas = struct.pack(">iiii", 3, 0, 1, 2)
     parts = b"".join(struct.pack(">hii", 0, number, number % 3) + replicas * 2 for number in range(partitions))
     body = bytearray(INT32.pack(0) if version >= 3 else b"")  # throttle time
