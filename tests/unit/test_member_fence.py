@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, cast
 
-from test_runbook_evidence import NEW, look
+from test_runbook_evidence import NEW, observation
 
 from offsetmgr.cli.members_source import merged_directory
 from offsetmgr.core.commit_mode import CommitMode
@@ -31,7 +31,7 @@ def gate_of(
     ends = {number: moves[-1] for number, moves in kafka.items()}
     watch = GroupHistory(
         [
-            look(
+            observation(
                 second,
                 zookeeper={number: (moves[second], moves[second]) for number, moves in zookeeper.items()},
                 kafka={number: moves[second] for number, moves in kafka.items()},

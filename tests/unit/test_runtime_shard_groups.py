@@ -31,7 +31,7 @@ from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime, Role
 from offsetmgr.records.avro import AvroRecordFormat
 
 
-def test_fenced_by_a_successor_it_acknowledges_nothing_and_leaves_the_shard_group() -> None:
+def test_an_owner_fenced_by_a_successor_acknowledges_nothing_and_leaves_the_shard_group() -> None:
     log, lease = MemoryLog(PARTITIONS), Lease()
 
     async def work() -> None:
@@ -44,7 +44,7 @@ def test_fenced_by_a_successor_it_acknowledges_nothing_and_leaves_the_shard_grou
             assert [lost for lost, _ in lease.losses] == [shard_group]
             assert refusal(runtime, "g") == ErrorCode.NOT_COORDINATOR
             assert await runtime.commit(commit("g", 3)) == ELSEWHERE
-            # Given to it again, it serves again.
+            # After the next assignment, it serves the shard group again.
             runtime.on_assigned(shard_group)
             await until(lambda: runtime.ownership_error("g") == ErrorCode.NONE)
             await written([runtime.commit(commit("g", 4))])
@@ -52,7 +52,7 @@ def test_fenced_by_a_successor_it_acknowledges_nothing_and_leaves_the_shard_grou
     scenario(work)
 
 
-def test_without_a_lease_nothing_that_was_read_is_answered() -> None:
+def test_without_a_lease_no_cached_offset_is_returned() -> None:
     log, lease = MemoryLog(PARTITIONS), Lease()
 
     async def work() -> None:
@@ -69,8 +69,8 @@ def test_without_a_lease_nothing_that_was_read_is_answered() -> None:
     scenario(work)
 
 
-def test_a_claim_that_came_too_late_is_followed_by_nothing() -> None:
-    """Frozen between being assigned a shard group and claiming it: the lease is over when the claim returns."""
+def test_a_claim_that_ends_after_the_lease_loads_and_serves_nothing() -> None:
+    """The manager freezes between the assignment and the claim: the lease has expired when the claim returns."""
     log, lease = MemoryLog(PARTITIONS), Lease()
     claimed = threading.Event()
     plain = log.writer
@@ -97,7 +97,7 @@ def test_a_claim_that_came_too_late_is_followed_by_nothing() -> None:
         assert await runtime.commit(commit(group, 1)) == LOADING
         assert refusal(runtime, group) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         log.writer = plain  # type: ignore[method-assign]
-        await asyncio.sleep(0.1)  # long enough for it to go on, if it did
+        await asyncio.sleep(0.1)  # long enough for the thread to continue, if it did
         assert runtime.status()[0].state == "loading"
         await runtime.on_revoked(0)
         assert log.records(0) == []
@@ -106,7 +106,7 @@ def test_a_claim_that_came_too_late_is_followed_by_nothing() -> None:
     scenario(work)
 
 
-def test_given_up_with_commits_in_flight_it_ends_them_and_takes_no_longer() -> None:
+def test_a_revoked_shard_group_finishes_the_commits_in_flight_and_rejects_new_ones() -> None:
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
@@ -116,56 +116,56 @@ def test_given_up_with_commits_in_flight_it_ends_them_and_takes_no_longer() -> N
             answers = [runtime.commit(commit("g", 1))]
             await until(lambda: log.unfinished(shard_group))
             answers.append(runtime.commit(commit("g", 2)))
-            leaving = asyncio.create_task(runtime.on_revoked(shard_group))
+            revocation = asyncio.create_task(runtime.on_revoked(shard_group))
             await asyncio.sleep(0)
             assert await runtime.commit(commit("g", 3)) == ELSEWHERE
             assert refusal(runtime, "g") == ErrorCode.NOT_COORDINATOR
             log.hold = False
             log.advance_high_watermark()
-            await leaving
+            await revocation
             await written(answers)
             assert runtime.status()[runtime.partition_of("g")].role is Role.STANDBY
 
     scenario(work)
 
 
-def test_taken_while_it_is_given_up_it_is_served_again() -> None:
+def test_a_shard_group_assigned_during_its_revocation_is_served_again() -> None:
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
         async with manager(log) as runtime:
             shard_group = shard_group_of(runtime, "g")
             await written([runtime.commit(commit("g", 1))])
-            tenure = runtime.ownership_epoch("g")
-            leaving = asyncio.create_task(runtime.on_revoked(shard_group))
+            epoch = runtime.ownership_epoch("g")
+            revocation = asyncio.create_task(runtime.on_revoked(shard_group))
             await asyncio.sleep(0)
             runtime.on_assigned(shard_group)
-            await leaving
+            await revocation
             await until(lambda: runtime.ownership_error("g") == ErrorCode.NONE)
             assert offset(runtime, "g") == 1
-            assert runtime.ownership_epoch("g") == tenure + 1
+            assert runtime.ownership_epoch("g") == epoch + 1
 
     scenario(work)
 
 
-def test_a_shard_group_that_cannot_be_claimed_says_why_and_is_tried_again() -> None:
+def test_a_failed_claim_is_reported_and_retried() -> None:
     log = MemoryLog(PARTITIONS)
     config = ManagerConfig(retry_pause_s=0.05, standby=False)
     again = threading.Event()
 
-    class OnceAndAgain(Lease):
-        """Lets the shard group's thread try once, and again when it is told."""
+    class LeaseForTwoClaims(Lease):
+        """Is valid for the first claim of the shard group's thread, and again once ``again`` is set."""
 
-        asked = 0
+        checks = 0
 
         def valid(self) -> bool:
             if threading.current_thread() is threading.main_thread():
                 return True
-            self.asked += 1
-            return self.asked == 1 or again.is_set()
+            self.checks += 1
+            return self.checks == 1 or again.is_set()
 
     async def work() -> None:
-        runtime = ManagerRuntime(log, AvroRecordFormat(), OnceAndAgain(), config)
+        runtime = ManagerRuntime(log, AvroRecordFormat(), LeaseForTwoClaims(), config)
         await runtime.start()
         log.fail_next_claim(3, Unreachable("broker", "no answer"))
         runtime.on_assigned(3)
@@ -199,7 +199,7 @@ def test_closing_waits_for_commits_in_flight_and_rejects_new_ones() -> None:
             await written([answer])
             runtime.on_assigned(0)
             assert runtime.ownership_error("g") == ErrorCode.NOT_COORDINATOR
-        # The last thing that a thread does is to say that it ends.
+        # The last action of a thread is to report its end.
         await until(
             lambda: not any(thread.name.startswith("offsetmgr-shard-group-") for thread in threading.enumerate())
         )

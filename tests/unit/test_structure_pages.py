@@ -35,7 +35,7 @@ LAYOUT = sections(PROJECT / "docs/reference/layout.md")
 
 
 @pytest.mark.parametrize("package", [title for title in LAYOUT if (PACKAGE / title).is_dir()])
-def test_the_layout_page_names_what_the_package_has(package: str) -> None:
+def test_the_layout_page_names_existing_definitions(package: str) -> None:
     known = names_in(PACKAGE / package)
     everywhere = names_in(PACKAGE)
     packages = {path.name for path in PACKAGE.iterdir()}
@@ -53,7 +53,7 @@ def test_every_package_has_a_section() -> None:
     assert packages <= set(LAYOUT)
 
 
-def test_the_walks_name_modules_that_exist() -> None:
+def test_the_walkthroughs_name_existing_modules() -> None:
     text = (PROJECT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
     walked = {PACKAGE / name.replace(".", "/") for name in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", text)}
     assert walked

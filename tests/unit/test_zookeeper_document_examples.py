@@ -1,4 +1,4 @@
-"""The documents' own examples: what they mean is read, and what they print wrongly is refused with the path named."""
+"""Examples from documents: the corrected text is read, and invalid text as printed is rejected with its path."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def name(example: Example) -> str:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=name)
-def test_what_the_example_means(example: Example) -> None:
+def test_the_corrected_example_is_read(example: Example) -> None:
     assert example.parse(example.path, example.corrected.encode()) == example.value
 
 
 @pytest.mark.parametrize("example", [one for one in EXAMPLES if one.printed is not None], ids=name)
-def test_what_is_printed_is_no_node_and_the_error_names_it(example: Example) -> None:
+def test_the_invalid_example_as_printed_is_rejected_with_its_path(example: Example) -> None:
     assert example.printed is not None
 
     with pytest.raises(CorruptData) as caught:
@@ -28,7 +28,7 @@ def test_what_is_printed_is_no_node_and_the_error_names_it(example: Example) -> 
     assert caught.value.why
 
 
-def test_every_directory_of_the_documents_has_its_example() -> None:
+def test_every_directory_of_the_documents_has_an_example() -> None:
     directories = {
         "/brokers/ids/",
         "/brokers/topics/orders",
