@@ -25,14 +25,14 @@ CONFIG = ConnectionConfig(timeout_ms=20_000)
 
 @pytest.fixture(scope="module")
 def manager(kafka: KafkaBroker) -> Iterator[ManagerListener]:
-    with ManagerListener(kafka.bootstrap, f"offsets-{uuid.uuid4().hex[:8]}") as front:
-        yield front
+    with ManagerListener(kafka.bootstrap, f"offsets-{uuid.uuid4().hex[:8]}") as listener:
+        yield listener
 
 
 class TestListenerBeforeAStoreThatCompares(StoreContract):
     @pytest.fixture
     def store(self) -> Iterator[ManagerStore]:
-        with StoreListener(MemoryStore()) as front, ManagerStore(front.bootstrap, CONFIG) as store:
+        with StoreListener(MemoryStore()) as listener, ManagerStore(listener.bootstrap, CONFIG) as store:
             assert store.capabilities.conditional == "version"
             yield store
 
@@ -43,8 +43,8 @@ class TestListenerBeforeAStoreThatDoesNotCompare(StoreContract):
     @pytest.fixture
     def store(self) -> Iterator[ManagerStore]:
         with (
-            StoreListener(MemoryStore(conditional="group-lock")) as front,
-            ManagerStore(front.bootstrap, CONFIG) as store,
+            StoreListener(MemoryStore(conditional="group-lock")) as listener,
+            ManagerStore(listener.bootstrap, CONFIG) as store,
         ):
             assert store.capabilities.conditional == "none"
             yield store

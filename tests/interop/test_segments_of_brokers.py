@@ -55,7 +55,7 @@ COMPACTED: Final = {
     "max.compaction.lag.ms": "1",
 }
 
-Shown = tuple[int, int | None, bool, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+MessageFields = tuple[int, int | None, bool, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 """Offset, time, whether the broker set it, key, value, headers."""
 
 
@@ -64,8 +64,8 @@ class Written(NamedTuple):
 
     directory: Path
     magic: int
-    uncommitted: list[Shown]
-    committed: list[Shown]
+    uncommitted: list[MessageFields]
+    committed: list[MessageFields]
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -79,7 +79,7 @@ def delivered(error: ck.KafkaError | None, message: ck.Message) -> None:
     assert error is None, error
 
 
-def produce(bootstrap: str, topic: str, partition: int, codec: str, chance: random.Random, headers: bool) -> None:
+def produce(bootstrap: str, topic: str, partition: int, codec: str, rng: random.Random, headers: bool) -> None:
     """Small and large messages, tombstones, messages without a key (where that may be), in batches of all sizes."""
     producer = ck.Producer(
         {
@@ -92,27 +92,27 @@ def produce(bootstrap: str, topic: str, partition: int, codec: str, chance: rand
         }
     )
     for number in range(COUNT):
-        key = None if "delete" in topic and chance.random() < 0.1 else b"key-%d" % chance.randrange(KEYS)
-        size = 30_000 if number == COUNT // 2 else chance.choice((0, 10, 100, 1500))
+        key = None if "delete" in topic and rng.random() < 0.1 else b"key-%d" % rng.randrange(KEYS)
+        size = 30_000 if number == COUNT // 2 else rng.choice((0, 10, 100, 1500))
         value = (
             None
-            if key is not None and chance.random() < 0.1
-            else (b"value-%d-" % number) + chance.randbytes(size // 2).hex().encode()
+            if key is not None and rng.random() < 0.1
+            else (b"value-%d-" % number) + rng.randbytes(size // 2).hex().encode()
         )
         producer.produce(
             topic,
             key=key,
             value=value,
             partition=partition,
-            timestamp=TIME + number * 10 + chance.randrange(100),
+            timestamp=TIME + number * 10 + rng.randrange(100),
             headers=[("number", b"%d" % number), ("none", None)] if headers and number % 7 == 0 else None,
         )
-        if chance.random() < 0.05:
+        if rng.random() < 0.05:
             assert producer.flush(30) == 0
     assert producer.flush(30) == 0
 
 
-def transact(bootstrap: str, topic: str, partition: int, chance: random.Random) -> ck.Producer:
+def transact(bootstrap: str, topic: str, partition: int, rng: random.Random) -> ck.Producer:
     """Two producers' transactions, one inside the other's time, some aborted; messages without a transaction between.
 
     The last one stays open; its producer is given back, for as long as it is to stay so.
@@ -129,13 +129,13 @@ def transact(bootstrap: str, topic: str, partition: int, chance: random.Random) 
         for producer in producers:
             producer.begin_transaction()
         for number in range(4):
-            value = b"turn-%d-" % turn + chance.randbytes(400).hex().encode()
-            producers[number % 2].produce(topic, value, b"key-%d" % chance.randrange(KEYS), partition)
+            value = b"turn-%d-" % turn + rng.randbytes(400).hex().encode()
+            producers[number % 2].produce(topic, value, b"key-%d" % rng.randrange(KEYS), partition)
             producers[number % 2].flush(30)
-            plain.produce(topic, b"plain " + value, b"plain-%d" % chance.randrange(KEYS), partition)
+            plain.produce(topic, b"plain " + value, b"plain-%d" % rng.randrange(KEYS), partition)
             plain.flush(30)
         for producer in producers:
-            (producer.abort_transaction if chance.random() < 0.4 else producer.commit_transaction)(30)
+            (producer.abort_transaction if rng.random() < 0.4 else producer.commit_transaction)(30)
     producers[0].begin_transaction()
     producers[0].produce(topic, b"never seen", b"open", partition)
     producers[0].flush(30)
@@ -144,17 +144,17 @@ def transact(bootstrap: str, topic: str, partition: int, chance: random.Random) 
     return producers[0]
 
 
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 90) -> None:
+def wait_for(condition: Callable[[], bool], description: str, seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"not {what} after {seconds:g} s"
+        assert time.monotonic() < deadline, f"not {description} after {seconds:g} s"
         time.sleep(0.1)
 
 
 # --- reading with a consumer ----------------------------------------------------------------------
 
 
-def consumed(bootstrap: str, partitions: list[str], isolation: str) -> dict[str, list[Shown]]:
+def consumed(bootstrap: str, partitions: list[str], isolation: str) -> dict[str, list[MessageFields]]:
     """Every message of these partitions that a consumer is given, to the ends that it is told."""
     consumer = ck.Consumer(
         {
@@ -166,7 +166,7 @@ def consumed(bootstrap: str, partitions: list[str], isolation: str) -> dict[str,
             "check.crcs": True,
         }
     )
-    found: dict[str, list[Shown]] = {name: [] for name in partitions}
+    found: dict[str, list[MessageFields]] = {name: [] for name in partitions}
     ended: set[str] = set()
     try:
         consumer.assign(
@@ -197,7 +197,7 @@ def consumed(bootstrap: str, partitions: list[str], isolation: str) -> dict[str,
     return found
 
 
-def shown(record: Record) -> Shown:
+def fields_of(record: Record) -> MessageFields:
     return (record.offset, record.timestamp, record.log_append_time, record.key, record.value, record.headers)
 
 
@@ -239,7 +239,7 @@ def copied(bootstrap: str, data: Path, target: Path, magics: dict[str, int]) -> 
 
 def write_all(bootstrap: str, data: Path, target: Path, topics: dict[str, tuple[int, dict[str, str]]]) -> list[Written]:
     """Topics with a partition for each codec, and one for transactions where the format has them."""
-    chance = random.Random(SEED)
+    rng = random.Random(SEED)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     created = admin.create_topics(
         [
@@ -252,14 +252,14 @@ def write_all(bootstrap: str, data: Path, target: Path, topics: dict[str, tuple[
     )
     for done in created.values():
         done.result(60)
-    left_open = []
+    open_producers = []
     magics: dict[str, int] = {}
     for topic, (magic, _) in topics.items():
         for partition, codec in enumerate(CODECS[: 5 if magic == 2 else 4]):
-            produce(bootstrap, topic, partition, codec, chance, headers=magic == 2)
+            produce(bootstrap, topic, partition, codec, rng, headers=magic == 2)
             magics[f"{topic}-{partition}"] = magic
         if magic == 2:
-            left_open.append(transact(bootstrap, topic, TRANSACTIONS, chance))
+            open_producers.append(transact(bootstrap, topic, TRANSACTIONS, rng))
             magics[f"{topic}-{TRANSACTIONS}"] = magic
     checkpoint = data / "cleaner-offset-checkpoint"
     compacted = {name for name in magics if "compact" in name}
@@ -270,7 +270,7 @@ def write_all(bootstrap: str, data: Path, target: Path, topics: dict[str, tuple[
 
     wait_for(cleaned, f"compacted: {', '.join(sorted(compacted))}")
     written = copied(bootstrap, data, target, magics)
-    for producer in left_open:
+    for producer in open_producers:
         producer.abort_transaction(30)
     return written
 
@@ -294,12 +294,12 @@ def topics_of(formats: dict[str, int], by_topic: bool) -> dict[str, tuple[int, d
 FAST_CLEANER: Final = {"log.cleaner.backoff.ms": 100, "log.cleaner.threads": 2}
 
 
-WORLDS: Final = ("by topic", "0.9.0", "0.10.2", "4.1") if SOAK else ("by topic",)
+BROKERS: Final = ("by topic", "0.9.0", "0.10.2", "4.1") if SOAK else ("by topic",)
 """One broker, 3.9.1 under inter-broker version 2.8, that writes all three formats, each in topics of its own; the same
 broker throughout as one of that version; broker 4.1.1."""
 
 
-class World(NamedTuple):
+class BrokerLogs(NamedTuple):
     """What one broker has written, and the jars that have its tools."""
 
     name: str
@@ -309,10 +309,10 @@ class World(NamedTuple):
     data: Path
 
 
-@pytest.fixture(scope="module", params=WORLDS)
-def world(
+@pytest.fixture(scope="module", params=BROKERS)
+def broker_logs(
     request: pytest.FixtureRequest, zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
+) -> Iterator[BrokerLogs]:
     name: str = request.param
     directory, copies = tmp_path_factory.mktemp("broker"), tmp_path_factory.mktemp("copies")
     broker: KafkaBroker | KraftBroker
@@ -327,31 +327,37 @@ def world(
         broker = KafkaBroker(directory, zookeeper=chroot, config={**versions, **FAST_CLEANER})
     with broker:
         written = write_all(broker.bootstrap, directory / "data", copies, topics)
-        yield World(name, "kafka-4.1" if name == "4.1" else "kafka-3.9", written, broker.bootstrap, directory / "data")
+        yield BrokerLogs(
+            name, "kafka-4.1" if name == "4.1" else "kafka-3.9", written, broker.bootstrap, directory / "data"
+        )
 
 
-def told(error: OffsetMgrError) -> None:
+def fail_on_damage(error: OffsetMgrError) -> None:
     raise AssertionError(f"an intact file is taken for damaged: {error}")
 
 
-def read(written: Written, **wanted: Any) -> list[LogMessage]:
-    return list(messages(written.segments, MessageFilter(**wanted), told))
+def read(written: Written, **filters: Any) -> list[LogMessage]:
+    return list(messages(written.segments, MessageFilter(**filters), fail_on_damage))
 
 
 # --- what is shown --------------------------------------------------------------------------------
 
 
-def test_every_message_is_what_a_consumer_reads(world: World) -> None:
-    for written in world.written:
+def test_every_message_equals_the_one_a_consumer_reads(broker_logs: BrokerLogs) -> None:
+    for written in broker_logs.written:
         found = read(written)
-        assert [shown(message.record) for message in found] == written.uncommitted, written.directory.name
+        assert [fields_of(message.record) for message in found] == written.uncommitted, written.directory.name
         assert {message.header.magic for message in found} == {written.magic}, written.directory.name
-    formats = [FORMATS[world.name]] if world.name in FORMATS else ([2] if world.name == "4.1" else [0, 1, 2])
-    assert len(world.written) == 2 * sum(6 if magic == 2 else 4 for magic in formats)
+    formats = (
+        [FORMATS[broker_logs.name]]
+        if broker_logs.name in FORMATS
+        else ([2] if broker_logs.name == "4.1" else [0, 1, 2])
+    )
+    assert len(broker_logs.written) == 2 * sum(6 if magic == 2 else 4 for magic in formats)
 
 
-def test_every_codec_was_written_and_compaction_has_left_gaps(world: World) -> None:
-    for written in world.written:
+def test_every_codec_was_written_and_compaction_left_gaps(broker_logs: BrokerLogs) -> None:
+    for written in broker_logs.written:
         topic, _, number = written.directory.name.rpartition("-")
         found = read(written)
         if int(number) < TRANSACTIONS:
@@ -363,21 +369,21 @@ def test_every_codec_was_written_and_compaction_has_left_gaps(world: World) -> N
         assert len(written.segments) > 1, written.directory.name
 
 
-def test_readers_of_committed_messages_see_neither_aborted_ones_nor_what_is_not_stable(world: World) -> None:
-    for written in world.written:
-        found = [shown(message.record) for message in read(written, committed=True)]
+def test_a_read_of_committed_messages_excludes_aborted_and_unstable_ones(broker_logs: BrokerLogs) -> None:
+    for written in broker_logs.written:
+        found = [fields_of(message.record) for message in read(written, committed=True)]
         assert found == written.committed, written.directory.name
         if written.directory.name.endswith(f"-{TRANSACTIONS}"):
             assert 0 < len(found) < len(written.uncommitted)
 
 
-def test_aborted_transactions_are_those_of_the_brokers_index(world: World) -> None:
-    for written in world.written:
+def test_aborted_transactions_equal_the_brokers_index(broker_logs: BrokerLogs) -> None:
+    for written in broker_logs.written:
         if not written.directory.name.endswith(f"delete-{TRANSACTIONS}"):
             continue
         walked = Transactions()
         for segment in written.segments:
-            walked.add_all(entries_of(segment, MessageFilter(), told))
+            walked.add_all(entries_of(segment, MessageFilter(), fail_on_damage))
         kept = [one for segment in written.segments for one in segment.aborted_index()]
 
         assert [one._replace(last_stable_offset=None) for one in kept] == walked.aborted
@@ -385,12 +391,12 @@ def test_aborted_transactions_are_those_of_the_brokers_index(world: World) -> No
         assert walked.last_stable_offset == next(iter(walked.open.values()))
 
 
-def test_reading_begins_at_any_offset(world: World) -> None:
-    chance = random.Random(SEED)
-    for written in world.written:
+def test_reading_begins_at_any_offset(broker_logs: BrokerLogs) -> None:
+    rng = random.Random(SEED)
+    for written in broker_logs.written:
         last = written.uncommitted[-1][0]
-        for first in [0, last, last + 1, *(chance.randrange(last) for _ in range(4))]:
-            found = [shown(message.record) for message in read(written, first=first, end=first + 50)]
+        for first in [0, last, last + 1, *(rng.randrange(last) for _ in range(4))]:
+            found = [fields_of(message.record) for message in read(written, first=first, end=first + 50)]
             assert found == [one for one in written.uncommitted if first <= one[0] < first + 50], written.directory.name
 
 
@@ -445,9 +451,9 @@ def record_line(message: LogMessage) -> str:
 
 def lines_of(segment: Segment) -> Iterator[str]:
     """A whole file as DumpLogSegments prints it."""
-    records = messages((segment,), MessageFilter(controls=True), told)
+    records = messages((segment,), MessageFilter(controls=True), fail_on_damage)
     message = next(records, None)
-    for entry in entries_of(segment, MessageFilter(), told):
+    for entry in entries_of(segment, MessageFilter(), fail_on_damage):
         yield entry_line(entry)
         while message is not None and message.entry.position == entry.position:
             yield record_line(message)
@@ -467,26 +473,26 @@ def printed_by_kafka(jar_set: str, files: list[Path]) -> dict[Path, list[str]]:
     return found
 
 
-def test_every_field_is_what_kafka_prints(world: World) -> None:
-    segments = [segment for written in world.written for segment in written.segments]
+def test_every_field_equals_the_output_of_dump_log_segments(broker_logs: BrokerLogs) -> None:
+    segments = [segment for written in broker_logs.written for segment in written.segments]
 
-    printed = printed_by_kafka(world.jars, [segment.log for segment in segments])
+    printed = printed_by_kafka(broker_logs.jars, [segment.log for segment in segments])
 
     assert len(printed) == len(segments)
     for segment in segments:
         assert list(map(str.rstrip, lines_of(segment))) == printed[segment.log], segment.log
-    if world.name == "by topic":
+    if broker_logs.name == "by topic":
         text = [line for lines in printed.values() for line in lines]
         for seen in ("magic: 0", "magic: 1", "magic: 2", "endTxnMarker: ABORT", "OptionalLong[", "LogAppendTime: 1"):
             assert any(seen in line for line in text), seen
 
 
-def test_offsets_for_times_are_the_brokers(world: World) -> None:
+def test_offsets_for_times_equal_the_brokers(broker_logs: BrokerLogs) -> None:
     """Of the topics that are kept: compaction may have gone on since the others were copied."""
-    chance = random.Random(SEED)
-    kept = [written for written in world.written if "delete" in written.directory.name]
+    rng = random.Random(SEED)
+    kept = [written for written in broker_logs.written if "delete" in written.directory.name]
     consumer = ck.Consumer(
-        {"bootstrap.servers": world.bootstrap, "group.id": "reader", "isolation.level": "read_uncommitted"}
+        {"bootstrap.servers": broker_logs.bootstrap, "group.id": "reader", "isolation.level": "read_uncommitted"}
     )
     try:
         for written in kept:
@@ -495,45 +501,45 @@ def test_offsets_for_times_are_the_brokers(world: World) -> None:
                 continue
             topic, _, number = written.directory.name.rpartition("-")
             times = [time_ for _, time_, *_ in written.uncommitted if time_ is not None]
-            asked_for = [min(times) - 1, *(chance.choice(times) - chance.randrange(3) for _ in range(4))]
+            timestamps = [min(times) - 1, *(rng.choice(times) - rng.randrange(3) for _ in range(4))]
             if int(number) != TRANSACTIONS:  # there the end of the open one has been added since
-                asked_for.append(max(times) + 1)
-            for asked in asked_for:
-                (answer,) = consumer.offsets_for_times([ck.TopicPartition(topic, int(number), asked)], timeout=30)
-                found = at_or_after(written.segments, asked)
-                assert (-1 if found is None else found.offset) == answer.offset, (written.directory.name, asked)
+                timestamps.append(max(times) + 1)
+            for timestamp in timestamps:
+                (answer,) = consumer.offsets_for_times([ck.TopicPartition(topic, int(number), timestamp)], timeout=30)
+                found = at_or_after(written.segments, timestamp)
+                assert (-1 if found is None else found.offset) == answer.offset, (written.directory.name, timestamp)
     finally:
         consumer.close()
 
 
-def test_segments_before_a_time_are_the_brokers(world: World) -> None:
+def test_offsets_before_a_time_equal_the_brokers(broker_logs: BrokerLogs) -> None:
     """Brokers before 4.0 list them; times are those of the files, which a copy keeps. To the partition of transactions
     the broker has written since."""
     kept = [
         written
-        for written in world.written
+        for written in broker_logs.written
         if "delete" in written.directory.name and not written.directory.name.endswith(f"-{TRANSACTIONS}")
     ]
-    if world.name == "4.1":
+    if broker_logs.name == "4.1":
         kept = []
-    with SimpleConsumer(world.bootstrap) as consumer:
+    with SimpleConsumer(broker_logs.bootstrap) as consumer:
         for written in kept:
             tp = partition_of(written.directory)
             for segment in written.segments[:-1][:3]:
-                asked = segment.modified
-                answer = consumer.get_offsets_before([tp], asked, 100)[tp]
-                assert offsets_before(written.segments, asked, 100, asked + 1) == list(answer), (tp, asked)
+                timestamp = segment.modified
+                answer = consumer.get_offsets_before([tp], timestamp, 100)[tp]
+                assert offsets_before(written.segments, timestamp, 100, timestamp + 1) == list(answer), (tp, timestamp)
 
 
-def test_a_running_brokers_offsets_are_dumped_as_what_they_say(
-    world: World, unique: str, capsys: pytest.CaptureFixture[str]
+def test_log_dump_decodes_the_offsets_topic_of_a_running_broker(
+    broker_logs: BrokerLogs, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    topic = world.written[0].directory.name.rpartition("-")[0]
-    consumer = ck.Consumer({"bootstrap.servers": world.bootstrap, "group.id": unique})
+    topic = broker_logs.written[0].directory.name.rpartition("-")[0]
+    consumer = ck.Consumer({"bootstrap.servers": broker_logs.bootstrap, "group.id": unique})
     consumer.commit(offsets=[ck.TopicPartition(topic, 1, 42)], asynchronous=False)
     consumer.close()
 
-    assert run(["log", "dump", str(world.data), "--topic", "__consumer_offsets", "--format", "json"]) == 0
+    assert run(["log", "dump", str(broker_logs.data), "--topic", "__consumer_offsets", "--format", "json"]) == 0
 
     rows = [row for row in json.loads(capsys.readouterr().out) if row["key"].get("group") == unique]
     assert [row["key"] for row in rows] == [{"type": "offset", "group": unique, "topic": topic, "partition": 1}]
@@ -543,17 +549,17 @@ def test_a_running_brokers_offsets_are_dumped_as_what_they_say(
 # --- what we write --------------------------------------------------------------------------------
 
 
-def test_kafka_reads_what_we_append_with_its_indexes(tmp_path: Path) -> None:
+def test_kafka_reads_appended_segments_and_their_indexes(tmp_path: Path) -> None:
     """Every format and codec, transactions and headers, in rolled segments: Kafka's tool prints the same of each entry
     and record, and finds nothing amiss in the indexes."""
-    chance = random.Random(SEED)
+    rng = random.Random(SEED)
     directory = tmp_path / "written-0"
     with LogAppender(directory, RollPolicy(segment_bytes=20_000, index_interval_bytes=500)) as log:
         for turn in range(120):
             magic = turn % 3
-            codec = chance.randrange(5 if magic == 2 else 4)
+            codec = rng.randrange(5 if magic == 2 else 4)
             producer = Producer(7, 1, turn * 10, transactional=True) if magic == 2 and turn % 4 == 0 else None
-            records = [ours(chance, magic, turn) for _ in range(chance.randint(1, 8))]
+            records = [random_record(rng, magic, turn) for _ in range(rng.randint(1, 8))]
             log.append(records, codec, magic=magic, producer=producer)
             if producer is not None:
                 ended = end_of_transaction(
@@ -578,20 +584,20 @@ def test_kafka_reads_what_we_append_with_its_indexes(tmp_path: Path) -> None:
     assert any(len(segment.offset_index()) > 3 for segment in segments)
 
 
-def ours(chance: random.Random, magic: int, turn: int) -> Record:
+def random_record(rng: random.Random, magic: int, turn: int) -> Record:
     """Some record that the format can hold, with text that a line shows."""
-    key = None if chance.random() < 0.2 else b"key-%d" % chance.randrange(KEYS)
-    tombstone = key is not None and chance.random() < 0.2
-    value = None if tombstone else chance.randbytes(chance.choice((1, 20, 300))).hex().encode()
-    headers = (("h", b"1"), ("none", None)) if magic == 2 and chance.random() < 0.2 else ()
-    return Record(0, None if magic == 0 else TIME + turn * 100 + chance.randrange(50), key, value, headers)
+    key = None if rng.random() < 0.2 else b"key-%d" % rng.randrange(KEYS)
+    tombstone = key is not None and rng.random() < 0.2
+    value = None if tombstone else rng.randbytes(rng.choice((1, 20, 300))).hex().encode()
+    headers = (("h", b"1"), ("none", None)) if magic == 2 and rng.random() < 0.2 else ()
+    return Record(0, None if magic == 0 else TIME + turn * 100 + rng.randrange(50), key, value, headers)
 
 
 @pytest.mark.soak
-def test_a_broker_serves_what_we_appended(tmp_path: Path) -> None:
+def test_a_broker_serves_appended_segments(tmp_path: Path) -> None:
     """A topic's directory is written again while its broker is down: the broker starts on it without a complaint, and
     its consumers read what we wrote."""
-    chance = random.Random(SEED)
+    rng = random.Random(SEED)
     with KraftBroker(tmp_path / "kraft") as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic("given", 1, 1, config={"retention.ms": "-1"})])["given"].result(60)
@@ -602,9 +608,9 @@ def test_a_broker_serves_what_we_appended(tmp_path: Path) -> None:
                 file.unlink()
         with LogAppender(directory, RollPolicy(segment_bytes=40_000)) as log:
             for turn in range(300):
-                codec = chance.randrange(5)
-                log.append([ours(chance, 2, turn) for _ in range(chance.randint(1, 8))], codec, leader_epoch=0)
-        kept = [shown(m.record) for m in messages(segments_in(directory), MessageFilter(), told)]
+                codec = rng.randrange(5)
+                log.append([random_record(rng, 2, turn) for _ in range(rng.randint(1, 8))], codec, leader_epoch=0)
+        kept = [fields_of(m.record) for m in messages(segments_in(directory), MessageFilter(), fail_on_damage)]
         broker.start()
 
         assert consumed(broker.bootstrap, ["given-0"], "read_uncommitted") == {"given-0": kept}

@@ -16,8 +16,8 @@ from random import Random
 from typing import NamedTuple
 
 import pytest
-from javaprogram import run_java
-from randompatterns import TOPICS, random_pattern
+from java_program import run_java
+from random_patterns import TOPICS, random_pattern
 
 from offsetmgr.core.errors import InvalidPattern, UnsupportedOperation
 from offsetmgr.zookeeper.groups.topic_filter import INTERNAL_TOPICS, TopicFilter
@@ -57,7 +57,7 @@ def in_java(patterns: list[str], topics: list[str]) -> list[Selected | None]:
     ]
 
 
-def here(pattern: str, topics: list[str]) -> Selected | str:
+def in_python(pattern: str, topics: list[str]) -> Selected | str:
     """``refused`` where Java may understand the pattern, ``invalid`` where it does not."""
     try:
         white, black = TopicFilter(pattern), TopicFilter(pattern, excludes=True)
@@ -74,7 +74,7 @@ def here(pattern: str, topics: list[str]) -> Selected | str:
     )
 
 
-def test_the_corpus_says_what_java_says() -> None:
+def test_the_corpus_matches_java() -> None:
     corpus = json.loads(CORPUS.read_text())
     found = in_java([one["pattern"] for one in corpus["patterns"]], corpus["topics"])
     for one, selected in zip(corpus["patterns"], found, strict=True):
@@ -84,20 +84,20 @@ def test_the_corpus_says_what_java_says() -> None:
             assert selected.black == [topic for topic in visible if topic not in selected.white], one["pattern"]
 
 
-def test_a_random_pattern_selects_the_same_or_is_refused() -> None:
+def test_a_random_pattern_selects_the_same_topics_or_is_rejected() -> None:
     LOG.info("seed %d", SEED)
-    chance = Random(SEED)
-    patterns = [random_pattern(chance) for _ in range(PATTERNS)]
+    rng = Random(SEED)
+    patterns = [random_pattern(rng) for _ in range(PATTERNS)]
     outcomes: Counter[str] = Counter()
     for pattern, java in zip(patterns, in_java(patterns, TOPICS), strict=True):
-        ours = here(pattern, TOPICS)
+        selected = in_python(pattern, TOPICS)
         if java is None:
-            assert isinstance(ours, str), f"{pattern!r} is taken here, and refused by Java"
+            assert isinstance(selected, str), f"{pattern!r} is taken here, and refused by Java"
             outcomes["refused by both"] += 1
-        elif ours == "refused":
+        elif selected == "refused":
             outcomes["refused"] += 1
         else:
-            assert ours == java, pattern
+            assert selected == java, pattern
             outcomes["same"] += 1
     LOG.info("%s", dict(outcomes))
     assert outcomes["same"] > PATTERNS // 5

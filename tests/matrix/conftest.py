@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from matrix_worlds import RELEASES, has_leaders
+from release_environment import RELEASES, has_leaders
 
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic
 
@@ -19,7 +19,7 @@ SETTINGS = {
 
 
 @dataclass(frozen=True)
-class Era:
+class ReleaseCluster:
     """A cluster of one release: ``zookeeper`` is its connect string with the chroot."""
 
     release: str
@@ -40,17 +40,21 @@ class Era:
 
 
 @pytest.fixture(scope="session")
-def start_era(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Era]]:
+def start_release(
+    zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], ReleaseCluster]]:
     """Gives the cluster of a release. The last one asked for runs; another one takes its place."""
-    running: list[Era] = []
+    running: list[ReleaseCluster] = []
 
-    def start(release: str) -> Era:
+    def start(release: str) -> ReleaseCluster:
         if running and running[0].release == release:
             return running[0]
         stop()
-        where = f"{zookeeper.connect}/era-{release}"
+        where = f"{zookeeper.connect}/release-{release}"
         directory = tmp_path_factory.mktemp(f"kafka-{release}")
-        running.append(Era(release, where, KafkaBroker(directory, zookeeper=where, version=release, config=SETTINGS)))
+        running.append(
+            ReleaseCluster(release, where, KafkaBroker(directory, zookeeper=where, version=release, config=SETTINGS))
+        )
         running[0].broker.start()
         return running[0]
 
@@ -63,6 +67,6 @@ def start_era(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="module", params=RELEASES)
-def era(request: pytest.FixtureRequest, start_era: Callable[[str], Era]) -> Era:
+def release_cluster(request: pytest.FixtureRequest, start_release: Callable[[str], ReleaseCluster]) -> ReleaseCluster:
     """A cluster of each release in turn."""
-    return start_era(request.param)
+    return start_release(request.param)

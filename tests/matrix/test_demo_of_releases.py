@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from matrix_worlds import RELEASES
+from release_environment import RELEASES
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 DEMO = Path(__file__).parents[2] / "scripts" / "demo_migration.py"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from matrix_worlds import has_leaders
-from processes import Commands, may_log_in, wait_for
+from processes import Commands, wait_for, wait_for_login
+from release_environment import has_leaders
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
@@ -107,7 +107,7 @@ def secured(
         done = java_tool(BROKER_JARS[release], "kafka.admin.ConfigCommand", [*user, *password])
         assert done.returncode == 0, done.stderr
         wait_for(lambda: has_leaders(found.plain, found.topic, 2), "the topic has leaders")
-        may_log_in(logins["SASL_PLAINTEXT"], found.settings("SASL_PLAINTEXT", "SCRAM-SHA-256"))
+        wait_for_login(logins["SASL_PLAINTEXT"], found.settings("SASL_PLAINTEXT", "SCRAM-SHA-256"))
         yield found
 
 
@@ -130,8 +130,8 @@ def test_a_migration_goes_there_and_back_over_a_login(
     assert unique in listed.stdout
     commands.run("migrate", "rollback", "p.json", "--yes", *login)
     describe = ["cluster", "describe", "--bootstrap-server", secured.logins[protocol], "--format", "json"]
-    told = {row["capability"]: row["on"] for row in json.loads(commands.run(*describe, *login).stdout)}
-    assert told["accepts SASL logins"] is True
+    capabilities = {row["capability"]: row["on"] for row in json.loads(commands.run(*describe, *login).stdout)}
+    assert capabilities["accepts SASL logins"] is True
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

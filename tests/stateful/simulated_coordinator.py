@@ -24,7 +24,7 @@ Reply = Callable[..., None]
 @dataclass
 class SimulatedMember:
     metadata: bytes
-    heard: float
+    last_heartbeat: float
     joining: Reply | None = None
     syncing: Reply | None = None
     assignment: bytes = b""
@@ -145,7 +145,7 @@ class Coordinator:
         elif self.state == "Preparing":
             reply(error_code=REBALANCING)
         elif self.state == "Stable":
-            member.heard = self.world.now
+            member.last_heartbeat = self.world.now
             self._watch(request.member_id)
             reply(error_code=0, assignment=member.assignment)
         else:
@@ -168,7 +168,7 @@ class Coordinator:
             member.assignment = assignments.get(member_id, b"")
         self._persist()
         for member_id, member in self.members.items():
-            member.heard = self.world.now
+            member.last_heartbeat = self.world.now
             self._watch(member_id)
             if member.syncing:
                 member.syncing(error_code=0, assignment=member.assignment)
@@ -188,7 +188,7 @@ class Coordinator:
         elif request.generation_id != self.generation:
             reply(error_code=ILLEGAL_GENERATION)
         else:
-            member.heard = self.world.now
+            member.last_heartbeat = self.world.now
             self._watch(request.member_id)
             reply(error_code=REBALANCING if self.state == "Preparing" else 0)
 
@@ -205,7 +205,7 @@ class Coordinator:
             self.queue.append(lambda: self._expire(member_id))
             return
         member = self.members.get(member_id)
-        if member and not member.joining and not member.syncing and self.world.now >= member.heard + SESSION:
+        if member and not member.joining and not member.syncing and self.world.now >= member.last_heartbeat + SESSION:
             self._remove(member_id)
 
     def _drop_pending(self, member_id: str) -> None:
@@ -270,7 +270,7 @@ class Coordinator:
             assert member.joining
             member.joining(**self._joined(member_id))
             member.joining = None
-            member.heard = self.world.now
+            member.last_heartbeat = self.world.now
             self._watch(member_id)
 
     def _expire_unsynced(self, number: int) -> None:
@@ -284,13 +284,13 @@ class Coordinator:
             self._maybe_complete()
 
     def _joined(self, member_id: str) -> dict[str, Any]:
-        told = self.members.items() if member_id == self.leader else ()
+        members = self.members.items() if member_id == self.leader else ()
         return {
             "error_code": 0,
             "member_id": member_id,
             "generation_id": self.generation,
             "leader": self.leader,
-            "members": [SimpleNamespace(member_id=m, metadata=member.metadata) for m, member in told],
+            "members": [SimpleNamespace(member_id=m, metadata=member.metadata) for m, member in members],
         }
 
 

@@ -61,13 +61,13 @@ class World:
         self.at(self.now + seconds, action)
 
     def latency(self) -> float:
-        luck = self.random.random()
-        if self.slow_network and luck < 0.1:
-            return self.random.uniform(0, 8 if luck > 0.02 else 2 * REBALANCE)
+        draw = self.random.random()
+        if self.slow_network and draw < 0.1:
+            return self.random.uniform(0, 8 if draw > 0.02 else 2 * REBALANCE)
         return self.random.uniform(0.001, 0.02)
 
-    def log(self, what: str) -> None:
-        self.history.append(f"{self.now:10.3f} {what}")
+    def log(self, message: str) -> None:
+        self.history.append(f"{self.now:10.3f} {message}")
 
     def run(self, seconds: float) -> None:
         """Lets time pass, event by event, and looks at the invariant after each."""

@@ -31,7 +31,7 @@ OPEN, PARTITIONS, PROGRESS, HISTORY = "coordinator", "topic-partitions", "progre
 SCHEDULE = PeriodSchedule(0, 1_000)
 
 
-class Refused(Exception):
+class ConditionFailed(Exception):
     """A transaction whose conditions did not hold: nothing of it happened."""
 
 
@@ -47,7 +47,7 @@ class Tree:
     def write(self, *writes: tuple[str, bytes, int | None]) -> None:
         for path, _, expected in writes:
             if self.get(path)[1] != expected:
-                raise Refused(path)
+                raise ConditionFailed(path)
         for path, data, expected in writes:
             self.nodes[path] = (data, 0 if expected is None else expected + 1)
 
@@ -77,7 +77,7 @@ class World:
         self.leader_epoch = 0
         self.members: list[Member] = []
         self.frozen: list[Member] = []
-        self.really: set[tuple[TopicPartition, int]] = set()
+        self.completed: set[tuple[TopicPartition, int]] = set()
         """What was durably done."""
         self.closed: list[int] = []
         self.faults: list[str] = []
@@ -93,19 +93,19 @@ class World:
         """A process of this name begins; partitions are shared out again among those that are there."""
         self.epochs[name] += 1
         self.members.append(Member(name, self.epochs[name], []))
-        self.share_out()
+        self.assign_partitions()
 
     def kill(self, member: Member) -> None:
         self.members.remove(member)
-        self.share_out()
+        self.assign_partitions()
 
     def freeze(self, member: Member) -> None:
         """It is thought dead and its partitions are given away, but it will go on one day."""
         self.members.remove(member)
         self.frozen.append(member)
-        self.share_out()
+        self.assign_partitions()
 
-    def share_out(self) -> None:
+    def assign_partitions(self) -> None:
         for member in self.members:
             member.owned = []
         for at, partition in enumerate(self.all_partitions()):
@@ -114,7 +114,7 @@ class World:
 
     def grow(self) -> None:
         self.topics[self.dice.choice(sorted(self.topics))] += 1
-        self.share_out()
+        self.assign_partitions()
 
     # --- steps --------------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class World:
             next(member.steps)
         except StopIteration:
             member.steps = None
-        except Refused:
+        except ConditionFailed:
             member.steps = None
 
     def work(self, member: Member) -> Iterator[None]:
@@ -149,7 +149,7 @@ class World:
         mine = [tp for tp in member.owned if tp in partitions.partitions]
         some = self.dice.sample(mine, self.dice.randint(0, len(mine))) if self.dice.random() < 0.5 else mine
         for partition in some:
-            self.really.add((partition, open_.number))
+            self.completed.add((partition, open_.number))
         yield
         finished = dict(before.finished)
         for partition in some:
@@ -176,40 +176,42 @@ class World:
         )
         now = self.all_partitions()
         yield
-        turn = next_step(seen, SCHEDULE, now, Leader(member.name, epoch), 0)
-        if isinstance(turn, Advance):
-            self.carry_out(turn, open_version, partitions_version)
+        advance = next_step(seen, SCHEDULE, now, Leader(member.name, epoch), 0)
+        if isinstance(advance, Advance):
+            self.execute(advance, open_version, partitions_version)
 
-    def carry_out(self, turn: Advance, open_version: int | None, partitions_version: int | None) -> None:
+    def execute(self, advance: Advance, open_version: int | None, partitions_version: int | None) -> None:
         before, _ = self.tree.get(OPEN)
-        asked = decode_partitions(PARTITIONS, self.tree.get(PARTITIONS)[0]).partitions if before else frozenset()
+        expected_partitions = (
+            decode_partitions(PARTITIONS, self.tree.get(PARTITIONS)[0]).partitions if before else frozenset()
+        )
         writes = [
-            (OPEN, encode_open(turn.open_), open_version),
-            (PARTITIONS, encode_partitions(turn.partitions), partitions_version),
+            (OPEN, encode_open(advance.open_), open_version),
+            (PARTITIONS, encode_partitions(advance.partitions), partitions_version),
         ]
-        if turn.closed is not None:
-            writes.append((f"{HISTORY}{turn.closed.period.number}", encode_closed(turn.closed), None))
+        if advance.closed is not None:
+            writes.append((f"{HISTORY}{advance.closed.period.number}", encode_closed(advance.closed), None))
         self.tree.write(*writes)
-        self.check(turn, decode_open(OPEN, before) if before else None, asked)
+        self.check(advance, decode_open(OPEN, before) if before else None, expected_partitions)
 
     # --- what must hold -----------------------------------------------------------------------------
 
-    def check(self, turn: Advance, before: OpenNode | None, asked: frozenset[TopicPartition]) -> None:
+    def check(self, advance: Advance, before: OpenNode | None, expected_partitions: frozenset[TopicPartition]) -> None:
         expected = 0 if before is None else before.number + 1
-        if turn.open_.number != expected:
-            self.faults.append(f"period {turn.open_.number} opened where {expected} was next")
-        if before is None or turn.closed is None:
+        if advance.open_.number != expected:
+            self.faults.append(f"period {advance.open_.number} opened where {expected} was next")
+        if before is None or advance.closed is None:
             return
         number = before.number
-        if turn.closed.period.number != number or number in self.closed:
+        if advance.closed.period.number != number or number in self.closed:
             self.faults.append(
-                f"period {turn.closed.period.number} closed while {number} was open, after {self.closed}"
+                f"period {advance.closed.period.number} closed while {number} was open, after {self.closed}"
             )
         self.closed.append(number)
-        if early := [str(tp) for tp in asked if (tp, number) not in self.really]:
+        if early := [str(tp) for tp in expected_partitions if (tp, number) not in self.completed]:
             self.faults.append(f"period {number} closed before {', '.join(early)} had finished it")
 
-    def settle(self, periods: int) -> None:
+    def require_progress(self, periods: int) -> None:
         """Nobody dies any more: those that live must get so much further."""
         goal = len(self.closed) + periods
         for _ in range(20_000):

@@ -41,11 +41,11 @@ def run(seed: int, steps: int = 120) -> World:
                 world.frozen.remove(woken)
         else:
             world.step(dice.choice(world.members))
-    world.settle(3)
+    world.require_progress(3)
     return world
 
 
-def test_any_order_of_crashes_freezes_and_growth_keeps_the_rule() -> None:
+def test_no_order_of_crashes_freezes_and_growth_breaks_the_barrier() -> None:
     dice = random.Random(SEED)
     periods = 0
     for _ in range(RUNS):
@@ -68,7 +68,7 @@ def test_the_simulation_finds_a_barrier_that_closes_early(monkeypatch: pytest.Mo
     assert any("had finished it" in fault for seed in range(5) for fault in run(seed).faults)
 
 
-def test_the_simulation_finds_a_turn_that_is_not_conditional(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_simulation_finds_an_unconditional_advance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulated_periods.Tree.write", _write_anyway)
     assert any(run(seed).faults for seed in range(200))
 

@@ -9,9 +9,9 @@ from runtimes import (
     UNAVAILABLE,
     Lease,
     commit,
+    fetch_error,
     manager,
     offset,
-    refusal,
     scenario,
     shard_group_of,
     until,
@@ -148,7 +148,7 @@ def test_after_an_unknown_outcome_nothing_is_claimed_without_a_lease() -> None:
             successor.claim(1)
             assert await runtime.commit(commit("g", 3)) == UNAVAILABLE  # it waits for the lease until its time is up
             successor.append({runtime.partition_of("g"): [(b"\x00\x00k", None)]}, 1)  # not fenced by us
-            assert refusal(runtime, "g") == ErrorCode.NOT_COORDINATOR
+            assert fetch_error(runtime, "g") == ErrorCode.NOT_COORDINATOR
 
     scenario(work)
 

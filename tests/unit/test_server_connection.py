@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from listening import Listening, MemoryBackend, WireClient, commit_errors, commit_message, read_response
+from memory_listener import MemoryBackend, MemoryListener, WireClient, commit_errors, commit_message, read_response
 
 from offsetmgr.core.errors import InvalidRequest, Unreachable
 from offsetmgr.server.network import socket_server
@@ -54,18 +54,18 @@ def backend() -> MemoryBackend:
 
 
 @pytest.fixture
-def listening(backend: MemoryBackend) -> Iterator[Listening]:
-    with Listening(backend) as listening:
+def listening(backend: MemoryBackend) -> Iterator[MemoryListener]:
+    with MemoryListener(backend) as listening:
         yield listening
 
 
-def close_gate(listening: Listening) -> Callable[[], None]:
+def close_gate(listening: MemoryListener) -> Callable[[], None]:
     """From now on commits wait; gives what lets them go on."""
 
     async def make() -> asyncio.Event:
         return asyncio.Event()
 
-    gate = listening.backend.gate = listening.run(make())
+    gate = listening.backend.commits_allowed = listening.run(make())
     return lambda: listening.loop.call_soon_threadsafe(gate.set) and None
 
 
@@ -77,7 +77,7 @@ def fetch_message(group: str) -> dict[str, Any]:
 
 
 def test_commits_of_one_connection_run_side_by_side_and_a_fetch_behind_them_sees_them(
-    listening: Listening, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+    listening: MemoryListener, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_gate = close_gate(listening)
     begun: list[str] = []
@@ -101,7 +101,7 @@ def test_commits_of_one_connection_run_side_by_side_and_a_fetch_behind_them_sees
 
 
 def test_a_search_for_the_coordinator_does_not_hold_up_the_commits_behind_it(
-    listening: Listening, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+    listening: MemoryListener, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_gate = close_gate(listening)
     begun: list[str] = []
@@ -141,7 +141,7 @@ class Custom:
     def __init__(
         self, handle: Callable[[ApiRequest], HandlerResult], lane: Concurrency = Concurrency.EXCLUSIVE, **options: Any
     ) -> None:
-        self._listening = Listening()
+        self._listening = MemoryListener()
         self._api = Api(FORWARDED, "Test", 0, 9, 99, handle, lane)
         self._options = options
 
@@ -183,7 +183,7 @@ def test_a_final_response_and_close_connection_close_after_earlier_responses() -
             for wanted in (1, version, 1):
                 client.send(FORWARDED, wanted, b"")
             assert [client.receive()[4:] for _ in expected] == expected
-            assert client.hung_up()
+            assert client.is_disconnected()
 
 
 def test_a_handler_that_raises_closes_only_its_connection() -> None:
@@ -203,7 +203,7 @@ def test_a_handler_that_raises_closes_only_its_connection() -> None:
         for version in (1, 2, 3):
             with WireClient(port) as bad:
                 bad.send(FORWARDED, version, b"")
-                assert bad.hung_up()
+                assert bad.is_disconnected()
             good.send(FORWARDED, 0, b"")
             assert good.receive()[4:] == b"fine"
 
@@ -317,7 +317,7 @@ def test_a_length_that_no_request_may_have_is_refused_at_once(length: int) -> No
         splitter.next()
 
 
-def test_requests_in_many_small_pieces_and_many_in_one_piece(listening: Listening) -> None:
+def test_requests_in_many_small_pieces_and_many_in_one_piece(listening: MemoryListener) -> None:
     with WireClient(listening.port) as client:
         frame = client.frame(COMMIT, 7, b"", 1)
         frame = client.frame(API_VERSIONS, 0, b"", 1)
@@ -335,7 +335,7 @@ def test_requests_in_many_small_pieces_and_many_in_one_piece(listening: Listenin
 
 
 def test_no_longer_is_read_than_may_be_in_flight(backend: MemoryBackend) -> None:
-    with Listening(backend, limits=ServerLimits(in_flight=5)) as listening, WireClient(listening.port) as client:
+    with MemoryListener(backend, limits=ServerLimits(in_flight=5)) as listening, WireClient(listening.port) as client:
         open_gate = close_gate(listening)
         for number in range(20):
             client.send(COMMIT, 7, commit_message("g", {("t", 0): number}))
@@ -349,7 +349,7 @@ def test_no_longer_is_read_than_may_be_in_flight(backend: MemoryBackend) -> None
     assert backend.offsets["g"]["t"][0][0] == 19
 
 
-def test_a_backend_without_room_is_given_no_longer_commits(listening: Listening, backend: MemoryBackend) -> None:
+def test_a_backend_without_room_is_given_no_longer_commits(listening: MemoryListener, backend: MemoryBackend) -> None:
     async def make() -> asyncio.Future[None]:
         return asyncio.get_running_loop().create_future()
 
@@ -370,7 +370,7 @@ def test_a_backend_without_room_is_given_no_longer_commits(listening: Listening,
 def test_a_client_that_reads_no_responses_is_paused_and_closed_in_the_end(backend: MemoryBackend) -> None:
     backend.offsets["g"] = {"t": {p: (p, -1, "x" * 4000) for p in range(200)}}
     limits = ServerLimits(idle_seconds=0.5)
-    with Listening(backend, limits=limits) as listening, WireClient(listening.port) as client:
+    with MemoryListener(backend, limits=limits) as listening, WireClient(listening.port) as client:
         client.socket.settimeout(0.2)
         with pytest.raises((TimeoutError, ConnectionError)):
             for _ in range(100_000):
@@ -384,7 +384,7 @@ def test_a_client_that_reads_no_responses_is_paused_and_closed_in_the_end(backen
 def test_a_client_that_reads_slowly_is_not_closed(backend: MemoryBackend) -> None:
     backend.offsets["g"] = {"t": {p: (p, -1, "x" * 4000) for p in range(8_000)}}
     with (
-        Listening(backend, limits=ServerLimits(idle_seconds=10), hold_time=True) as listening,
+        MemoryListener(backend, limits=ServerLimits(idle_seconds=10), manual_clock=True) as listening,
         WireClient(listening.port, receive_buffer=64 * 1024) as client,
     ):
         client.send(FETCH, 5, fetch_message("g"))
@@ -396,7 +396,7 @@ def test_a_client_that_reads_slowly_is_not_closed(backend: MemoryBackend) -> Non
             # The last bytes may have come before the transport has counted them off.
             while connection.unsent == unsent and taken < length:
                 taken += len(client.socket.recv(160_000))
-            listening.pass_time(9)
+            listening.advance_time(9)
             waits += 1
         client._exactly(length - taken)
         assert waits >= 2, "longer in all than an idle connection may last"
@@ -406,16 +406,16 @@ def test_a_client_that_reads_slowly_is_not_closed(backend: MemoryBackend) -> Non
 # --- limits -------------------------------------------------------------------------------------------
 
 
-def test_a_hundred_megabytes_are_refused_by_their_length_field(listening: Listening) -> None:
+def test_a_hundred_megabytes_are_refused_by_their_length_field(listening: MemoryListener) -> None:
     with WireClient(listening.port) as client, WireClient(listening.port) as other:
         client.socket.sendall(struct.pack(">i", 100 * 1024 * 1024))
-        assert client.hung_up()
+        assert client.is_disconnected()
         other.ask(API_VERSIONS, 0, {})
 
 
 def test_idle_connections_are_closed_and_busy_ones_are_not(backend: MemoryBackend) -> None:
     with (
-        Listening(backend, limits=ServerLimits(idle_seconds=10), hold_time=True) as listening,
+        MemoryListener(backend, limits=ServerLimits(idle_seconds=10), manual_clock=True) as listening,
         WireClient(listening.port) as idle,
         WireClient(listening.port) as waiting,
     ):
@@ -423,11 +423,11 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(backend: MemoryBacken
         idle.ask(API_VERSIONS, 0, {})
         waiting.send(COMMIT, 7, commit_message("g", {("t", 0): 1}))
         assert wait_until(lambda: any(connection.busy for connection in listening.service.connections))
-        listening.pass_time(9)
+        listening.advance_time(9)
         assert len(listening.service.connections) == 2
-        listening.pass_time(2)
-        assert idle.hung_up()
-        listening.pass_time(20)
+        listening.advance_time(2)
+        assert idle.is_disconnected()
+        listening.advance_time(20)
         open_gate()
         waiting.receive()
         assert listening.service.metrics()['connections_cut_total{why="idle"}'] == 1
@@ -435,7 +435,7 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(backend: MemoryBacken
 
 def test_a_request_that_does_not_end_is_cut_and_a_long_pipeline_is_not(backend: MemoryBackend) -> None:
     with (
-        Listening(backend, limits=ServerLimits(request_seconds=10), hold_time=True) as listening,
+        MemoryListener(backend, limits=ServerLimits(request_seconds=10), manual_clock=True) as listening,
         WireClient(listening.port) as slow,
         WireClient(listening.port) as steady,
     ):
@@ -448,19 +448,19 @@ def test_a_request_that_does_not_end_is_cut_and_a_long_pipeline_is_not(backend: 
             steady.socket.sendall(frame[7:] + frame[:7])
             steady.receive()
             assert wait_until(lambda: all(c.partial_since is not None for c in listening.service.connections))
-            listening.pass_time(4)
+            listening.advance_time(4)
             assert len(listening.service.connections) == (2 if turn < 2 else 1)
-        assert slow.hung_up()
+        assert slow.is_disconnected()
         assert listening.service.metrics()['connections_cut_total{why="slow request"}'] == 1
 
 
 def test_too_many_connections_are_closed_at_once_and_places_come_free(backend: MemoryBackend) -> None:
-    with Listening(backend, limits=ServerLimits(connections=3)) as listening:
+    with MemoryListener(backend, limits=ServerLimits(connections=3)) as listening:
         clients = [WireClient(listening.port) for _ in range(3)]
         for client in clients:
             client.ask(API_VERSIONS, 0, {})
         with WireClient(listening.port) as fourth:
-            assert fourth.hung_up()
+            assert fourth.is_disconnected()
         clients[0].socket.close()
         assert wait_until(lambda: len(listening.service.connections) == 2)
         with WireClient(listening.port) as again:
@@ -471,18 +471,18 @@ def test_too_many_connections_are_closed_at_once_and_places_come_free(backend: M
 
 def test_one_address_gets_only_its_share(backend: MemoryBackend) -> None:
     with (
-        Listening(backend, limits=ServerLimits(connections_per_address=1)) as listening,
+        MemoryListener(backend, limits=ServerLimits(connections_per_address=1)) as listening,
         WireClient(listening.port) as first,
         WireClient(listening.port) as second,
     ):
         first.ask(API_VERSIONS, 0, {})
-        assert second.hung_up()
+        assert second.is_disconnected()
 
 
 def test_requests_of_all_together_take_no_longer_memory_than_they_may(backend: MemoryBackend) -> None:
     """Those that only send parts of large requests are cut, the others are served."""
     limits = ServerLimits(held_bytes=4 << 20, request_bytes=4 << 20)
-    with Listening(backend, limits=limits) as listening, WireClient(listening.port) as good:
+    with MemoryListener(backend, limits=limits) as listening, WireClient(listening.port) as good:
         greedy = [WireClient(listening.port) for _ in range(8)]
         for client in greedy:
             client.socket.setblocking(False)
@@ -504,15 +504,15 @@ def test_requests_of_all_together_take_no_longer_memory_than_they_may(backend: M
         assert wait_until(lambda: listening.service.held_bytes == 0)
 
 
-def test_a_client_that_stops_sending_is_closed(listening: Listening) -> None:
+def test_a_client_that_stops_sending_is_closed(listening: MemoryListener) -> None:
     with WireClient(listening.port) as client:
         client.ask(API_VERSIONS, 0, {})
         client.socket.shutdown(socket.SHUT_WR)
-        assert client.hung_up()
+        assert client.is_disconnected()
     assert wait_until(lambda: not listening.service.connections)
 
 
-def test_clients_that_vanish_under_way_leave_nothing_behind(listening: Listening, backend: MemoryBackend) -> None:
+def test_clients_that_vanish_under_way_leave_nothing_behind(listening: MemoryListener, backend: MemoryBackend) -> None:
     open_gate = close_gate(listening)
     for _ in range(20):
         with WireClient(listening.port) as client:
@@ -541,7 +541,7 @@ def refuses(port: int) -> bool:
 
 
 def test_closing_lets_requests_under_way_end(backend: MemoryBackend) -> None:
-    with Listening(backend) as listening:
+    with MemoryListener(backend) as listening:
         open_gate = close_gate(listening)
         client, idle = WireClient(listening.port), WireClient(listening.port)
         client.send(COMMIT, 7, commit_message("g", {("t", 0): 1}))
@@ -550,12 +550,12 @@ def test_closing_lets_requests_under_way_end(backend: MemoryBackend) -> None:
         assert wait_until(lambda: refuses(listening.port))
         open_gate()
         assert commit_errors(read_response(COMMIT, 7, client.receive())) == {("t", 0): 0}
-        assert client.hung_up()
-        assert idle.hung_up()
+        assert client.is_disconnected()
+        assert idle.is_disconnected()
         closing.result(10)
 
 
-def test_a_port_that_is_taken_is_an_error_that_says_so(listening: Listening) -> None:
+def test_a_port_that_is_taken_is_an_error_that_says_so(listening: MemoryListener) -> None:
     async def again() -> None:
         await ServerListener(SocketServer([]), "127.0.0.1", listening.port).start()
 
@@ -565,7 +565,7 @@ def test_a_port_that_is_taken_is_an_error_that_says_so(listening: Listening) -> 
 
 def test_how_long_requests_took_is_reported_by_kind(backend: MemoryBackend) -> None:
     seen: list[tuple[str, float]] = []
-    with Listening(backend) as listening, WireClient(listening.port) as client:
+    with MemoryListener(backend) as listening, WireClient(listening.port) as client:
         listening.service._observe = lambda kind, seconds: seen.append((kind, seconds))
         client.commit("g", {("t", 0): 1})
         client.ask(FETCH, 5, fetch_message("g"))

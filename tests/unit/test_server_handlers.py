@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from kio.index import load_request_schema
-from listening import (
+from memory_listener import (
     NODE_ID,
     ConnectionClosedByBroker,
-    Listening,
     MemoryBackend,
+    MemoryListener,
     WireClient,
     commit_errors,
     commit_message,
@@ -100,13 +100,13 @@ def backend() -> MemoryBackend:
 
 
 @pytest.fixture
-def listening(backend: MemoryBackend, cluster: FakeCluster) -> Iterator[Listening]:
-    with Listening(backend, cluster=lambda: cluster) as listening:
+def listening(backend: MemoryBackend, cluster: FakeCluster) -> Iterator[MemoryListener]:
+    with MemoryListener(backend, cluster=lambda: cluster) as listening:
         yield listening
 
 
 @pytest.fixture
-def client(listening: Listening) -> Iterator[WireClient]:
+def client(listening: MemoryListener) -> Iterator[WireClient]:
     with WireClient(listening.port) as client:
         yield client
 
@@ -146,7 +146,7 @@ def test_a_version_of_api_versions_that_we_do_not_know_is_answered_in_version_0_
     assert client.ask(API_VERSIONS, 0, {})["error_code"] == 0, "and the connection is still good"
 
 
-def test_the_clients_software_is_kept_and_nonsense_refused(client: WireClient, listening: Listening) -> None:
+def test_the_clients_software_is_kept_and_nonsense_refused(client: WireClient, listening: MemoryListener) -> None:
     client.ask(API_VERSIONS, 3, {"client_software_name": "librdkafka", "client_software_version": "2.6"})
     (connection,) = listening.service.connections
     assert connection.client_software == ("librdkafka", "2.6")
@@ -166,7 +166,7 @@ def test_what_is_offered_beyond_kafka_is_announced(client: WireClient, backend: 
 )
 def test_an_unsupported_api_closes_the_connection(client: WireClient, api_key: int, version: int) -> None:
     client.send(api_key, version, b"\0" * 20)
-    assert client.hung_up()
+    assert client.is_disconnected()
 
 
 # --- the cluster, as we show it -----------------------------------------------------------------------
@@ -174,7 +174,7 @@ def test_an_unsupported_api_closes_the_connection(client: WireClient, api_key: i
 
 @every_version(METADATA)
 def test_metadata_names_managers_as_brokers_and_this_one_as_every_leader(
-    client: WireClient, listening: Listening, version: int
+    client: WireClient, listening: MemoryListener, version: int
 ) -> None:
     answer = client.ask(METADATA, version, {"topics": [{"name": "orders", "topic_id": None}]})
 
@@ -210,7 +210,7 @@ def test_metadata_of_a_topic_without_a_name_is_refused_where_the_answer_could_no
     client: WireClient, version: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     client.send(METADATA, version, {"topics": [{"name": None, "topic_id": uuid.UUID(int=7)}]})
-    assert client.hung_up()
+    assert client.is_disconnected()
     assert "defect" not in caplog.text
 
 
@@ -224,11 +224,11 @@ def test_metadata_while_the_cluster_is_away_is_an_error_and_never_an_empty_list(
     assert len(client.ask(METADATA, 9, {"topics": []})["brokers"]) == 1, "whoever needs only managers is served"
 
     client.send(METADATA, 9, {"topics": None})
-    assert client.hung_up()
+    assert client.is_disconnected()
 
 
 def test_without_a_cluster_there_are_no_topics_but_there_is_an_id() -> None:
-    with Listening() as listening, WireClient(listening.port) as client:
+    with MemoryListener() as listening, WireClient(listening.port) as client:
         answer = client.ask(METADATA, 9, {"topics": [{"name": "orders"}]})
         assert [topic["error_code"] for topic in answer["topics"]] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         assert answer["cluster_id"] == "offsetmgr"
@@ -254,7 +254,7 @@ def test_describe_cluster_of_controllers_is_refused(client: WireClient) -> None:
 
 
 @every_version(FIND_COORDINATOR)
-def test_find_coordinator(client: WireClient, backend: MemoryBackend, listening: Listening, version: int) -> None:
+def test_find_coordinator(client: WireClient, backend: MemoryBackend, listening: MemoryListener, version: int) -> None:
     def ask(key: str, kind: int = 0) -> dict[str, Any]:
         answer = client.ask(
             FIND_COORDINATOR, version, {"key": key, "coordinator_keys": [key, "other"], "key_type": kind}
@@ -322,7 +322,7 @@ def test_a_defect_of_the_backend_is_an_error_of_the_partitions(
 
     monkeypatch.setattr(backend, "commit", broken_at_once)
     client.send(COMMIT, 7, commit_message("g", {("t", 0): 1}))
-    assert client.hung_up()
+    assert client.is_disconnected()
 
 
 def fetch_message(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -462,7 +462,7 @@ def restricted(backend: MemoryBackend, cluster: FakeCluster, request: pytest.Fix
     backend.offsets["mine-1"] = {"orders": {0: (1, -1, "")}, "bills": {0: (2, -1, "")}}
     operations = getattr(request, "param", tuple(Operation))
     with (
-        Listening(backend, cluster=lambda: cluster, authorizer=rules(*operations)) as listening,
+        MemoryListener(backend, cluster=lambda: cluster, authorizer=rules(*operations)) as listening,
         WireClient(listening.port) as client,
     ):
         yield client
@@ -558,7 +558,7 @@ def test_who_may_only_describe_fetches_nothing(restricted: WireClient) -> None:
     assert restricted.ask(DESCRIBE_GROUPS, 5, {"groups": ["mine-1"]})["groups"][0]["group_state"] == "Empty"
 
 
-def test_an_answer_that_does_not_come_is_noticed_by_the_test_client(listening: Listening) -> None:
+def test_an_answer_that_does_not_come_is_noticed_by_the_test_client(listening: MemoryListener) -> None:
     with WireClient(listening.port) as client:
         client.socket.sendall(struct.pack(">i", -1))
         with pytest.raises(ConnectionClosedByBroker):

@@ -20,7 +20,7 @@ from offsetmgr.records.base import EncodedRecord
 TIMEOUT = 30.0
 
 
-class Fate(Enum):
+class AppendOutcome(Enum):
     """What becomes of an append, and what its writer is told."""
 
     WRITTEN = "written"
@@ -34,15 +34,15 @@ class Fate(Enum):
     OPEN_NOT_WRITTEN = "open then not written"
 
 
-class World:
+class ScenarioLog:
     """One partition of a log, whose writers meet the fate that was announced. ``log`` is the real thing."""
 
-    fates: Sequence[Fate] = (
-        Fate.WRITTEN,
-        Fate.NOT_WRITTEN,
-        Fate.UNKNOWN_WRITTEN,
-        Fate.UNKNOWN_NOT_WRITTEN,
-        Fate.FENCED_WRITTEN,
+    outcomes: Sequence[AppendOutcome] = (
+        AppendOutcome.WRITTEN,
+        AppendOutcome.NOT_WRITTEN,
+        AppendOutcome.UNKNOWN_WRITTEN,
+        AppendOutcome.UNKNOWN_NOT_WRITTEN,
+        AppendOutcome.FENCED_WRITTEN,
     )
 
     wait_s = 0.5
@@ -52,20 +52,20 @@ class World:
         self.log = log
         self.partition = partition
         self.shard_group = shard_group_of(partition, log.partitions)
-        self.fate = Fate.WRITTEN
-        self.overtake: Callable[[], None] | None = None
+        self.outcome = AppendOutcome.WRITTEN
+        self.fence: Callable[[], None] | None = None
         self.written_to = 0
         """The offset after the last record that was written."""
 
     def writer(self) -> ShardGroupWriter:
-        return FatefulWriter(self, self.log.writer(self.shard_group))
+        return OutcomeWriter(self, self.log.writer(self.shard_group))
 
     def compact(self) -> None:
         """The cleaner comes by, where that can be had."""
 
 
-class MemoryWorld(World):
-    fates = tuple(Fate)
+class MemoryScenarioLog(ScenarioLog):
+    outcomes = tuple(AppendOutcome)
     wait_s = 0.0
 
     def __init__(self) -> None:
@@ -76,37 +76,37 @@ class MemoryWorld(World):
         self.memory.compact(self.partition)
 
 
-class FatefulWriter:
+class OutcomeWriter:
     """A `ShardGroupWriter` whose next append meets its world's fate."""
 
-    def __init__(self, world: World, inner: ShardGroupWriter) -> None:
-        self._world = world
+    def __init__(self, scenario_log: ScenarioLog, inner: ShardGroupWriter) -> None:
+        self._scenario_log = scenario_log
         self._inner = inner
 
     def claim(self, timeout: float) -> None:
         self._inner.claim(timeout)
 
     def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout: float) -> Mapping[int, int]:
-        fate, self._world.fate = self._world.fate, Fate.WRITTEN
-        if fate is Fate.NOT_WRITTEN:
-            raise AppendRejected("append", fate.value)
-        if fate is Fate.UNKNOWN_NOT_WRITTEN:
+        outcome, self._scenario_log.outcome = self._scenario_log.outcome, AppendOutcome.WRITTEN
+        if outcome is AppendOutcome.NOT_WRITTEN:
+            raise AppendRejected("append", outcome.value)
+        if outcome is AppendOutcome.UNKNOWN_NOT_WRITTEN:
             self._inner.close()
-            raise OutcomeUnknown("append", fate.value)
-        if fate in (Fate.OPEN_WRITTEN, Fate.OPEN_NOT_WRITTEN):
-            assert isinstance(self._world, MemoryWorld)
-            failure = Failure.UNKNOWN_OPEN_WRITTEN if fate is Fate.OPEN_WRITTEN else Failure.UNKNOWN_OPEN
-            self._world.memory.fail_next_append(self._world.shard_group, failure)
+            raise OutcomeUnknown("append", outcome.value)
+        if outcome in (AppendOutcome.OPEN_WRITTEN, AppendOutcome.OPEN_NOT_WRITTEN):
+            assert isinstance(self._scenario_log, MemoryScenarioLog)
+            failure = Failure.UNKNOWN_OPEN_WRITTEN if outcome is AppendOutcome.OPEN_WRITTEN else Failure.UNKNOWN_OPEN
+            self._scenario_log.memory.fail_next_append(self._scenario_log.shard_group, failure)
         last = self._inner.append(batches, timeout)
-        self._world.written_to = last[self._world.partition] + 1
-        if fate is Fate.UNKNOWN_WRITTEN:
+        self._scenario_log.written_to = last[self._scenario_log.partition] + 1
+        if outcome is AppendOutcome.UNKNOWN_WRITTEN:
             self._inner.close()
-            raise OutcomeUnknown("append", fate.value)
-        if fate is Fate.FENCED_WRITTEN:
-            assert self._world.overtake is not None
-            self._world.overtake()
+            raise OutcomeUnknown("append", outcome.value)
+        if outcome is AppendOutcome.FENCED_WRITTEN:
+            assert self._scenario_log.fence is not None
+            self._scenario_log.fence()
             self._inner.close()
-            raise Fenced("append", fate.value)
+            raise Fenced("append", outcome.value)
         return last
 
     @property

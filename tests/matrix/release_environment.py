@@ -86,11 +86,11 @@ class Records:
     @contextmanager
     def steadily(self, partitions: Iterable[int]) -> Iterator[None]:
         """A record to each of the partitions, again and again, as long as the block lasts."""
-        ended, wanted = threading.Event(), list(partitions)
+        ended, targets = threading.Event(), list(partitions)
 
         def run() -> None:
             while not ended.wait(0.1):
-                self.send(wanted)
+                self.send(targets)
 
         thread = threading.Thread(target=run)
         thread.start()
@@ -140,7 +140,7 @@ class NewConsumer(ServerProcess):
 
 
 @dataclass
-class World:
+class Environment:
     """A cluster, a topic with records, and where commands run."""
 
     zookeeper: str
@@ -165,7 +165,7 @@ class World:
         with open_store(uri) as store:
             store.commit(group, {TopicPartition(self.topic, p): OffsetAndMetadata(n) for p, n in offsets.items()})
 
-    def held(self, uri: str, group: str) -> dict[int, int]:
+    def committed(self, uri: str, group: str) -> dict[int, int]:
         with open_store(uri) as store:
             found = store.fetch(group)
         return {tp.partition: one.offset for tp, one in found.items() if isinstance(one, Committed)}
