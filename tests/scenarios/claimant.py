@@ -1,5 +1,5 @@
-"""A process that follows a partition, claims it, serves it and loses it, in one thread: the runtime's part of the
-shard's ordering contract, as short as it can be."""
+"""`Claimant`: a process that follows a partition, claims it, serves it and loses it, in one thread. It does the
+runtime's part of the shard's ordering contract in the shortest form."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from offsetmgr.records.base import EncodedRecord, RecordFormat
 class Role(Enum):
     FOLLOWING = "following"
     SERVING = "serving"
-    """As far as it knows."""
+    """It has claimed the partition. Another process may have claimed it since."""
     RECOVERING = "recovering"
-    """It does not know what became of its last append."""
+    """The outcome of its last append is unknown."""
 
 
 class Claimant:
@@ -27,12 +27,12 @@ class Claimant:
         self.shard = Shard(scenario_log.partition, record_format, limits)
         self.role = Role.FOLLOWING
         self.pending: list[CoordinatorResult[Any]] = []
-        """To be appended, in this order."""
+        """Prepared results that wait for their append, in this order."""
         self.in_doubt: list[CoordinatorResult[Any]] = []
         self._writer: ShardGroupWriter | None = None
 
     def claim(self) -> None:
-        """Takes the shard group, or takes it again, and reads the log to its end."""
+        """Claims the shard group, also a second time, and reads the log to its end."""
         self._close()
         self._writer = self.scenario_log.writer()
         self._writer.claim(TIMEOUT)
@@ -55,7 +55,7 @@ class Claimant:
         self.shard.replay_newest(newest, reached[partition])
 
     def follow(self, limit: int | None = None) -> bool:
-        """Reads at most so many records, one by one. Whether it has reached the end."""
+        """Replays at most ``limit`` records, one by one. Returns whether it has reached the end of the log."""
         partition = self.scenario_log.partition
         end = max(self.scenario_log.written_to, self.scenario_log.log.end_offsets([partition], TIMEOUT)[partition])
         reader = self.scenario_log.log.reader()
@@ -71,7 +71,7 @@ class Claimant:
         return at_end
 
     def release(self) -> None:
-        """Lost the shard group, or let it go: from now on it only follows."""
+        """Discards unfinished writes. From now on the process only follows the log."""
         self._close()
         for prepared in [*self.in_doubt, *self.pending]:
             self.shard.on_discarded(prepared)
@@ -83,7 +83,7 @@ class Claimant:
             self.pending.append(prepared)
 
     def append(self, count: int) -> None:
-        """Appends the first of what is pending, as one; what it learns about it, it tells its shard."""
+        """Appends the first ``count`` pending results in one batch, and reports the outcome to the shard."""
         assert self._writer is not None
         batch, self.pending = self.pending[:count], self.pending[count:]
         records: list[EncodedRecord] = [record for prepared in batch for record in prepared.records]

@@ -1,4 +1,4 @@
-"""What a shard must answer and write, by plain dicts: slow, obvious, and written without looking at the shard."""
+"""The expected responses and records of a shard, computed with plain dicts, independently of the shard's code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def activity(state: State, group: str) -> int | None:
 
 
 class Oracle:
-    """``epochs``: whether an offset that expires by its own time keeps its leader epoch (not so in Kafka's format)."""
+    """``epochs``: whether an offset with an expiration time keeps its leader epoch, which Kafka's format cannot
+    store."""
 
     def __init__(self, *, epochs: bool) -> None:
         self._epochs = epochs
@@ -81,7 +82,7 @@ class Oracle:
     def delete(
         self, state: State, pending: Sequence[Change], group: str, partitions: set[tuple[str, int]] | None
     ) -> tuple[int, Change]:
-        """``wanted`` None: the whole group."""
+        """Deletes these partitions, or the whole group if ``partitions`` is None."""
         if not group and partitions is not None:
             return 24, {}
         existing = known(state, pending, group)
@@ -133,7 +134,7 @@ def concerns(change: Change, group: str) -> bool:
 
 
 def known(state: State, pending: Sequence[Change], group: str) -> set[OffsetKey]:
-    """Offsets that are there, or will be when all has been appended."""
+    """The offsets that exist now or after all pending appends."""
     coming = {
         key
         for change in pending

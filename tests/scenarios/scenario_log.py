@@ -1,5 +1,4 @@
-"""The log that a scenario is played on, and what becomes of each append: the same play on a log in memory and on a
-real one."""
+"""`ScenarioLog`: one partition of an in-memory log or of a real one, with a chosen outcome for each append."""
 
 from __future__ import annotations
 
@@ -21,21 +20,21 @@ TIMEOUT = 30.0
 
 
 class AppendOutcome(Enum):
-    """What becomes of an append, and what its writer is told."""
+    """The outcome of an append, and the error that its writer gets."""
 
     WRITTEN = "written"
     NOT_WRITTEN = "not written"
     UNKNOWN_WRITTEN = "unknown but written"
     UNKNOWN_NOT_WRITTEN = "unknown and not written"
-    FENCED_WRITTEN = "written but overtaken"
-    """Somebody else claims the shard group before the answer comes, and the writer is told that only."""
+    FENCED_WRITTEN = "written but fenced"
+    """Another process claims the shard group before the response arrives, so the writer gets only `Fenced`."""
     OPEN_WRITTEN = "open then written"
-    """Nobody can say before the next claim ends it."""
+    """The transaction stays open: its outcome is unknown until the next claim ends it."""
     OPEN_NOT_WRITTEN = "open then not written"
 
 
 class ScenarioLog:
-    """One partition of a log, whose writers meet the fate that was announced. ``log`` is the real thing."""
+    """One partition of ``log``. ``outcome`` is the outcome of the next append."""
 
     outcomes: Sequence[AppendOutcome] = (
         AppendOutcome.WRITTEN,
@@ -46,7 +45,7 @@ class ScenarioLog:
     )
 
     wait_s = 0.5
-    """Seconds that a poll may wait for what is there but has not arrived yet."""
+    """Seconds that a poll may wait for records that are in the log."""
 
     def __init__(self, log: PartitionLog, partition: int) -> None:
         self.log = log
@@ -55,13 +54,13 @@ class ScenarioLog:
         self.outcome = AppendOutcome.WRITTEN
         self.fence: Callable[[], None] | None = None
         self.written_to = 0
-        """The offset after the last record that was written."""
+        """The offset after the last written record."""
 
     def writer(self) -> ShardGroupWriter:
         return OutcomeWriter(self, self.log.writer(self.shard_group))
 
     def compact(self) -> None:
-        """The cleaner comes by, where that can be had."""
+        """Compacts the log, if the log supports it."""
 
 
 class MemoryScenarioLog(ScenarioLog):
@@ -77,7 +76,7 @@ class MemoryScenarioLog(ScenarioLog):
 
 
 class OutcomeWriter:
-    """A `ShardGroupWriter` whose next append meets its world's fate."""
+    """A `ShardGroupWriter` whose next append has the outcome that its `ScenarioLog` prescribes."""
 
     def __init__(self, scenario_log: ScenarioLog, inner: ShardGroupWriter) -> None:
         self._scenario_log = scenario_log

@@ -1,7 +1,7 @@
-"""Shards of two processes over one partition of a log, against an oracle of dicts: commits, deletions, expiry, crashes,
-failed appends, lost ownership, compaction.
+"""A hypothesis state machine: the shards of two processes on one partition of a log, compared with `Oracle`, through
+commits, deletions, expiration, crashes, failed appends, lost ownership and compaction.
 
-Any log will do: a test gives the machine a `World` and a record format.
+Subclasses provide a `ScenarioLog` and a record format.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ GROUP = st.sampled_from(GROUPS)
 OFFSET = st.one_of(st.integers(-2, 9), st.integers(0, 2**62))
 COMMIT = st.tuples(OFFSET, st.sampled_from([-1, 0, 7]), st.sampled_from(["", "m", "zu lang"]))
 AT_ONCE = st.booleans()
-"""Whether a request is appended before the next one comes; else it stays in flight until `ShardModel.append`."""
+"""Whether a request is appended before the next one; otherwise it stays in flight until `ShardModel.append`."""
 ZOMBIE = st.sampled_from([False, False, True])
-"""Whether the former owner is asked, if it does not know yet that it is none."""
+"""Whether the request goes to the former owner, if that has not noticed yet that it is fenced."""
 HOURS = st.sampled_from([0, 1, 6, 24, 30])
-"""That pass before a request."""
+"""Hours that pass before a request."""
 
 
 class PreparedWrite(NamedTuple):
-    """Prepared, and what the oracle expects of it."""
+    """A prepared result, and the change that the oracle expects."""
 
     prepared: CoordinatorResult[Any]
     change: Change
 
 
 class ModelProcess:
-    """A process, and what it must show. ``view`` None: it is somewhere in the middle of the log."""
+    """A process and its expected state. ``view`` is None while the process has not read the log to its end."""
 
     def __init__(self, claimant: Claimant) -> None:
         self.claimant = claimant
@@ -67,7 +67,7 @@ class ShardModel(RuleBasedStateMachine):
         self.now = 1_800_000_000_000
         self.durable: State = {}
         self.open: Change | None = None
-        """What the next claim will write."""
+        """The change of an open transaction, which the next claim completes."""
         self.owner, self.other = self.new_process(), self.new_process()
         self.claim(self.owner)
 
@@ -85,7 +85,7 @@ class ShardModel(RuleBasedStateMachine):
     # --- requests ----------------------------------------------------------------------------------
 
     def requested_process(self, *, zombie: bool) -> ModelProcess | None:
-        """Who is asked: the owner, or one that was, as long as it does not know better."""
+        """The process that gets the request: the owner, or a former owner that has not noticed the loss."""
         if not zombie:
             return self.owner
         return self.other if self.other.claimant.role is Role.SERVING else None
@@ -93,7 +93,7 @@ class ShardModel(RuleBasedStateMachine):
     def enqueue_prepared(
         self, process: ModelProcess, prepared: CoordinatorResult[Any], change: Change, *, at_once: bool
     ) -> None:
-        """What was prepared is what the oracle expects to be written."""
+        """Checks that the prepared records equal the expected change, and enqueues them."""
         assert self.decoded(prepared) == change
         if change:
             process.waiting.append(PreparedWrite(prepared, change))
@@ -227,7 +227,7 @@ class ShardModel(RuleBasedStateMachine):
         return state
 
     def claim_after(self, process: ModelProcess, batch: Sequence[PreparedWrite]) -> None:
-        """Between the append and its answer."""
+        """Moves the ownership between the append and its response."""
         self.durable = self.after(self.durable, batch)
         self.ownership_moves()
 
@@ -239,16 +239,16 @@ class ShardModel(RuleBasedStateMachine):
     @precondition(lambda self: self.other.waiting and self.other.claimant.role is Role.SERVING)
     @rule(count=st.integers(1, 5))
     def a_zombie_appends(self, count: int) -> None:
-        """It learns that it was fenced, and nothing of it is in the log."""
+        """A fenced process appends: it gets an error, and the log does not change."""
         self.other.claimant.append(count)
         self.other.waiting = []
         assert self.other.claimant.role is Role.FOLLOWING
 
-    # --- whose it is -------------------------------------------------------------------------------
+    # --- ownership -------------------------------------------------------------------------------
 
     @rule()
     def ownership_moves(self) -> None:
-        """The owner does not know yet."""
+        """The other process claims the partition; the owner has not noticed it yet."""
         self.other.claimant.release()
         self.other.waiting, self.other.in_doubt = [], []
         self.owner, self.other = self.other, self.owner
@@ -256,7 +256,7 @@ class ShardModel(RuleBasedStateMachine):
 
     @rule(standby=st.booleans())
     def crash(self, standby: bool) -> None:
-        """Everything in memory is gone, and what was in flight with it."""
+        """A process loses its memory and its requests in flight."""
         if standby:
             self.other.claimant.release()
             self.other = self.new_process()
@@ -275,7 +275,8 @@ class ShardModel(RuleBasedStateMachine):
 
     @rule()
     def compact(self) -> None:
-        """Who is behind reads everything again: tombstones that it has not seen may go."""
+        """A standby that is behind starts again from the beginning, because compaction may remove tombstones that it
+        has not read."""
         if self.other.view != self.durable:
             self.crash(standby=True)
         self.scenario_log.compact()
@@ -287,7 +288,7 @@ class ShardModel(RuleBasedStateMachine):
         newcomer.view = dict(self.durable)
         self.check_view(newcomer)
 
-    # --- what must always hold -----------------------------------------------------------------------
+    # --- invariants -----------------------------------------------------------------------
 
     @invariant()
     def each_process_has_its_expected_view(self) -> None:

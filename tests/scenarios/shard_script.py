@@ -1,14 +1,14 @@
-"""Plays the scenarios of ``shard/*.txt``: one process does one thing a line, and says what it must show.
+"""Runs the scenarios of ``shard/*.txt``. Each line is an action or an expectation of one process, ``a`` or ``b``:
 
 * ``a commits g t-0=5 t-1=6:metadata [by member] [kept 10h] [if t-0=4]``, ``a deletes g [t-0]``, ``a expires [members of
-  g] [nobody knows of g]``: prepared, and waiting;
-* ``a appends[: FATE]``: all that waits, in one (fates: `Fate`);
-* ``a is answered ok | CODE | t-0:CODE``: the latest request;
-* ``a fetches g: t-0=5 t-1=absent`` or ``nothing``;
+  g] [unknown members of g]``: prepares records and enqueues them;
+* ``a appends[: OUTCOME]``: appends all enqueued records in one batch (outcomes: `AppendOutcome`);
+* ``a responds ok | CODE | t-0:CODE``: the expected response to the latest request;
+* ``a fetches g: t-0=5 t-1=absent`` or ``nothing``: the expected offsets;
 * ``a claims``, ``a follows`` (to the end), ``a crashes``, ``a is serving`` (see `Role`), ``10h pass``,
-  ``the cleaner comes``.
+  ``the log is compacted``.
 
-Text after ``#`` is for people.
+Text after ``#`` is a comment.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PLACE = re.compile(r"(\w+)-(\d+)(?:=(-?\d+|absent))?(?::(\S+))?")
 
 
 def required_outcomes(scenario: Path) -> set[AppendOutcome]:
-    """What a world must be able to do to an append."""
+    """The append outcomes that a scenario needs from its log."""
     return {outcome for outcome in AppendOutcome if f"appends: {outcome.value}" in scenario.read_text()}
 
 
@@ -60,7 +60,7 @@ class _Interpreter:
     def run_scenario(self, words: list[str]) -> None:
         if words[1:] == ["pass"]:
             self.now += _hours(words[0])
-        elif words == ["the", "cleaner", "comes"]:
+        elif words == ["the", "log", "is", "compacted"]:
             self.scenario_log.compact()
         else:
             name, verb, *rest = words
@@ -74,7 +74,8 @@ class _Interpreter:
                 "appends": self.appends,
                 "appends:": self.appends,
                 "fetches": self.fetches,
-                "is": self.is_in_state,
+                "is": self.has_role,
+                "responds": self.responds,
             }
             verbs[verb](name, rest)
 
@@ -118,7 +119,7 @@ class _Interpreter:
     def expires(self, name: str, rest: list[str]) -> None:
         text = " ".join(rest)
         members: dict[str, bool | None] = dict.fromkeys(re.findall(r"members of (\w+)", text), True)
-        members |= dict.fromkeys(re.findall(r"nobody knows of (\w+)", text), None)
+        members |= dict.fromkeys(re.findall(r"unknown members of (\w+)", text), None)
         self.claimants[name].enqueue(
             self.claimants[name].shard.expire(self.now, lambda group: members.get(group, False))
         )
@@ -145,20 +146,20 @@ class _Interpreter:
             offset = -1 if match[3] == "absent" else int(match[3])
             assert answer == (int(match[2]), offset, -1, match[4] or "", 0)
 
-    def is_in_state(self, name: str, rest: list[str]) -> None:
-        if rest[0] != "answered":
-            assert self.claimants[name].role is Role(rest[0])
-            return
+    def has_role(self, name: str, rest: list[str]) -> None:
+        assert self.claimants[name].role is Role(rest[0])
+
+    def responds(self, name: str, rest: list[str]) -> None:
         answer = self.responses[name]
-        if rest[1] == "ok":
+        if rest[0] == "ok":
             assert answer in (0, CommitResponse(), DeleteResponse())
-        elif ":" in rest[1]:
-            place, _, code = rest[1].rpartition(":")
+        elif ":" in rest[0]:
+            place, _, code = rest[0].rpartition(":")
             match = _PLACE.fullmatch(place)
             assert match
             assert answer == CommitResponse(0, {(match[1], int(match[2])): int(code)})
         else:
-            assert answer in (int(rest[1]), CommitResponse(int(rest[1])), DeleteResponse(int(rest[1])))
+            assert answer in (int(rest[0]), CommitResponse(int(rest[0])), DeleteResponse(int(rest[0])))
 
 
 def _hours(text: str) -> int:

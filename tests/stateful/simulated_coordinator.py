@@ -1,5 +1,5 @@
-"""A coordinator of the managers' group in a simulated world's time: it does what Kafka's does (GroupCoordinator.scala),
-its failures included.
+"""A simulated group coordinator for the managers' group. It behaves like Kafka's (GroupCoordinator.scala), also in its
+failures.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Coordinator:
         self.stopped = True
 
     def wake(self, *, zombie: bool) -> None:
-        """As a zombie it still takes itself for the coordinator, for a moment."""
+        """Resumes the broker. A zombie still acts as the coordinator for a few seconds."""
         self.stopped = False
         self.zombie = zombie
         if zombie:
@@ -157,7 +157,7 @@ class Coordinator:
                 self.world.after(self.world.latency(), lambda: self._store(generation, found))
 
     def _store(self, generation: int, assignments: dict[str, bytes]) -> None:
-        """Replicated, unless somebody else leads the partition by now."""
+        """Completes the rebalance after the assignment is replicated, unless another broker leads the partition now."""
         if self.stopped:
             self.queue.append(lambda: self._store(generation, assignments))
             return
@@ -251,7 +251,7 @@ class Coordinator:
     def _complete(self) -> None:
         late = [m for m, member in self.members.items() if not member.joining]
         if late:
-            self.world.log(f"{self.name} puts out the late {late}")
+            self.world.log(f"{self.name} removes the late members {late}")
         for member_id in late:
             del self.members[member_id]
         self.generation += 1

@@ -1,4 +1,5 @@
-"""The dual store against an oracle of plain dicts, while either store fails, heals, and others write past it."""
+"""The dual store compared with an oracle of plain dicts, while either store fails and recovers, and other clients write
+to the stores directly."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class FixedClock:
 
 @dataclass
 class StoreState:
-    """What the oracle thinks that one store holds: offset and version, as `MemoryStore` counts it."""
+    """The expected content of one store: offset and version, counted like `MemoryStore` does."""
 
     values: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
 
@@ -50,12 +51,12 @@ class StoreState:
 
 @dataclass
 class PendingWrite:
-    """What the oracle thinks is pending: the wanted offset, whether it may lower, and over which value."""
+    """An expected pending write: its offset, whether it may rewind, and the value that it replaces."""
 
     after: int | None
     lowers: bool
     over: tuple[int, int] | str | None
-    """The value seen in the secondary (None: no commit), or "unknown"."""
+    """The value read from the secondary (None: no commit), or "unknown"."""
 
 
 class DualModel(RuleBasedStateMachine):
@@ -67,11 +68,11 @@ class DualModel(RuleBasedStateMachine):
         self.p, self.s = StoreState(), StoreState()
         self.pending: dict[TopicPartition, PendingWrite] = {}
         self.compared = False
-        """Whether a call has compared the clusters of both stores: until then nothing is written."""
+        """Whether a call has compared the clusters of both stores. Before that the dual store writes nothing."""
         self.down: set[str] = set()
         self.down_partitions: set[TopicPartition] = set()
 
-    # --- what goes wrong --------------------------------------------------------------------------
+    # --- faults --------------------------------------------------------------------------
 
     @rule(what=st.sampled_from(["primary read", "primary write", "secondary read", "secondary write", "answers"]))
     def fail(self, what: str) -> None:
@@ -106,7 +107,7 @@ class DualModel(RuleBasedStateMachine):
         for tp in self.down_partitions:
             self.secondary.fail("write", Unreachable("part", "down"), partition=tp)
 
-    # --- what people do ---------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------
 
     @rule(offsets=st.dictionaries(TP, OFFSETS, min_size=1, max_size=3), allow_rewind=st.booleans())
     def commit(self, offsets: dict[TopicPartition, int], allow_rewind: bool) -> None:
@@ -141,7 +142,7 @@ class DualModel(RuleBasedStateMachine):
                 self.dual.fetch("g")
             except Unreachable:
                 return
-            raise AssertionError("a store that cannot be read was taken for one that holds nothing")
+            raise AssertionError("a failed read was treated as an empty store")
         self.compared = True
         expected = {tp: larger for tp in PARTITIONS if (larger := self._larger(tp)) is not None}
         assert {tp: c.offset for tp, c in self.dual.fetch("g").items() if isinstance(c, Committed)} == expected
@@ -188,7 +189,7 @@ class DualModel(RuleBasedStateMachine):
         return True
 
     def _secondary_fails(self, tp: TopicPartition, change: Change) -> bool:
-        """Does to the oracle's secondary what should happen; whether a failure is to be reported."""
+        """Applies a change to the oracle's secondary. Returns whether the dual store must report a failure."""
         after = change.after.offset if change.after else None
         old = self.pending.pop(tp, None)
         lowers = change.allow_rewind or after is None or (old is not None and old.lowers)
@@ -232,7 +233,7 @@ class DualModel(RuleBasedStateMachine):
     def _larger(self, tp: TopicPartition) -> int | None:
         return max((o for o in (self.p.offset(tp), self.s.offset(tp)) if o is not None), default=None)
 
-    # --- what always holds ------------------------------------------------------------------------
+    # --- invariants ------------------------------------------------------------------------
 
     @invariant()
     def both_stores_equal_the_oracle(self) -> None:
@@ -249,7 +250,7 @@ class DualModel(RuleBasedStateMachine):
         }
 
     def teardown(self) -> None:
-        """Once all is well again and nobody else writes, both stores say what the primary was told last."""
+        """After recovery, without other writers, both stores have the offsets that were last written to the primary."""
         self.down, self.down_partitions = set(), set()
         self._arm()
         self._retry(dict(self.pending))

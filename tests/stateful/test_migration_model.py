@@ -1,4 +1,5 @@
-"""The migration against a plain-dict oracle: plan, apply, crash, resume, roll back, while others write both stores."""
+"""The migration compared with an oracle of plain dicts: plan, apply, crash, resume and roll back, while other clients
+write to both stores."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from offsetmgr.testing.memory import MemoryStore
 
 @pytest.fixture(autouse=True)
 def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kills here end a process, and what it had written stays: a sync would change nothing but the time."""
+    """Skips fsync: the kills end only the process, so its writes survive, and a sync would only take time."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
@@ -39,11 +40,11 @@ Offsets = dict[tuple[str, TopicPartition], int]
 
 
 class Killed(BaseException):
-    """Stands for a kill at a journal step."""
+    """Represents a kill at a journal step."""
 
 
 class DyingJournal(Journal):
-    """Dies at its ``left``-th append, before it or after its fsync."""
+    """Raises `Killed` at its ``left``-th append, before it or after its fsync."""
 
     left: int | None = None
     after = False
@@ -64,8 +65,8 @@ def offsets_in(store: MemoryStore) -> Offsets:
 
 
 class MigrationModel(RuleBasedStateMachine):
-    """``before`` is what the target held when the plan was made; ``touched`` are the partitions that others changed
-    in the target since."""
+    """``before`` is the content of the target when the plan was made; ``touched`` are the partitions of the target that
+    other clients have changed since."""
 
     @initialize()
     def start(self) -> None:
@@ -116,7 +117,7 @@ class MigrationModel(RuleBasedStateMachine):
         for key in KEYS:
             step = steps.get(key)
             if found.get(key) != now.get(key):
-                assert step is not None, f"{key} was not to be written"
+                assert step is not None, f"{key} is not in the plan"
                 assert found[key] == step.after.offset
                 assert now.get(key) == (step.target.offset if step.target else None)
                 assert now.get(key, -1) < found[key] or step.action.value == "rewind"
@@ -135,7 +136,7 @@ class MigrationModel(RuleBasedStateMachine):
         now = offsets_in(self.target)
         try:
             report = self._run("undo", kill, after)
-        except JournalError:  # nothing to roll back: others were there before every write that was meant
+        except JournalError:  # nothing to roll back: other clients changed every planned partition first
             assert offsets_in(self.target) == now
             state = self._state()
             applied = [state.partitions(state.apply, group.group) for group in self.plan.groups()]
@@ -145,7 +146,7 @@ class MigrationModel(RuleBasedStateMachine):
         found = offsets_in(self.target)
         for key in KEYS:
             if found.get(key) != now.get(key):
-                assert found.get(key) == self.before.get(key), f"{key} got something else than its before-image"
+                assert found.get(key) == self.before.get(key), f"{key} differs from its before-image"
             if report is not None and key not in self.touched:
                 assert found.get(key) == self.before.get(key), f"{key} was not restored"
 
@@ -154,7 +155,7 @@ class MigrationModel(RuleBasedStateMachine):
         return MigrationState.read(journal_path(self.plan.path), self.plan.sha256)
 
     def _run(self, command: str, kill: int | None, after: bool) -> Report | None:
-        """Runs a command; None where it was killed."""
+        """Runs a command. Returns None if it was killed."""
         assert self.plan is not None
         state = self._state()
         journal = DyingJournal(journal_path(self.plan.path), plan_sha256=self.plan.sha256, clock=SystemClock())

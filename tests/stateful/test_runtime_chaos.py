@@ -1,10 +1,10 @@
-"""Two runtimes on one log in memory, under everything that happens to managers: appends that fail in each way, claims
-that fail, shard groups that move in good order, leases that end with the shard groups already somebody else's, late
+"""Two runtimes on one in-memory log, through every fault of managers: each kind of failed append, failed claims, shard
+groups that are revoked and assigned regularly, leases that expire after another manager got the shard groups, and late
 claims.
 
-Clients commit rising offsets to whichever manager takes them, and fetch. No fetch that is answered may give less than
-what was acknowledged before it began, or more than what was ever sent; in the end both memories are what a fresh load
-gives, and nothing is left in flight.
+Clients commit increasing offsets at a random manager, and fetch. A successful fetch returns at least the offset that
+was acknowledged before it began, and at most the last offset that was sent. In the end the state of both runtimes
+equals a fresh load of the log, and no write is in flight.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Lease:
 
 
 class Cluster:
-    """Two managers, and a referee who moves shard groups between them by the rules of `ownership_protocol`."""
+    """Two managers, and the assignment that moves shard groups between them by the rules of `ownership_protocol`."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -65,7 +65,7 @@ class Cluster:
             self.managers[owner].on_assigned(shard_group)
 
     async def inject_event(self) -> None:
-        """One event."""
+        """Injects one random event."""
         shard_group = self.rng.randrange(8)
         event = self.rng.choices(["append", "claim", "read", "move", "lapse", "zombie"], [8, 3, 1, 3, 1, 2])[0]
         if event == "append":
@@ -89,10 +89,10 @@ class Cluster:
             for lost in sorted(lease.lost_shard_groups):
                 lease.lost_shard_groups.discard(lost)
                 if self.owner[lost] == number:
-                    self.managers[number].on_assigned(lost)  # after it has rejoined
+                    self.managers[number].on_assigned(lost)  # the manager has rejoined
 
     async def expire_lease(self, manager: int) -> None:
-        """A manager's lease ends, and the other one has its shard groups before it knows."""
+        """A manager's lease expires, and the other manager gets its shard groups before it notices."""
         self.leases[manager].good = False
         shard_groups = [shard_group for shard_group, owner in self.owner.items() if owner == manager]
         for shard_group in shard_groups:
@@ -107,7 +107,7 @@ class Cluster:
         mine = [group for index, group in enumerate(self.acknowledged) if index % CLIENTS == number]
         while not self.stopped:
             group = rng.choice(mine)
-            # One after the other is sent to one manager: through several, nobody could say which one is the last.
+            # All commits of a round go to one manager: through several managers their order would be undefined.
             manager = self.managers[rng.randrange(2)]
             await asyncio.gather(*[self.commit(manager, group, rng) for _ in range(rng.randrange(1, 4))])
             self.fetch(rng.choice(list(self.acknowledged)), rng.randrange(2))
@@ -154,7 +154,7 @@ def test_two_managers_under_every_failure(seed: int) -> None:
 
 
 async def _wait_until_stable(cluster: Cluster) -> None:
-    """Every shard group is served by its owner, which has nothing left to find out."""
+    """Waits until every shard group is active at its owner, and no shard is recovering."""
     while True:
         for number, lease in enumerate(cluster.leases):
             for shard_group in sorted(lease.lost_shard_groups):

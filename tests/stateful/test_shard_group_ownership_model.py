@@ -1,5 +1,5 @@
-"""Managers that freeze, die, leave, come and lose shard groups, under a coordinator that moves, freezes and loads: at
-no instant has a shard group two owners, and once the trouble is over everything is owned and claimed again, evenly."""
+"""Managers that freeze, crash, leave, join and lose shard groups, under a coordinator that moves, freezes and loads: a
+shard group never has two owners, and after the faults every shard group is claimed by an owner, evenly distributed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_PROCESSES = 4
 
 @pytest.fixture(autouse=True)
 def fewer_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer heartbeats: the same events in less time."""
+    """Sends fewer heartbeats, which makes the simulation faster."""
     monkeypatch.setattr("offsetmgr.kafka.groups.group_member._MAX_HEARTBEAT_INTERVAL_S", 1.0)
 
 
@@ -62,14 +62,14 @@ def inject_fault(world: World) -> None:
 
 
 def check_recovery(world: World) -> None:
-    """Long enough for everything frozen to wake, every session and rebalance to end."""
+    """Runs without faults until all sessions and rebalances have ended, and checks the assignment."""
     world.log("calm")
     world.slow_network = world.few_commits = False
     if not any(p.alive for p in world.processes):
         world.processes.append(Process(world, len(world.processes)))
     world.run(4 * REBALANCE)
     alive = [p for p in world.processes if p.alive]
-    if not alive:  # the last ones had only been asked to stop
+    if not alive:  # the last processes were still stopping before
         return
     history = "\n".join(world.history)
     assert all(p.ownership.valid() for p in alive), history
@@ -101,12 +101,12 @@ def run_until(world: World, condition: Callable[[], bool], seconds: float) -> No
 
 
 def test_a_manager_frozen_between_assignment_and_claim_never_serves() -> None:
-    """The sleeper's claim fences the owner, who rejoins and claims again; the sleeper never serves."""
+    """The late claim of the frozen manager fences the owner, which rejoins and claims again."""
     with World(1) as world:
         frozen, other = Process(world, 0), Process(world, 1)
         world.processes += [frozen, other]
         run_until(world, lambda: len(frozen.ownership.owned()) == SHARD_GROUPS // 2, 5)
-        assert not frozen.serving  # assigned; looked at its lease; about to claim
+        assert not frozen.serving  # it is assigned, has checked its lease, and is about to claim
         mine = frozen.ownership.owned()
         frozen.freeze(20)
         run_until(world, lambda: other.serving == set(range(SHARD_GROUPS)), 15)
@@ -119,7 +119,7 @@ def test_a_manager_frozen_between_assignment_and_claim_never_serves() -> None:
 
 
 def test_heartbeat_responses_of_a_loading_coordinator_do_not_extend_the_lease() -> None:
-    """It answers every heartbeat with no error, without looking."""
+    """While a coordinator loads, it responds to every heartbeat without an error and without a check."""
     with World(2) as world:
         frozen, other = Process(world, 0), Process(world, 1)
         world.processes += [frozen, other]
@@ -131,7 +131,7 @@ def test_heartbeat_responses_of_a_loading_coordinator_do_not_extend_the_lease() 
         world.active.load()
         run_until(world, lambda: frozen.running, 20)
         world.run(3)
-        assert frozen.ownership.generation > 0  # nobody has told it that its membership is over
+        assert frozen.ownership.generation > 0  # no response has ended its membership
         assert not frozen.ownership.valid()
         world.active.lead(world.brokers[0].stored)
         run_until(world, lambda: shared_by(world, frozen, other), 60)
@@ -167,7 +167,7 @@ def test_every_manager_knows_the_owner_of_each_shard_group() -> None:
 
 
 def test_repeated_foreign_claims_cause_rebalances_with_backoff() -> None:
-    """Two groups set up over one topic, say: they fence each other without end, but must not do so without pause."""
+    """If two groups are configured for one topic, they fence each other endlessly, but with growing pauses."""
     with World(5) as world:
         one = Process(world, 0)
         world.processes.append(one)
@@ -176,7 +176,7 @@ def test_repeated_foreign_claims_cause_rebalances_with_backoff() -> None:
 
         def claim_repeatedly() -> None:
             world.claims[0] = Process.__new__(Process)
-            world.claims[0].name = "a stranger"
+            world.claims[0].name = "a foreign process"
             world.after(0.1, claim_repeatedly)
 
         claim_repeatedly()

@@ -1,4 +1,4 @@
-"""The shard against its oracle, over a log in memory, in both record formats and in plain text."""
+"""The shard compared with its oracle on an in-memory log, in both record formats and in plain text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scenarios of ``tests/scenarios/shard`` on a log in memory, in every record format."""
+"""The scenarios of ``tests/scenarios/shard`` on an in-memory log, in every record format."""
 
 from __future__ import annotations
 
