@@ -1,4 +1,4 @@
-"""The log on real brokers keeps the contract of every `PartitionLog`, and does right by what only Kafka can do."""
+"""`KafkaLog` on real brokers: the contract of `PartitionLog`, and cases that only a real broker can produce."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TestKafkaLog(LogContract):
     def test_a_claim_ends_the_append_of_a_process_that_was_killed_in_the_middle(
         self, log: KafkaLog, broker: KafkaBroker | KraftBroker
     ) -> None:
-        """Killed at some moment of an endless series of appends: whole ones are read, and nothing else."""
+        """A process is killed during an endless series of appends; readers get only complete appends."""
         code = f"""
             from offsetmgr.manager.log.kafka import KafkaLog
             writer = KafkaLog({broker.bootstrap!r}, {log.topic!r}, {PARTITIONS}).writer(1)
@@ -146,7 +146,7 @@ class TestKafkaLog(LogContract):
         writer = log.writer(1)
         writer.claim(TIMEOUT_S)
         offsets = [writer.append({1: [(b"%d" % number, b"v")]}, TIMEOUT_S)[1] for number in range(4)]
-        # Deletion is for topics with retention; the test may, and then compacts again.
+        # Brokers delete records only in topics with cleanup.policy=delete, so the test sets it for a moment.
         set_topic(broker.bootstrap, log.topic, {"cleanup.policy": "delete"})
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         up_to = [ck.TopicPartition(log.topic, 1, offsets[2])]
@@ -200,7 +200,7 @@ def test_without_brokers_every_call_ends_within_its_timeout() -> None:
 
 
 def test_a_failed_writer_sends_no_more_requests() -> None:
-    """Not even while somebody keeps its exception: a claim that comes late would fence the next writer."""
+    """A late claim would fence the next writer. The writer's threads end even while a caller keeps its exception."""
     log = KafkaLog(UNUSED_PORT, "nowhere", PARTITIONS)
     before = threads()
     writer = log.writer(0)
@@ -210,7 +210,7 @@ def test_a_failed_writer_sends_no_more_requests() -> None:
     with pytest.raises(OffsetMgrError) as raised:
         writer.claim(0.2)
 
-    # The kernel may list a thread that has been joined for a moment longer.
+    # The kernel may list a joined thread for a moment longer.
     assert eventually(lambda: not writer_threads & threads())
     assert raised.value is not None
 
@@ -229,7 +229,7 @@ def test_an_end_offset_below_an_acknowledged_append_is_not_returned(kraft: Kraft
 
 
 def threads() -> set[str]:
-    """Threads of this process, those of libraries included."""
+    """The thread ids of this process, including those of libraries."""
     return {directory.name for directory in Path("/proc/self/task").iterdir()}
 
 
@@ -251,7 +251,7 @@ def test_a_fenced_writer_cannot_claim_again(kraft: KraftBroker, unique: str) -> 
 
 
 def raised_within(seconds: float, call: Callable[..., object]) -> type[OffsetMgrError] | None:
-    """The class of the error that a call ends with, in time."""
+    """The class of the error that a call raises, or None. Fails if the call takes longer than ``seconds``."""
     error: type[OffsetMgrError] | None = None
     with Stopwatch() as watch:
         try:
@@ -271,7 +271,7 @@ def is_rejected_as_too_large(append: Callable[..., object], batches: Mapping[int
 
 
 def eventually(condition: Callable[..., object]) -> bool:
-    """Whether a condition comes true in time: a topic's new settings reach its leader after a moment."""
+    """Whether a condition becomes true within the timeout: new topic settings reach the leader with a delay."""
     deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         if time.monotonic() > deadline:
@@ -281,8 +281,8 @@ def eventually(condition: Callable[..., object]) -> bool:
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:
-    """Returns when the broker knows it no more: in a cluster without ZooKeeper the controller answers, and the broker
-    hears of it a moment later."""
+    """Deletes a topic and waits until it is gone from the broker's metadata, which a KRaft broker updates after the
+    controller has responded."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_topics([topic])[topic].result(TIMEOUT_S)
     assert eventually(lambda: topic not in admin.list_topics(timeout=TIMEOUT_S).topics)

@@ -1,4 +1,4 @@
-"""The store contract over the wire: an offset manager on a real broker, and listeners before other stores."""
+"""The store contract over the wire: an offset manager on a real broker, and listeners in front of other stores."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TestListenerBeforeAStoreThatCompares(StoreContract):
 
 
 class TestListenerBeforeAStoreThatDoesNotCompare(StoreContract):
-    """As Kafka behind the listener: offsets are compared by the client, just before the write."""
+    """Like Kafka behind the listener: the client compares offsets just before the write."""
 
     @pytest.fixture
     def store(self) -> Iterator[ManagerStore]:
@@ -52,7 +52,7 @@ class TestListenerBeforeAStoreThatDoesNotCompare(StoreContract):
 
 @pytest.mark.servers
 class TestOffsetManager(StoreContract):
-    """All parts in one process, on the shared broker; topics need not exist, as the manager does not look for them."""
+    """A whole offset manager on the shared broker. Topics need not exist, because the manager does not check them."""
 
     @pytest.fixture
     def store(self, manager: ManagerListener) -> Iterator[ManagerStore]:

@@ -1,4 +1,4 @@
-"""The log in memory keeps the contract of every `PartitionLog`, and its controls do what they say."""
+"""`MemoryLog`: the contract of `PartitionLog`, and its methods that inject failures and compact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Random topic patterns: well-formed ones, character classes and plain soup, rich in what Java and Python differ in."""
+"""Random topic patterns: well-formed ones, character classes and random characters, with many constructs that Java and
+Python interpret differently."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Range and round-robin divide as Kafka 0.10.2's own classes do, on random groups in a real ZooKeeper, in one JVM.
+"""The range and round-robin assignors assign like Kafka 0.10.2's classes, on random groups in a real ZooKeeper.
 
-The groups have several topics, unequal subscriptions, many streams (so that threads 10 and 2 meet) and patterns. Every
-member of a Java group asks for itself; here the answers of all that were asked must agree, and equal ours.
+The groups have several topics, unequal subscriptions, many streams (so that thread ids 10 and 2 are compared) and
+patterns. In Java every member computes the assignment itself; the results of all queried members must equal ours.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ SEED = int(os.environ.get("OFFSETMGR_SEED", "20261122"))
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 CLUSTERS, GROUPS = (10, 100) if SOAK else (2, 50)
 MEMBERS_QUERIED = {"range": 2 if SOAK else 1, "roundrobin": 1}
-"""Strategy -> how many members of a group are asked."""
+"""The number of queried members of a group, by strategy."""
 WORDS = ["orders", "bills", "Aa", "t", "x.y", "clicks-eu", "clicks-us", "a_b", "logs", "logs.dead"]
 PATTERNS = [".*", "orders,bills", "clicks-.*", ".*\\.dead", "(?!logs).*", "[a-m&&[^c]].*", "nothing", "(?i)AA|t"]
 
 
 @dataclass
 class Cluster:
-    """A random tree under a chroot of its own."""
+    """A random tree of topics and groups under its own chroot."""
 
     chroot: str
     partitions: dict[str, list[int]]
     groups: dict[str, dict[str, tuple[str, dict[str, int]]]] = field(default_factory=dict)
-    """Group -> member -> kind of subscription, and the subscription."""
+    """For each group and member, the kind of its subscription and the subscription."""
 
     def streams(self, group: str) -> dict[str, dict[str, int]]:
         return {
@@ -77,7 +77,7 @@ def random_subscription(rng: Random, topics: list[str]) -> tuple[str, dict[str, 
 
 
 def write_tree(session: ZookeeperSession, cluster: Cluster) -> None:
-    """Writes the tree as brokers and members of 0.10.2 do."""
+    """Writes the tree in the format of brokers and members of 0.10.2."""
     directories = [cluster.chroot, *(f"{cluster.chroot}/{one}" for one in ("brokers", "brokers/topics", "consumers"))]
     nodes = [Create(path, b"") for path in directories]
     for topic, numbers in cluster.partitions.items():
@@ -118,7 +118,7 @@ def test_range_and_round_robin_assign_as_kafkas_own_classes_do(zookeeper: ZooKee
     for number, (cluster, strategy, group, member) in enumerate(queries):
         streams = cluster.streams(group)
         assigned = assignor_named(strategy).assign(streams, cluster.partitions)
-        if strategy == "range":  # there a member computes no topic but its own
+        if strategy == "range":  # there a member computes only its own topics
             assigned = {one: thread for one, thread in assigned.items() if one.topic in streams[member]}
         assert answers[number] == {one: str(thread) for one, thread in assigned.items()}, (
             cluster.chroot,
@@ -131,8 +131,8 @@ def test_range_and_round_robin_assign_as_kafkas_own_classes_do(zookeeper: ZooKee
 
 
 def test_partitions_with_equal_hashes_are_reported(zookeeper: ZooKeeperServer, unique: str) -> None:
-    """``Aa`` and ``BB`` hash alike, and so do their partitions: Kafka's order depends on which topic a registration
-    names first. Ours is that of the names, and says that it may differ."""
+    """``Aa`` and ``BB`` have the same hash, and so have their partitions. Kafka's order then depends on the order of
+    the topics in a registration; ours is alphabetical, and `partitions_with_equal_hash` reports that it may differ."""
     partitions = {"Aa": [0], "BB": [0]}
     assert partitions_with_equal_hash(partitions) == [(TopicPartition("Aa", 0), TopicPartition("BB", 0))]
     cluster = Cluster(f"/{unique[-8:]}-{uuid.uuid4().hex[:6]}", partitions)

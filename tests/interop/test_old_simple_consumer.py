@@ -1,4 +1,5 @@
-"""`SimpleConsumer` beside Kafka 0.10.2's own, on one broker: the same questions, the same answers."""
+"""`SimpleConsumer` and the SimpleConsumer of Kafka 0.10.2 return the same results for the same requests to one
+broker."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.servers
 
 BEGINNING = 1_700_000_000_000
 ENOUGH = 1024 * 1024
-# The records are years old, and the broker must not clean them away.
+# The records are years old, and the broker must not delete them.
 KEPT = {"retention.ms": "-1"}
 
 
@@ -50,11 +51,11 @@ class JavaPartition(NamedTuple):
 
 
 class UnreadableResponse(Exception):
-    """The old consumer could not take the broker's answer apart."""
+    """The old consumer could not decode the broker's response."""
 
 
 class OldSimpleConsumer:
-    """Kafka 0.10.2's SimpleConsumer, connected to one broker, in a process that answers questions."""
+    """Kafka 0.10.2's SimpleConsumer, connected to one broker, in a process that executes requests line by line."""
 
     def __init__(self, broker: KafkaBroker, directory: Path) -> None:
         program = Path(__file__).with_name("OldSimpleConsumer.java")
@@ -125,13 +126,13 @@ def _bytes(text: str) -> bytes | None:
 
 
 def as_java(fetched: FetchResult) -> list[JavaMessage]:
-    """The records in the terms of the old format: no headers, -1 where there is no time."""
+    """The records in the form of the old format: without headers, and with -1 for no timestamp."""
     return [JavaMessage(r.offset, -1 if r.timestamp is None else r.timestamp, r.key, r.value) for r in fetched.records]
 
 
 @pytest.fixture(scope="module")
 def broker(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """A 3.9.1 broker on which topics may keep any message format."""
+    """A 3.9.1 broker on which topics may use any message format."""
     directory = tmp_path_factory.mktemp("formats")
     config = {"inter.broker.protocol.version": "2.8", "log.message.format.version": "2.8"}
     with KafkaBroker(
@@ -155,7 +156,10 @@ def ours(broker: KafkaBroker) -> Iterator[SimpleConsumer]:
 def produce(
     broker: KafkaBroker, topic: str, count: int, *, codec: str = "none", partition: int = 0, size: int = 40
 ) -> list[JavaMessage]:
-    """``count`` messages in batches of ten; every seventh has no key, every eleventh no value. What was written."""
+    """``count`` messages in batches of ten; every seventh has no key, every eleventh no value.
+
+    Returns the written messages.
+    """
     producer = Producer(
         {
             "bootstrap.servers": broker.bootstrap,
@@ -212,8 +216,8 @@ def test_a_fetch_from_any_offset_returns_the_same_messages(
         assert as_java(got) == written[offset:]
         assert (got.fetch_offset, got.next_offset, got.high_watermark) == (offset, 30, 30)
         assert (java_result.error, java_result.high_watermark) == (0, 30)
-        # Java's gives out a compressed batch from its beginning, and leaves off where the older format, into which the
-        # broker turned the answer for it, does not fit into the size of the newer.
+        # Java's consumer returns a compressed batch from its beginning. The broker converts its response to an older
+        # format and cuts it at the size of the newer one, so the last messages may be missing.
         java = [message for message in java_result.messages if message.offset >= offset]
         assert java == written[offset : offset + len(java)]
         assert offset == 30 or java
@@ -244,7 +248,7 @@ def test_zstd_and_headers_are_read_though_the_old_consumer_cannot(
 def test_a_fetch_of_several_partitions_reports_empty_and_missing_ones(
     broker: KafkaBroker, old: OldSimpleConsumer, ours: SimpleConsumer, make_topic: MakeTopic, unique: str
 ) -> None:
-    # In a format that the old consumer knows: what it gets is what is on the disk.
+    # In a format that the old consumer supports, so that the broker does not convert the messages.
     config = {**KEPT, "message.format.version": FORMATS["1"]}
     topic = make_topic(unique, 4, bootstrap=broker.bootstrap, config=config)
     full, more, empty, outside = (TopicPartition(topic, number) for number in range(4))

@@ -1,4 +1,4 @@
-"""Kafka's records through our reader, and ours through Kafka's formatters and brokers, on real servers."""
+"""Our reader decodes the records of Kafka's brokers, and Kafka's formatters and brokers read ours."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def wait_for(condition: Callable[[], bool], description: str, seconds: float) ->
 
 
 def read_topic(bootstrap: str, topic: str) -> list[EncodedRecord]:
-    """Every record that it holds now."""
+    """Every record that the topic holds now."""
     consumer = ck.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -68,7 +68,7 @@ def read_topic(bootstrap: str, topic: str) -> list[EncodedRecord]:
 
 
 class Decoded:
-    """What the offsets topic says now, every record of it decoded: broken ones and unknown versions raise."""
+    """The decoded content of the offsets topic. Corrupt records and unknown versions raise an error."""
 
     def __init__(self, bootstrap: str) -> None:
         self.offsets: dict[tuple[str, str, int], OffsetValue | None] = {}
@@ -90,7 +90,7 @@ class Decoded:
                 self.skipped.add(decoded.version)
 
     def of(self, group: str) -> dict[TopicPartition, Committed]:
-        """A group's offsets in the form of a store's answer."""
+        """A group's offsets in the form that a store returns."""
         return {
             TopicPartition(topic, partition): Committed(value.offset, value.metadata, value.leader_epoch)
             for (owner, topic, partition), value in self.offsets.items()
@@ -123,7 +123,7 @@ def store(bootstrap: str) -> Iterator[KafkaStore]:
 
 
 def joined(bootstrap: str, topic: str, group: str, config: Mapping[str, object]) -> ck.Consumer:
-    """A consumer that is a member of the group and has read everything."""
+    """A consumer that is a member of the group and has read all 15 records."""
     settings = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
     consumer = ck.Consumer({**settings, "enable.auto.commit": False, **config})
     consumer.subscribe([topic])
@@ -136,14 +136,14 @@ def joined(bootstrap: str, topic: str, group: str, config: Mapping[str, object])
 
 
 def described(bootstrap: str, group: str) -> GroupDescription:
-    """What the Admin API says of it."""
+    """The Admin API's description of a group."""
     with KafkaCluster(bootstrap) as cluster:
         found = cluster.describe_groups([group])[group]
     assert isinstance(found, GroupDescription), found
     return found
 
 
-# --- what brokers write ------------------------------------------------------------------------------
+# --- records of brokers ------------------------------------------------------------------------------
 
 
 def test_decoded_offsets_and_tombstones_equal_the_brokers_fetch_response(
@@ -215,7 +215,7 @@ def test_decoded_groups_equal_the_admin_clients_description(
 def test_records_of_the_new_consumer_protocol_are_skipped_by_name_and_its_offsets_are_read(
     kraft: KraftBroker, make_topic: MakeTopic, unique: str
 ) -> None:
-    """KIP-848, which keeps a group in records of its own."""
+    """The consumer protocol of KIP-848 has its own record types for groups."""
     topic = make_topic(unique, 3, bootstrap=kraft.bootstrap)
     producer = ck.Producer({"bootstrap.servers": kraft.bootstrap})
     for n in range(15):
@@ -254,11 +254,11 @@ def test_commits_of_an_old_consumer_to_both_stores_are_decoded(
     assert Decoded(kafka.bootstrap).of(unique) == read
 
 
-# --- what we write -----------------------------------------------------------------------------------
+# --- records of offsetmgr -----------------------------------------------------------------------------------
 
 
 def written(group: str, topic: str) -> list[EncodedRecord]:
-    """Everything that `KafkaRecordFormat` writes."""
+    """Every kind of record that `KafkaRecordFormat` writes."""
     return [
         *record_format.encode_commit(group, topic, [(0, 5, 3, "by hand, ü"), (1, 6, -1, "")], NOW, None),
         *record_format.encode_commit(group, topic, [(2, 7, 4, "m")], NOW, NOW + (1 << 40)),
@@ -324,7 +324,7 @@ def test_kafkas_formatters_print_the_records_that_we_wrote(
     ["3.9", "4.1"] if os.environ.get("OFFSETMGR_SOAK") else ["3.9"],
 )
 def test_a_broker_loads_and_serves_the_records_that_we_wrote(version: str, tmp_path: Path, request: Any) -> None:
-    """Our records in a broker's own offsets topic, together with keys that it does not know."""
+    """The broker's own offsets topic contains our records and a key of an unknown version."""
     group = "group ü"
     with ExitStack() as stack:
         broker: KafkaBroker | KraftBroker

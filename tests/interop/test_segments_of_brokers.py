@@ -1,7 +1,7 @@
-"""Segments that real brokers wrote, in every format and codec, compacted and not, with transactions: every record as
-a consumer reads it, and every field as Kafka's DumpLogSegments prints it.
+"""Segments of real brokers in every format and codec, with and without compaction and transactions: every record equals
+the one that a consumer reads, and every field equals the output of Kafka's DumpLogSegments.
 
-Message formats 0 and 1 come from broker 3.9.1 under an inter-broker version before 3.0, which still writes them.
+Message formats 0 and 1 come from broker 3.9.1 with an inter-broker version before 3.0, which still writes them.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(900 if SOAK else 240)]
 SEED = int(os.environ.get("OFFSETMGR_SEED", "7"))
 COUNT: Final = 4_000 if SOAK else 400
-"""Messages a partition."""
+"""Messages per partition."""
 KEYS: Final = 30
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-"""By the number of the partition to which they are written."""
+"""The codec of each partition, by its number."""
 TRANSACTIONS: Final = len(CODECS)
-"""The partition behind them has transactions."""
+"""The number of the partition with transactions, after one partition for each codec."""
 FORMATS: Final = {"0.9.0": 0, "0.10.2": 1, "2.8": 2}
-"""``message.format.version`` -> the version of messages that brokers then write."""
+"""The version of the messages that brokers write, by ``message.format.version``."""
 TIME: Final = 1_700_000_000_000
 SEGMENT_BYTES: Final = "40000"
 COMPACTED: Final = {
@@ -56,11 +56,11 @@ COMPACTED: Final = {
 }
 
 MessageFields = tuple[int, int | None, bool, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
-"""Offset, time, whether the broker set it, key, value, headers."""
+"""Offset, timestamp, whether the broker set the timestamp, key, value, headers."""
 
 
 class Written(NamedTuple):
-    """A partition as a consumer read it, and a copy of its files made while nothing changed them."""
+    """The messages that a consumer read from a partition, and a consistent copy of the partition's files."""
 
     directory: Path
     magic: int
@@ -80,7 +80,8 @@ def delivered(error: ck.KafkaError | None, message: ck.Message) -> None:
 
 
 def produce(bootstrap: str, topic: str, partition: int, codec: str, rng: random.Random, headers: bool) -> None:
-    """Small and large messages, tombstones, messages without a key (where that may be), in batches of all sizes."""
+    """Writes small and large messages, tombstones, and (without compaction) messages without a key, in batches of all
+    sizes."""
     producer = ck.Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -113,9 +114,9 @@ def produce(bootstrap: str, topic: str, partition: int, codec: str, rng: random.
 
 
 def transact(bootstrap: str, topic: str, partition: int, rng: random.Random) -> ck.Producer:
-    """Two producers' transactions, one inside the other's time, some aborted; messages without a transaction between.
+    """Writes interleaved transactions of two producers, some of them aborted, and messages without a transaction.
 
-    The last one stays open; its producer is given back, for as long as it is to stay so.
+    The last transaction stays open; returns its producer, which the caller must keep.
     """
     producers = []
     for number in range(2):
@@ -155,7 +156,7 @@ def wait_for(condition: Callable[[], bool], description: str, seconds: float = 9
 
 
 def consumed(bootstrap: str, partitions: list[str], isolation: str) -> dict[str, list[MessageFields]]:
-    """Every message of these partitions that a consumer is given, to the ends that it is told."""
+    """Every message that a consumer reads from these partitions up to their ends."""
     consumer = ck.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -202,7 +203,8 @@ def fields_of(record: Record) -> MessageFields:
 
 
 def logs_of(directory: Path) -> list[tuple[str, int, int, int]] | None:
-    """What changes when a broker appends to a log or compacts it; None where it does so at this moment."""
+    """The attributes of a partition's files that change with an append or a compaction. Returns None if a file
+    disappears meanwhile."""
     found = []
     for file in sorted(directory.iterdir()):
         if LOG in file.suffixes:
@@ -215,11 +217,11 @@ def logs_of(directory: Path) -> list[tuple[str, int, int, int]] | None:
 
 
 def copied(bootstrap: str, data: Path, target: Path, magics: dict[str, int]) -> list[Written]:
-    """Partitions as they stand: read and copied again where the broker changed one meanwhile."""
+    """Consistent copies of partitions: reads and copies a partition again if the broker changed it meanwhile."""
     done: dict[str, Written] = {}
     deadline = time.monotonic() + 90
     while pending := [name for name in magics if name not in done]:
-        assert time.monotonic() < deadline, f"{', '.join(pending)} never stand still"
+        assert time.monotonic() < deadline, f"{', '.join(pending)} keep changing"
         before = {name: logs_of(data / name) for name in pending}
         uncommitted = consumed(bootstrap, pending, "read_uncommitted")
         committed = consumed(bootstrap, pending, "read_committed")
@@ -238,7 +240,8 @@ def copied(bootstrap: str, data: Path, target: Path, magics: dict[str, int]) -> 
 
 
 def write_all(bootstrap: str, data: Path, target: Path, topics: dict[str, tuple[int, dict[str, str]]]) -> list[Written]:
-    """Topics with a partition for each codec, and one for transactions where the format has them."""
+    """Creates and fills topics with a partition for each codec, and one for transactions if the format supports
+    them."""
     rng = random.Random(SEED)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     created = admin.create_topics(
@@ -276,12 +279,12 @@ def write_all(bootstrap: str, data: Path, target: Path, topics: dict[str, tuple[
 
 
 def topics_of(formats: dict[str, int], by_topic: bool) -> dict[str, tuple[int, dict[str, str]]]:
-    """One kept and one compacted topic of each format; of format 1 the kept one and of format 2 the compacted one have
-    the broker's times."""
+    """One topic without and one with compaction for each format. The uncompacted topic of format 1 and the compacted
+    topic of format 2 have LogAppendTime timestamps."""
     found: dict[str, tuple[int, dict[str, str]]] = {}
     for version, magic in formats.items():
         config = {"message.format.version": version} if by_topic else {}
-        # Under this name a broker of 4.1 takes less than 1 MiB.
+        # Broker 4.1 accepts less than 1 MiB only under the internal name.
         config["internal.segment.bytes" if version == "4.1" else "segment.bytes"] = SEGMENT_BYTES
         kept, compacted = (dict(config), {**config, **COMPACTED})
         if magic:
@@ -295,12 +298,12 @@ FAST_CLEANER: Final = {"log.cleaner.backoff.ms": 100, "log.cleaner.threads": 2}
 
 
 BROKERS: Final = ("by topic", "0.9.0", "0.10.2", "4.1") if SOAK else ("by topic",)
-"""One broker, 3.9.1 under inter-broker version 2.8, that writes all three formats, each in topics of its own; the same
-broker throughout as one of that version; broker 4.1.1."""
+"""Broker 3.9.1 with inter-broker version 2.8, which writes each format to separate topics; the same broker with an
+older version for everything; broker 4.1.1."""
 
 
 class BrokerLogs(NamedTuple):
-    """What one broker has written, and the jars that have its tools."""
+    """The partitions that one broker wrote, and the jars that contain its tools."""
 
     name: str
     jars: str
@@ -333,14 +336,14 @@ def broker_logs(
 
 
 def fail_on_damage(error: OffsetMgrError) -> None:
-    raise AssertionError(f"an intact file is taken for damaged: {error}")
+    raise AssertionError(f"an intact file is reported as damaged: {error}")
 
 
 def read(written: Written, **filters: Any) -> list[LogMessage]:
     return list(messages(written.segments, MessageFilter(**filters), fail_on_damage))
 
 
-# --- what is shown --------------------------------------------------------------------------------
+# --- our reader --------------------------------------------------------------------------------
 
 
 def test_every_message_equals_the_one_a_consumer_reads(broker_logs: BrokerLogs) -> None:
@@ -404,11 +407,11 @@ def test_reading_begins_at_any_offset(broker_logs: BrokerLogs) -> None:
 
 _TIMES: Final = {None: "NoTimestampType", False: "CreateTime", True: "LogAppendTime"}
 _INNER_CHECKSUM: Final = re.compile(r" isValid: true crc: \d+}")
-"""Kafka also prints the checksum of each message inside another; ours has proved it by reading it."""
+"""Kafka also prints the checksum of each inner message, which our reader verifies and does not return."""
 
 
 def number(value: int | None) -> int:
-    """Kafka writes -1 for what there is not."""
+    """The number, or -1 for None, as Kafka prints it."""
     return -1 if value is None else value
 
 
@@ -417,7 +420,7 @@ def time_of(magic: int, by_broker: bool, timestamp: int | None) -> str:
 
 
 def entry_line(entry: LogEntry) -> str:
-    """An entry's header as DumpLogSegments prints it."""
+    """The line that DumpLogSegments prints for an entry's header."""
     h = entry.header()
     time_ = time_of(h.magic, h.log_append_time, h.largest_timestamp)
     end = f"size: {len(entry.data)} magic: {h.magic} compresscodec: {CODECS[h.codec]} crc: {h.crc} isvalid: true"
@@ -435,7 +438,7 @@ def entry_line(entry: LogEntry) -> str:
 
 
 def record_line(message: LogMessage) -> str:
-    """A record as DumpLogSegments prints it."""
+    """The line that DumpLogSegments prints for a record."""
     record, _, header, sequence = message
     key_size, value_size = (-1 if field is None else len(field) for field in (record.key, record.value))
     line = f"| offset: {record.offset} {time_of(header.magic, record.log_append_time, record.timestamp)}"
@@ -450,7 +453,7 @@ def record_line(message: LogMessage) -> str:
 
 
 def lines_of(segment: Segment) -> Iterator[str]:
-    """A whole file as DumpLogSegments prints it."""
+    """The lines that DumpLogSegments prints for a segment."""
     records = messages((segment,), MessageFilter(controls=True), fail_on_damage)
     message = next(records, None)
     for entry in entries_of(segment, MessageFilter(), fail_on_damage):
@@ -488,7 +491,7 @@ def test_every_field_equals_the_output_of_dump_log_segments(broker_logs: BrokerL
 
 
 def test_offsets_for_times_equal_the_brokers(broker_logs: BrokerLogs) -> None:
-    """Of the topics that are kept: compaction may have gone on since the others were copied."""
+    """Compares only uncompacted topics: compaction may have changed the others since they were copied."""
     rng = random.Random(SEED)
     kept = [written for written in broker_logs.written if "delete" in written.directory.name]
     consumer = ck.Consumer(
@@ -496,13 +499,13 @@ def test_offsets_for_times_equal_the_brokers(broker_logs: BrokerLogs) -> None:
     )
     try:
         for written in kept:
-            if written.magic == 0:  # brokers refuse to answer for such a topic
+            if written.magic == 0:  # brokers reject ListOffsets by time for this format
                 assert at_or_after(written.segments, TIME) is None
                 continue
             topic, _, number = written.directory.name.rpartition("-")
             times = [time_ for _, time_, *_ in written.uncommitted if time_ is not None]
             timestamps = [min(times) - 1, *(rng.choice(times) - rng.randrange(3) for _ in range(4))]
-            if int(number) != TRANSACTIONS:  # there the end of the open one has been added since
+            if int(number) != TRANSACTIONS:  # the broker has since written the marker of the open transaction
                 timestamps.append(max(times) + 1)
             for timestamp in timestamps:
                 (answer,) = consumer.offsets_for_times([ck.TopicPartition(topic, int(number), timestamp)], timeout=30)
@@ -513,8 +516,8 @@ def test_offsets_for_times_equal_the_brokers(broker_logs: BrokerLogs) -> None:
 
 
 def test_offsets_before_a_time_equal_the_brokers(broker_logs: BrokerLogs) -> None:
-    """Brokers before 4.0 list them; times are those of the files, which a copy keeps. To the partition of transactions
-    the broker has written since."""
+    """Brokers before 4.0 find segments by the modification times of their files, which the copies keep. The partition
+    with transactions is excluded, because the broker has written to it since."""
     kept = [
         written
         for written in broker_logs.written
@@ -546,12 +549,12 @@ def test_log_dump_decodes_the_offsets_topic_of_a_running_broker(
     assert rows[0]["value"]["offset"] == 42
 
 
-# --- what we write --------------------------------------------------------------------------------
+# --- our writer --------------------------------------------------------------------------------
 
 
 def test_kafka_reads_appended_segments_and_their_indexes(tmp_path: Path) -> None:
-    """Every format and codec, transactions and headers, in rolled segments: Kafka's tool prints the same of each entry
-    and record, and finds nothing amiss in the indexes."""
+    """`LogAppender` writes every format and codec, transactions and headers, and rolls segments. DumpLogSegments prints
+    the same entries, records and indexes as our reader."""
     rng = random.Random(SEED)
     directory = tmp_path / "written-0"
     with LogAppender(directory, RollPolicy(segment_bytes=20_000, index_interval_bytes=500)) as log:
@@ -585,7 +588,7 @@ def test_kafka_reads_appended_segments_and_their_indexes(tmp_path: Path) -> None
 
 
 def random_record(rng: random.Random, magic: int, turn: int) -> Record:
-    """Some record that the format can hold, with text that a line shows."""
+    """A random record that the format can store, with printable key and value."""
     key = None if rng.random() < 0.2 else b"key-%d" % rng.randrange(KEYS)
     tombstone = key is not None and rng.random() < 0.2
     value = None if tombstone else rng.randbytes(rng.choice((1, 20, 300))).hex().encode()
@@ -595,8 +598,8 @@ def random_record(rng: random.Random, magic: int, turn: int) -> Record:
 
 @pytest.mark.soak
 def test_a_broker_serves_appended_segments(tmp_path: Path) -> None:
-    """A topic's directory is written again while its broker is down: the broker starts on it without a complaint, and
-    its consumers read what we wrote."""
+    """`LogAppender` replaces the log of a topic while the broker is down. The broker starts, and consumers read the
+    appended records."""
     rng = random.Random(SEED)
     with KraftBroker(tmp_path / "kraft") as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})

@@ -1,4 +1,4 @@
-"""Our snapshot files through Kafka's own tools, and theirs through ours, on real servers."""
+"""Kafka's tools read our snapshot files, and we read theirs, on real servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.servers
 
 GROUPS_TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 LONG_TIMEOUT = ("--timeout", "30000")
-"""The tool's own 5 s are little where Java has just started on a busy machine."""
+"""The tool's default of 5 s is too short for a JVM that has just started on a busy machine."""
 
 
 def reset_from_file(kafka: KafkaBroker, path: Path, *groups: str) -> str:
@@ -39,7 +39,7 @@ def reset_from_file(kafka: KafkaBroker, path: Path, *groups: str) -> str:
 
 
 def export(kafka: KafkaBroker, topics: list[str], *groups: str) -> bytes:
-    """What the tool prints for a reset of these groups to where they are."""
+    """The CSV that the tool prints for a reset of these groups to their current offsets."""
     arguments = [
         "--bootstrap-server",
         kafka.bootstrap,
@@ -87,7 +87,7 @@ def test_our_csv_of_several_groups_is_accepted_by_kafka_consumer_groups(
     }
     entries = [GroupEntry(g, {tp: Committed(o) for tp, o in committed.items()}) for g, committed in expected.items()]
     with KafkaStore(kafka.bootstrap) as store:
-        for group in expected:  # the tool takes only groups that exist
+        for group in expected:  # the tool accepts only groups that exist
             store.commit(group, {TopicPartition(dotted, 0): OffsetAndMetadata(1)})
 
         write_snapshot(tmp_path / "s.csv", SnapshotHeader.new(), entries)
@@ -177,7 +177,7 @@ def test_our_zk_snapshot_is_accepted_by_import_zk_offsets(
 
 
 def _with_topics(chroot: str, committed: dict[TopicPartition, int]) -> None:
-    """Makes the chroot, and ``/brokers/topics``, where ExportZkOffsets asks which partitions there are."""
+    """Creates the chroot and ``/brokers/topics``, from which ExportZkOffsets reads the partitions."""
     import json
 
     from kazoo.client import KazooClient

@@ -1,7 +1,8 @@
-"""Patterns select the same topics in Java and here: a corpus, which Java itself checks, and random patterns.
+"""Patterns select the same topics in Java and in Python: a corpus, which Java itself checks, and random patterns.
 
-tests/data/topic_patterns.json says of each pattern what Kafka's own white list selects (null where Java refuses the
-pattern) and whether it is the ``same`` here, or ``refused`` by name. tests/unit/test_topic_patterns.py holds us to it.
+tests/data/topic_patterns.json contains for each pattern the topics that Kafka's white list selects (null if Java
+rejects the pattern), and whether our result is the ``same`` or the pattern is ``refused``.
+tests/unit/test_topic_patterns.py checks our results.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ CORPUS = Path(__file__).parents[1] / "data" / "topic_patterns.json"
 
 
 class Selected(NamedTuple):
-    """What the two lists select, with internal topics left out and with them."""
+    """The topics that the white list and the black list select, without and with internal topics."""
 
     white: list[str]
     black: list[str]
@@ -40,7 +41,7 @@ class Selected(NamedTuple):
 
 
 def in_java(patterns: list[str], topics: list[str]) -> list[Selected | None]:
-    """None for a pattern that Java refuses."""
+    """The selection of each pattern in Java; None for a pattern that Java rejects."""
     lines = [" ".join(topics), *(base64.b64encode(one.encode()).decode() for one in patterns)]
     answers = run_java("TopicPatterns", stdin="\n".join(lines) + "\n")
     assert len(answers) == len(patterns)
@@ -58,7 +59,8 @@ def in_java(patterns: list[str], topics: list[str]) -> list[Selected | None]:
 
 
 def in_python(pattern: str, topics: list[str]) -> Selected | str:
-    """``refused`` where Java may understand the pattern, ``invalid`` where it does not."""
+    """The selection in Python, ``refused`` for a pattern that Java may accept, or ``invalid`` for one that it
+    rejects."""
     try:
         white, black = TopicFilter(pattern), TopicFilter(pattern, excludes=True)
     except InvalidPattern:
@@ -92,7 +94,7 @@ def test_a_random_pattern_selects_the_same_topics_or_is_rejected() -> None:
     for pattern, java in zip(patterns, in_java(patterns, TOPICS), strict=True):
         selected = in_python(pattern, TOPICS)
         if java is None:
-            assert isinstance(selected, str), f"{pattern!r} is taken here, and refused by Java"
+            assert isinstance(selected, str), f"{pattern!r} is accepted here and rejected by Java"
             outcomes["refused by both"] += 1
         elif selected == "refused":
             outcomes["refused"] += 1

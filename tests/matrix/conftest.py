@@ -1,4 +1,4 @@
-"""Real brokers of older releases, each under a chroot of its own in one ZooKeeper."""
+"""Real brokers of older releases, each under its own chroot in one ZooKeeper."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic
 
 SETTINGS = {
     "offsets.topic.num.partitions": 8,
-    # What was deleted by letting it expire is gone after a second instead of ten minutes.
+    # Brokers remove expired offsets, also deleted ones, after a second instead of ten minutes.
     "offsets.retention.check.interval.ms": 1000,
 }
 
@@ -43,7 +43,7 @@ class ReleaseCluster:
 def start_release(
     zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], ReleaseCluster]]:
-    """Gives the cluster of a release. The last one asked for runs; another one takes its place."""
+    """A function that starts the cluster of a release. Only the last one runs: it stops the cluster before it."""
     running: list[ReleaseCluster] = []
 
     def start(release: str) -> ReleaseCluster:

@@ -1,6 +1,6 @@
-"""The page of an audit in a real headless browser: it asks nobody, fits its window, and tells what `offsets lag` tells.
+"""The audit page in a headless browser: it makes no requests, fits its window, and shows the numbers of `offsets lag`.
 
-`scripts/test --matrix` installs a browser. Pictures of the pages stay in the tests' directories, to be looked at.
+`scripts/test --matrix` installs a browser. Screenshots of the pages stay in the tests' directories.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 
 
 def open_at_every_width(browser: Browser, html: Path) -> Iterator[View]:
-    """The page at both widths, light and dark, each photographed."""
+    """Opens the page at both widths, light and dark, and takes a screenshot of each."""
     for width in WIDTHS:
         for dark in (False, True):
             view = browser.open(html, width=width, dark=dark)
@@ -53,7 +53,7 @@ def scroll_width(view: View) -> int:
 
 
 def overflowing_texts(view: View) -> list[str]:
-    """Texts that are wider than the place they have, and so lie over their neighbours."""
+    """The texts that overflow their elements, and so overlap their neighbours."""
     found: list[str] = view.evaluate(
         """[...document.querySelectorAll('h1,h2,p,dt,dd,td,th,li')]
             .filter(e => e.clientWidth && e.scrollWidth > e.clientWidth + 1).map(e => e.textContent)"""
@@ -62,7 +62,7 @@ def overflowing_texts(view: View) -> list[str]:
 
 
 def smallest_text_height(view: View) -> float:
-    """The height of the lowest line of text in a plot, in pixels of the screen."""
+    """The smallest height of a text in a plot, in screen pixels."""
     found: float = view.evaluate(
         "Math.min(...[...document.querySelectorAll('svg text')].map(t => t.getBBox().height * t.getScreenCTM().d))"
     )
@@ -77,7 +77,7 @@ def facts(view: View) -> dict[str, str]:
 
 
 def rows(view: View, title: str) -> list[list[str]]:
-    """The first table after a heading."""
+    """The rows of the first table after a heading."""
     found: list[list[str]] = view.evaluate(
         f"""(() => {{
             let at = [...document.querySelectorAll('h2')].find(h => h.textContent === {json.dumps(title)});

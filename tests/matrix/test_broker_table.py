@@ -1,4 +1,4 @@
-"""The table of capabilities in the reference says what real brokers of each release do."""
+"""The capability table in the reference matches real brokers of each release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brokers are upgraded in the middle of a migration: what was begun before goes on after it."""
+"""Brokers are upgraded in the middle of a migration or a bounce, which then continues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARTITIONS = 2
 
 @dataclass
 class Upgraded:
-    """A cluster of one broker, which starts as one release and can be started again as another."""
+    """A cluster of one broker, which can be restarted with another release."""
 
     broker: KafkaBroker
     zookeeper: str
@@ -55,7 +55,7 @@ def cluster(release: str, zookeeper: ZooKeeperServer, topic: str, directory: Pat
 def test_a_plan_is_applied_verified_and_rolled_back_after_the_upgrade(
     before: str, after: str, zookeeper: ZooKeeperServer, unique: str, tmp_path: Path
 ) -> None:
-    """Kafka 0.9 has no cluster id, and 1.1 has one: both sides are still the plan's."""
+    """Kafka 0.9 has no cluster id, and 1.1 has one. The plan's cluster check passes nevertheless."""
     groups = [f"{unique}-{number}" for number in range(6)]
     with cluster(before, zookeeper, unique, tmp_path) as upgraded:
         env = upgraded.env

@@ -1,4 +1,5 @@
-"""`scripts/demo --broker-version`: a whole migration by rolling bounces on each release, as an operator types it."""
+"""`scripts/demo --broker-version`: a whole migration by rolling bounces on each release, with the commands that an
+operator types."""
 
 from __future__ import annotations
 

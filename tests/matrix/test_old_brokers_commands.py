@@ -26,7 +26,7 @@ LACKS = {
     "1.1.1": 6,
     "2.8.2": 0,
 }
-"""How many of the capabilities each release lacks."""
+"""The number of capabilities that each release lacks."""
 
 
 @pytest.fixture
@@ -97,8 +97,8 @@ def test_a_migration_goes_there_and_back(env: Environment, unique: str) -> None:
 def test_the_retention_of_written_offsets_is_reported(
     env: Environment, release_cluster: ReleaseCluster, unique: str
 ) -> None:
-    """Before 2.1 each offset has a life of its own, and a write starts it again. From 2.1 on the group lock starts the
-    life of the whole group again."""
+    """Before 2.1 each offset has its own retention, which a write restarts. From 2.1 on the group lock of a write
+    restarts the retention of the whole group."""
     env.commit(env.kafka, unique, {0: 5})
     env.commit(env.zookeeper, unique, {0: 5, 1: 6})
     apart = 'lacks "keeps the offsets of groups with members" (from 2.1 on): each offset expires by itself'
@@ -121,7 +121,7 @@ def test_a_group_that_does_not_exist_is_an_error(env: Environment, unique: str) 
 def test_the_fallback_setting_does_not_hide_that_a_broker_is_newer(
     env: Environment, release_cluster: ReleaseCluster, unique: str
 ) -> None:
-    """The setting only tells 0.8.2 and 0.9 apart."""
+    """The setting only distinguishes 0.8.2 from 0.9."""
     env.commit(env.kafka, unique, {0: 2, 1: 3})
     (env.commands.directory / "old.properties").write_text(
         f"broker.version.fallback={'0.8.2' if release_cluster.release == '0.8.2.2' else '0.9.0'}\n"

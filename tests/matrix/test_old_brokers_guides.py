@@ -99,7 +99,7 @@ def test_a_group_is_copied_between_stores_and_renamed_in_each(guide: Guide, uniq
     assert f"verified: group '{third}' has all offsets of '{second}'" in output
     assert env.committed(env.kafka, third) == offsets
     assert (LATER in output) == (guide.release != "2.8.2")
-    if guide.release != "0.8.2.2":  # it looks for expired offsets every 10 minutes alone
+    if guide.release != "0.8.2.2":  # 0.8.2 removes expired offsets only every 10 minutes
         wait_for(lambda: env.committed(env.kafka, second) == {}, "the old group is gone")
     undo = next(line for line in output.splitlines() if line.startswith("undo 1: offsetmgr "))
     env.run(*shlex.split(undo.partition("offsetmgr ")[2]), "--yes")

@@ -1,4 +1,4 @@
-"""Logins to brokers before 1.0, which take SASL tokens without headers, and to 1.1, which takes them as requests."""
+"""SASL logins to brokers before 1.0, which expect tokens without headers, and to 1.1, which expects requests."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ REJECTS = {
 
 @dataclass
 class Secured:
-    """A broker with a topic of two partitions that has the release's name; ``certificate`` is a PEM file."""
+    """A broker with a topic of two partitions, named after the release; ``certificate`` is a PEM file."""
 
     release: str
     zookeeper: str
     plain: str
     logins: dict[str, str]
-    """Addresses of the listeners that want a login, by their security protocol."""
+    """The addresses of the listeners that require a login, by security protocol."""
     certificate: Path
 
     @property
@@ -54,7 +54,7 @@ class Secured:
         return {"security.protocol": protocol.lower(), **login, **trust}
 
     def properties(self, directory: Path, protocol: str, mechanism: str, password: str = SECRET) -> list[str]:
-        """``--command-config`` with a file that holds the settings."""
+        """Writes the settings to a file, and returns the option ``--command-config`` for it."""
         lines = [f"{key}={value}" for key, value in self.settings(protocol, mechanism, password).items()]
         (directory / "client.properties").write_text("\n".join(lines) + "\n")
         return ["--command-config", "client.properties"]

@@ -39,7 +39,7 @@ class TestOldBrokers(StoreContract):
     def test_the_leader_epoch_is_kept_exactly_if_it_is_a_capability(
         self, store: OffsetStore, group: str, topic: str
     ) -> None:
-        """Brokers keep it from 2.1 on. Before that, an epoch alone is no reason to write."""
+        """Brokers store the leader epoch from 2.1 on. For older ones a change of the epoch alone is not written."""
         tp = self.tp(topic, 0)
         kept = self.release_cluster.release == "2.8.2"
         store.commit(group, {tp: OffsetAndMetadata(5, leader_epoch=0)})
@@ -52,8 +52,8 @@ class TestOldBrokers(StoreContract):
     def test_a_deleted_offset_is_absent_at_once_and_removed_from_the_log(
         self, store: OffsetStore, group: str, topic: str
     ) -> None:
-        """Brokers 0.8.2 look for expired offsets every 10 minutes, whatever ``offsets.retention.check.interval.ms``
-        says: until then the life of the offset is over in the log."""
+        """Brokers 0.8.2 remove expired offsets every 10 minutes, regardless of ``offsets.retention.check.interval.ms``.
+        Until then the deleted offset is in the log with commit timestamp 0."""
         gone, stays = self.tp(topic, 0), self.tp(topic, 1)
         store.commit(group, {gone: OffsetAndMetadata(5), stays: OffsetAndMetadata(6)})
         store.delete(group, [gone])
@@ -74,7 +74,7 @@ class TestOldBrokers(StoreContract):
         assert self.in_the_log(group)[tp] > 0
 
     def in_the_log(self, group: str) -> dict[TopicPartition, int]:
-        """When the life of each offset of the group began, as the newest records of the offsets topic say."""
+        """The commit timestamp of each offset of the group, from the newest records in the offsets topic."""
         began: dict[TopicPartition, int] = {}
         for directory in (self.release_cluster.broker.directory / "data").glob("__consumer_offsets-*"):
             for saved in read_partition(directory).decoded.groups:

@@ -35,14 +35,14 @@ QUIET = 3
 
 
 class NewGroup:
-    """The group of a new consumer, and what the commands say of it."""
+    """The group of a new consumer, and checks of the commands' output for it."""
 
     def __init__(self, env: Environment, records: Records, consumer: NewConsumer) -> None:
         self.env, self.records, self.consumer = env, records, consumer
         self.group = consumer.group
 
     def check(self, send: Callable[[], None]) -> None:
-        """``send`` produces records, which the consumer consumes only after its lag was looked at."""
+        """Checks offsets, lag and state before and after the consumer consumes the records that ``send`` produces."""
         before = dict(self.records.ends)
         wait_for(lambda: self._committed() == before, "the new consumer commits all")
         self.consumer.freeze()
@@ -69,7 +69,7 @@ class NewGroup:
 
 
 class Job:
-    """Two old consumers of one group, what they consume, and where they commit."""
+    """Two old consumers of one group, the records that they consume, and the phase that defines their stores."""
 
     def __init__(self, env: Environment, records: Records, group: str, members: list[OldConsumer]) -> None:
         self.env, self.records, self.group, self.members = env, records, group, members
@@ -77,7 +77,7 @@ class Job:
         self.phase = CommitMode.ZOOKEEPER
 
     def consume(self, partitions: range | list[int] = PARTITIONS) -> None:
-        """Records are produced and consumed, and the members commit them where the phase says."""
+        """Produces records, and waits until the members have consumed and committed them in the stores of the phase."""
         if self.new is None:
             self.records.send(partitions, 5)
         else:
@@ -91,7 +91,7 @@ class Job:
         self._check_commands(stores)
 
     def _check_commands(self, stores: list[str]) -> None:
-        """The commands show no lag and refuse an edit wherever the group commits; ZooKeeper holds its members."""
+        """Checks that the commands show no lag and reject an edit in each store of the group, and name its members."""
         ids = {member.member_id for member in self.members}
         registry = self.env.zookeeper.removeprefix("zookeeper://")
 
@@ -114,7 +114,7 @@ class Job:
             assert all(member in output for member in ids)
 
     def go_to(self, phase: CommitMode) -> None:
-        """Restarts the members one after the other; records arrive when only one of them is in the new phase."""
+        """Restarts the members one after the other, and sends records while only one of them is in the new phase."""
         for number, member in enumerate(self.members):
             restart(member, phase)
             if number == 0:

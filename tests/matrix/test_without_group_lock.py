@@ -1,4 +1,5 @@
-"""Writes to brokers 0.8.2, which have no group lock: what offsetmgr compares before a write and reads after it."""
+"""Writes to brokers 0.8.2, which have no group lock: offsetmgr compares offsets before a write and reads them after
+it."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def consumer_commits(release_cluster: ReleaseCluster, group: str, tp: TopicParti
 
 
 class Interference:
-    """Does something once, between a read or write of the store under test and what follows it."""
+    """Injects a commit or a failure once, after a read or a write of the store under test."""
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, release_cluster: ReleaseCluster, group: str, tp: TopicPartition
@@ -69,7 +70,7 @@ class Interference:
         self._patch, self._era, self._group, self._tp = monkeypatch, release_cluster, group, tp
 
     def stopped_before(self, owner: object, name: str, number: int) -> None:
-        """The process is stopped before the first call of a function, and a consumer commits ``number`` meanwhile."""
+        """Delays the first call of a function; meanwhile a consumer commits ``number``."""
         real = getattr(owner, name)
         done = False
 
@@ -79,14 +80,13 @@ class Interference:
                 done = True
                 with ThreadPoolExecutor() as consumer:
                     consumer.submit(consumer_commits, self._era, self._group, self._tp, number).result()
-                time.sleep(0.1)  # how long it is stopped
+                time.sleep(0.1)  # the duration of the stop
             return real(*arguments)
 
         self._patch.setattr(owner, name, stopped)
 
     def stopped_after(self, method: str, number: int, seconds: float) -> None:
-        """A consumer commits ``number`` after the broker answered the first call of the client's ``method``, and the
-        answer arrives later."""
+        """Delays the response to the first call of the client's ``method``; meanwhile a consumer commits ``number``."""
         real = getattr(Client, method)
         done = False
 
@@ -96,13 +96,13 @@ class Interference:
             if not done:
                 done = True
                 await asyncio.to_thread(consumer_commits, self._era, self._group, self._tp, number)
-                await asyncio.sleep(seconds)  # how long the process is stopped
+                await asyncio.sleep(seconds)  # the delay of the response
             return answer
 
         self._patch.setattr(Client, method, stopped)
 
     def no_read_after_commit(self, *, whole: bool) -> None:
-        """The reads after the first commit fail: that of the ``whole`` group, or that of the partition."""
+        """Makes the reads after the first commit fail, for the ``whole`` group or only for the partition."""
         commit, fetch = Client.commit, Client.fetch
         committed = False
 
@@ -183,7 +183,7 @@ def test_a_write_that_cannot_be_read_again_is_reported_as_written_and_not_confir
 def test_the_offsets_on_a_broker_that_has_just_started_are_read_or_an_error(
     zookeeper: ZooKeeperServer, unique: str, tmp_path: Path
 ) -> None:
-    # Until the controller has told it, such a broker names no topics, and then it does not lead them yet.
+    # At first such a broker has no metadata of the topics, and then it is not their leader yet.
     where = f"{zookeeper.connect}/{unique}"
     with KafkaBroker(tmp_path / "broker", zookeeper=where, version="0.8.2.2") as broker:
         create_topic(unique, 1, zookeeper=where, bootstrap=broker.bootstrap, version="0.8.2.2")
@@ -200,7 +200,7 @@ def test_the_offsets_on_a_broker_that_has_just_started_are_read_or_an_error(
             partitions_read: list[Sequence[TopicPartition]] = []
             with ThreadPoolExecutor(1) as pool:
                 starting = pool.submit(broker.start)
-                wait_for(lambda: succeeds(lambda: store.wire().runner.run(read())), "the broker gives the offsets")
+                wait_for(lambda: succeeds(lambda: store.wire().runner.run(read())), "the broker returns the offsets")
                 starting.result()
     assert partitions_read == [[offset_at]]
 
