@@ -128,7 +128,7 @@ class _Checker:
             self._result.excused["message of a late old consumer"] += 1
             return
         late = "never" if node is None else f"{message.time_ms - (node.ended_ms or 0)} ms before, {node.how}"
-        self._report(f"{message.partition}: {message.member} handed out {message.offset}, which it owned last {late}")
+        self._report(f"{message.partition}: {message.member} delivered {message.offset}, which it owned last {late}")
 
     def _check_lost_and_duplicated(self) -> None:
         by_message: dict[tuple[TopicPartition, int], list[Delivery]] = defaultdict(list)
@@ -163,7 +163,7 @@ class _Checker:
         else:
             how = "never owned" if node is None else node.how or "still owned"
             self._report(
-                f"{after.partition}: {before.offset} handed out by {before.member} ({how}) at {before.time_ms} "
+                f"{after.partition}: {before.offset} delivered by {before.member} ({how}) at {before.time_ms} "
                 f"and again by {after.member} at {after.time_ms}"
             )
 

@@ -55,7 +55,7 @@ class SharedGroup:
         self.name = name
         self.strategy = strategy
         self.members: list[AnyMember] = []
-        self.gone: list[AnyMember] = []
+        self.former_members: list[AnyMember] = []
         self.ids: dict[AnyMember, str] = {}
         self.took: list[tuple[str, float]] = []
         """Each event, and the seconds from the last session's end (or from the event) until every partition had an
@@ -225,7 +225,7 @@ class SharedGroup:
         finally:
             member.thaw()
         wait_for(lambda: self._registered(member) not in (None, before), "a new registration", 30)
-        self.gone.remove(member)
+        self.former_members.remove(member)
         self.members.append(member)
 
     def restart_zookeeper(self, down_s: float) -> None:
@@ -242,7 +242,7 @@ class SharedGroup:
 
     def _remove(self, member: AnyMember) -> None:
         self.members.remove(member)
-        self.gone.append(member)
+        self.former_members.append(member)
 
     def verified_by_kafka(self) -> bool:
         """Whether kafka.tools.VerifyConsumerRebalance reports success. Repeats if ownership changed meanwhile."""
@@ -270,7 +270,7 @@ class SharedGroup:
                 m.offset,
                 m.time_ms,
             )
-            for member in (*self.members, *self.gone)
+            for member in (*self.members, *self.former_members)
             if member in self.ids
             for m in member.messages()
         ]
@@ -301,12 +301,12 @@ class SharedGroup:
         for begin, end in self._outages:
             late = [one for one in deliveries if begin < one.time_ms < end]
             result.excused["message of an old consumer without ZooKeeper"] += sum(one.old for one in late)
-            result.findings += [f"handed out without ZooKeeper: {one}" for one in late if not one.old]
+            result.findings += [f"delivered without ZooKeeper: {one}" for one in late if not one.old]
         return result
 
     def close(self) -> None:
         self._stop.set()
-        for member in (*self.members, *self.gone):
+        for member in (*self.members, *self.former_members):
             member.kill()
         self._session.close()
 

@@ -90,7 +90,7 @@ def test_a_member_frozen_past_its_session_and_woken(
     ]
     result = check_history(group_history(zookeeper.directory / "data", "/kafka", unique), deliveries, {})
 
-    late = [finding for finding in result.findings if f"{unique}_a handed out" in finding]
+    late = [finding for finding in result.findings if f"{unique}_a delivered" in finding]
     assert bool(late) is ignore_lease
     assert all(finding.endswith("before, expired") for finding in late)
     assert ignore_lease or result.findings == []

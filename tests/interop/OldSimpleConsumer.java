@@ -97,11 +97,11 @@ public class OldSimpleConsumer {
 
     private static void before(SimpleConsumer consumer, String[] words) {
         int partition = Integer.parseInt(words[2]);
-        Map asked = new HashMap();
-        asked.put(
+        Map requests = new HashMap();
+        requests.put(
             new TopicAndPartition(words[1], partition),
             new PartitionOffsetRequestInfo(Long.parseLong(words[3]), Integer.parseInt(words[4])));
-        OffsetResponse got = consumer.getOffsetsBefore(new OffsetRequest(asked, (short) 0, CLIENT));
+        OffsetResponse got = consumer.getOffsetsBefore(new OffsetRequest(requests, (short) 0, CLIENT));
         StringBuilder line = new StringBuilder("O\t" + got.errorCode(words[1], partition));
         long[] offsets = got.offsets(words[1], partition);
         for (int at = 0; at < offsets.length; at++) {

@@ -59,7 +59,7 @@ def test_a_message_after_the_end_of_ownership_is_found() -> None:
     late = [*what_they_handed_out()[:1], Delivery("g_a", False, ORDERS, 1, 2001), *what_they_handed_out()[2:]]
 
     assert check_history(a_sound_history(), late, {ORDERS: 4}).findings == [
-        "orders-0: g_a handed out 1, which it owned last 1 ms before, released"
+        "orders-0: g_a delivered 1, which it owned last 1 ms before, released"
     ]
 
 
@@ -67,7 +67,7 @@ def test_a_message_of_one_who_never_owned_is_found() -> None:
     foreign_owner = [*what_they_handed_out()[:3], Delivery("g_c", False, ORDERS, 3, 2200)]
 
     assert check_history(a_sound_history(), foreign_owner, {ORDERS: 4}).findings == [
-        "orders-0: g_c handed out 3, which it owned last never"
+        "orders-0: g_c delivered 3, which it owned last never"
     ]
 
 
@@ -81,7 +81,7 @@ def test_a_message_handed_out_twice_is_found_where_its_first_owner_left_in_good_
     twice = [*what_they_handed_out(), Delivery("g_b", False, ORDERS, 1, 2300)]
 
     assert check_history(a_sound_history(), twice, {ORDERS: 4}).findings == [
-        "orders-0: 1 handed out by g_a (released) at 1990 and again by g_b at 2300"
+        "orders-0: 1 delivered by g_a (released) at 1990 and again by g_b at 2300"
     ]
 
 
@@ -136,7 +136,7 @@ def test_an_early_read_that_missed_more_than_the_last_commit_is_judged_by_the_fi
 
     assert (again_from_1.findings, dict(again_from_1.excused)) == ([], {"early read of an old consumer": 1})
     assert again_from_0.findings == [
-        "orders-0: 0 handed out by g_a (released) at 1500 and again by g_b at 2140",
+        "orders-0: 0 delivered by g_a (released) at 1500 and again by g_b at 2140",
     ]
 
 

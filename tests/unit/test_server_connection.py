@@ -81,8 +81,8 @@ def test_commits_of_one_connection_run_side_by_side_and_a_fetch_behind_them_sees
 ) -> None:
     open_gate = close_gate(listening)
     begun: list[str] = []
-    gated, fetch = backend._gated, backend.fetch
-    monkeypatch.setattr(backend, "_gated", lambda r: begun.append(f"commit {r.group}") or gated(r))
+    gated, fetch = backend._commit_when_allowed, backend.fetch
+    monkeypatch.setattr(backend, "_commit_when_allowed", lambda r: begun.append(f"commit {r.group}") or gated(r))
     monkeypatch.setattr(backend, "fetch", lambda r: begun.append(f"fetch {r.group}") or fetch(r))
     with WireClient(listening.port) as client, WireClient(listening.port) as other:
         sent = [client.send(COMMIT, 7, commit_message(group, {("t", 0): 5})) for group in ("a", "b")]
@@ -105,8 +105,8 @@ def test_a_search_for_the_coordinator_does_not_hold_up_the_commits_behind_it(
 ) -> None:
     open_gate = close_gate(listening)
     begun: list[str] = []
-    gated = backend._gated
-    monkeypatch.setattr(backend, "_gated", lambda r: begun.append(r.group) or gated(r))
+    gated = backend._commit_when_allowed
+    monkeypatch.setattr(backend, "_commit_when_allowed", lambda r: begun.append(r.group) or gated(r))
     with WireClient(listening.port) as client:
         sent = [client.send(COMMIT, 7, commit_message("a", {("t", 0): 5}))]
         sent.append(client.send(FIND_COORDINATOR, 2, {"key": "b", "key_type": 0}))
