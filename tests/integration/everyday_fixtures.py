@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 from everyday import Cli, until
-from sameclusters import join_cluster
+from same_cluster import join_cluster
 
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 

@@ -7,7 +7,7 @@ import concurrent.futures
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
-from loopthread import LoopThread
+from event_loop_thread import EventLoopThread
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.kafka.client.security import Security
@@ -104,7 +104,7 @@ class MemoryOffsets:
         return {}
 
 
-class RunningRelay(LoopThread):
+class RunningRelay(EventLoopThread):
     """A manager with --relay in a thread. Use as a context manager."""
 
     def __init__(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from everyday import Cli, committed
-from sameclusters import join_cluster
+from same_cluster import join_cluster
 
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 

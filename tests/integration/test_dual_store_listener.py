@@ -17,7 +17,7 @@ import confluent_kafka as ck
 import pytest
 from backend_listeners import ManagerListener, StoreListener
 from processes import Commands, create_topic, wait_for
-from sameclusters import join_cluster
+from same_cluster import join_cluster
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 from everyday import COMMAND, Cli, committed, inner_store, named_store
-from sameclusters import join_cluster
+from same_cluster import join_cluster
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
 from offsetmgr.core.model import Committed

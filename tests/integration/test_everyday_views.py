@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer
 from everyday import COMMAND, Cli
 from kazoo.client import KazooClient
-from sameclusters import join_cluster
+from same_cluster import join_cluster
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer

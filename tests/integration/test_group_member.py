@@ -14,7 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from gate import Gate
+from stalling_proxy import StallingProxy
 
 from offsetmgr.core.errors import CorruptData, OffsetMgrError, TimedOut
 from offsetmgr.core.model import TopicPartition
@@ -188,14 +188,14 @@ def test_a_member_that_comes_before_the_first_broker_consumes_when_there_is_one(
 def test_an_owner_node_deleted_after_the_connection_was_lost_is_claimed_again(
     join: Join, hand: ZookeeperSession, zookeeper: ZooKeeperServer, unique: str, planted: type[Planted]
 ) -> None:
-    gate = Gate(zookeeper.connect)
+    proxy = StallingProxy(zookeeper.connect)
     try:
-        _, listener = join("a", PATIENT, f"{gate.address}/{unique}")
+        _, listener = join("a", PATIENT, f"{proxy.address}/{unique}")
         node = hand.get(paths.owner("g", "t", 1))
         assert node is not None
         before = planted.asked
-        gate.shut()
-        gate.open()  # which drops the connection
+        proxy.stall()
+        proxy.resume()  # which drops the connection
         wait_for(lambda: planted.asked > before, "the rebalance that follows")
 
         assert hand.transaction([Delete(paths.owner("g", "t", 1), 0)]).state is OperationState.COMMITTED
@@ -206,7 +206,7 @@ def test_an_owner_node_deleted_after_the_connection_was_lost_is_claimed_again(
         assert (again.ephemeral_owner, again.czxid > node.czxid) == (node.ephemeral_owner, True)
         wait_for(lambda: listener.active == {0, 1, 2, 3}, "all consumed")
     finally:
-        gate.close()
+        proxy.close()
 
 
 @pytest.mark.usefixtures("cluster")

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from processes import may_log_in
+from processes import wait_for_login
 from stopwatch import Stopwatch
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -306,7 +306,7 @@ def secured(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
             answered.result(20)
         # The broker reads them when ZooKeeper tells it that there are new ones.
         for mechanism in LISTENERS.values():
-            may_log_in(f"127.0.0.1:{sasl_port}", login(mechanism, "alice-secret"))
+            wait_for_login(f"127.0.0.1:{sasl_port}", login(mechanism, "alice-secret"))
         yield f"127.0.0.1:{sasl_port}"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from gate import Gate
+from stalling_proxy import StallingProxy
 
 from offsetmgr.core.clock import boottime
 from offsetmgr.core.errors import SessionExpired
@@ -33,10 +33,10 @@ SESSION_MS = 1500
 
 
 @pytest.fixture
-def gate(zookeeper: ZooKeeperServer) -> Iterator[Gate]:
-    gate = Gate(zookeeper.connect)
-    yield gate
-    gate.close()
+def proxy(zookeeper: ZooKeeperServer) -> Iterator[StallingProxy]:
+    proxy = StallingProxy(zookeeper.connect)
+    yield proxy
+    proxy.close()
 
 
 @pytest.fixture
@@ -60,16 +60,16 @@ def test_the_server_says_how_long_a_session_it_granted(zookeeper: ZooKeeperServe
 
 
 def test_after_its_end_everything_is_refused_and_nothing_is_ever_written(
-    gate: Gate, direct: ZookeeperSession, unique: str
+    proxy: StallingProxy, direct: ZookeeperSession, unique: str
 ) -> None:
-    with ZookeeperSession(gate.address, session_timeout_ms=SESSION_MS) as session:
+    with ZookeeperSession(proxy.address, session_timeout_ms=SESSION_MS) as session:
         held, kept = f"/{unique}-held", f"/{unique}-kept"
         assert session.transaction([Create(held, ephemeral=True), Create(kept)]).state is OperationState.COMMITTED
         node = direct.get(held)
         assert node is not None
         assert node.ephemeral_owner == session.session_id
 
-        gate.shut()
+        proxy.stall()
         wait_for(lambda: direct.get(held) is None, "the server gives the session up")
         results: list[object] = []
 
@@ -81,7 +81,7 @@ def test_after_its_end_everything_is_refused_and_nothing_is_ever_written(
 
         writing = threading.Thread(target=write)
         writing.start()
-        gate.open()
+        proxy.resume()
         writing.join(30)
 
         assert [type(error) for error in results] == [SessionExpired]
@@ -95,34 +95,34 @@ def test_after_its_end_everything_is_refused_and_nothing_is_ever_written(
 
 
 def test_a_lease_runs_out_before_the_server_gives_the_session_up(
-    gate: Gate, direct: ZookeeperSession, unique: str
+    proxy: StallingProxy, direct: ZookeeperSession, unique: str
 ) -> None:
     told = threading.Event()
     seconds = 6  # a third of it is the time in which the server is asked after the lease has ended
-    with ZookeeperSession(gate.address, session_timeout_ms=seconds * 1000) as session:
+    with ZookeeperSession(proxy.address, session_timeout_ms=seconds * 1000) as session:
         lease = SessionLease(session, told.set)
         assert not lease.valid()
         lease.begin()
         assert lease.valid()
         assert session.transaction([Create(f"/{unique}", ephemeral=True)]).state is OperationState.COMMITTED
 
-        gate.shut()
+        proxy.stall()
         shut = boottime()
         wait_for(lambda: not lease.valid(), "the lease's end")
         assert direct.get(f"/{unique}") is not None
         assert lease._until <= shut + LEASE_FRACTION * seconds
         wait_for(lambda: direct.get(f"/{unique}") is None, "the server gives the session up")
         assert not told.is_set()
-        gate.open()
+        proxy.resume()
 
         assert told.wait(30)
         assert lease.expired
         assert not lease.valid()
 
 
-def test_a_lease_is_good_again_when_the_session_has_survived(gate: Gate) -> None:
+def test_a_lease_is_good_again_when_the_session_has_survived(proxy: StallingProxy) -> None:
     told = threading.Event()
-    with ZookeeperSession(gate.address, session_timeout_ms=20_000) as session:
+    with ZookeeperSession(proxy.address, session_timeout_ms=20_000) as session:
         clock = [100.0]
         lease = SessionLease(session, told.set, clock=lambda: clock[0])
         lease.begin()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from oldfleet import Fleet
+from old_consumers import Fleet
 
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import GateRefused

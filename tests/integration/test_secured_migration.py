@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 )
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
-from processes import Commands, create_topic, may_log_in
+from processes import Commands, create_topic, wait_for_login
 
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.sandbox.ports import free_port
@@ -68,7 +68,7 @@ def secured(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
             answered.result(20)
         for mechanism in MODULES:
             login = {"sasl.mechanism": mechanism, "sasl.username": "alice", "sasl.password": KAFKA_SECRET}
-            may_log_in(f"127.0.0.1:{sasl}", {"security.protocol": "sasl_plaintext", **login})
+            wait_for_login(f"127.0.0.1:{sasl}", {"security.protocol": "sasl_plaintext", **login})
         boss = KazooClient(
             chroot,
             auth_data=[("digest", f"boss:{ZOOKEEPER_SECRET}")],

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import confluent_kafka as ck
 import pytest
 from confluent_kafka.admin import AdminClient, OffsetSpec
-from listening import Listening, MemoryBackend, WireClient
+from memory_listener import MemoryBackend, MemoryListener, WireClient
 
 from offsetmgr.core.errors import ConfigError
 from offsetmgr.kafka.client.backing_cluster import BackingClusterClient, FoundOffset, OffsetQuery
@@ -40,8 +40,8 @@ def backend() -> MemoryBackend:
 
 
 @pytest.fixture
-def listening(backend: MemoryBackend) -> Iterator[Listening]:
-    with Listening(backend) as listening:
+def listening(backend: MemoryBackend) -> Iterator[MemoryListener]:
+    with MemoryListener(backend) as listening:
         yield listening
 
 
@@ -59,7 +59,7 @@ def consumer(bootstrap: str, group: str = "g", **config: str) -> ck.Consumer:
 # --- librdkafka ---------------------------------------------------------------------------------------
 
 
-def test_a_consumer_commits_and_reads_what_is_committed(listening: Listening, backend: MemoryBackend) -> None:
+def test_a_consumer_commits_and_reads_what_is_committed(listening: MemoryListener, backend: MemoryBackend) -> None:
     mine = consumer(listening.bootstrap)
     try:
         committed = mine.commit(
@@ -73,7 +73,7 @@ def test_a_consumer_commits_and_reads_what_is_committed(listening: Listening, ba
     assert backend.offsets["g"]["t"] == {0: (5, -1, ""), 1: (6, -1, "note\0")}, "with the zero byte that it adds"
 
 
-def test_a_consumer_waits_while_the_coordinator_loads(listening: Listening, backend: MemoryBackend) -> None:
+def test_a_consumer_waits_while_the_coordinator_loads(listening: MemoryListener, backend: MemoryBackend) -> None:
     backend.offsets["g"] = {"t": {0: (42, -1, "")}}
     backend.errors["g"] = 14
     mine = consumer(listening.bootstrap)
@@ -88,7 +88,7 @@ def test_a_consumer_waits_while_the_coordinator_loads(listening: Listening, back
         mine.close()
 
 
-def test_the_admin_api(listening: Listening, backend: MemoryBackend) -> None:
+def test_the_admin_api(listening: MemoryListener, backend: MemoryBackend) -> None:
     backend.offsets = {"g": {"t": {0: (5, -1, ""), 1: (6, -1, "")}}, "h": {"t": {0: (7, -1, "")}}}
     admin = AdminClient({"bootstrap.servers": listening.bootstrap})
 
@@ -109,7 +109,7 @@ def test_the_admin_api(listening: Listening, backend: MemoryBackend) -> None:
     assert sorted(admin.list_topics(timeout=10).brokers) == [1]
 
 
-def test_two_hundred_commits_in_flight(listening: Listening, backend: MemoryBackend) -> None:
+def test_two_hundred_commits_in_flight(listening: MemoryListener, backend: MemoryBackend) -> None:
     admin = AdminClient({"bootstrap.servers": listening.bootstrap})
     futures = []
     for number in range(400):
@@ -141,13 +141,13 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def secured(tmp_path: Path, certificate: Path, backend: MemoryBackend) -> Iterator[Listening]:
+def secured(tmp_path: Path, certificate: Path, backend: MemoryBackend) -> Iterator[MemoryListener]:
     (tmp_path / "users.toml").write_text('[users.alice]\npassword = "a secret"\n[users.bob]\npassword = "b secret"\n')
     (tmp_path / "rules.toml").write_text(
         '[[rule]]\nprincipals = ["alice"]\ngroups = ["alices-*"]\ntopics = ["orders"]\noperations = ["read", "write"]\n'
     )
     backend.offsets = {"alices-1": {"orders": {0: (5, -1, "")}}, "other": {"orders": {0: (6, -1, "")}}}
-    with Listening(
+    with MemoryListener(
         backend,
         authentication=Authentication(load_credentials(tmp_path / "users.toml")),
         authorizer=load_rules(tmp_path / "rules.toml"),
@@ -167,7 +167,9 @@ def login(certificate: Path, mechanism: str, user: str, password: str) -> dict[s
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_a_user_reaches_its_own_groups_and_no_others(secured: Listening, certificate: Path, mechanism: str) -> None:
+def test_a_user_reaches_its_own_groups_and_no_others(
+    secured: MemoryListener, certificate: Path, mechanism: str
+) -> None:
     admin = AdminClient({"bootstrap.servers": secured.bootstrap, **login(certificate, mechanism, "alice", "a secret")})
 
     assert [group.group_id for group in admin.list_consumer_groups().result(20).valid] == ["alices-1"]
@@ -179,7 +181,7 @@ def test_a_user_reaches_its_own_groups_and_no_others(secured: Listening, certifi
 
 
 def test_a_commit_to_a_foreign_group_or_topic_is_an_authorization_error(
-    secured: Listening, certificate: Path, backend: MemoryBackend
+    secured: MemoryListener, certificate: Path, backend: MemoryBackend
 ) -> None:
     settings = {"bootstrap.servers": secured.bootstrap, **login(certificate, "SCRAM-SHA-256", "alice", "a secret")}
     for group, topic, code in (
@@ -198,7 +200,7 @@ def test_a_commit_to_a_foreign_group_or_topic_is_an_authorization_error(
 
 @pytest.mark.parametrize(("user", "password"), [("alice", "b secret"), ("nobody", "a secret")])
 def test_wrong_credentials_are_an_authentication_error(
-    secured: Listening, certificate: Path, user: str, password: str
+    secured: MemoryListener, certificate: Path, user: str, password: str
 ) -> None:
     errors: list[ck.KafkaError] = []
     settings = login(certificate, "SCRAM-SHA-256", user, password)
@@ -210,7 +212,7 @@ def test_wrong_credentials_are_an_authentication_error(
     assert ck.KafkaError._AUTHENTICATION in {error.code() for error in errors}
 
 
-def test_a_polling_consumer_with_wrong_credentials_is_reported_so(secured: Listening, certificate: Path) -> None:
+def test_a_polling_consumer_with_wrong_credentials_is_reported_so(secured: MemoryListener, certificate: Path) -> None:
     errors: list[ck.KafkaError] = []
     mine = ck.Consumer(
         {
@@ -250,7 +252,7 @@ def test_a_polling_consumer_with_wrong_credentials_is_reported_so(secured: Liste
     ids=["wrong credentials", "no credentials"],
 )
 def test_the_java_tool_fails_clearly_without_a_login(
-    secured: Listening, certificate: Path, tmp_path: Path, settings: list[str], within: int, said: str
+    secured: MemoryListener, certificate: Path, tmp_path: Path, settings: list[str], within: int, said: str
 ) -> None:
     trust = [f"ssl.truststore.location={certificate.parent / 'cert.pem'}", "ssl.truststore.type=PEM"]
     (tmp_path / "client.properties").write_text(
@@ -262,15 +264,15 @@ def test_the_java_tool_fails_clearly_without_a_login(
     assert said in found.stdout + found.stderr
 
 
-def test_no_credentials_and_no_tls_get_nothing(secured: Listening, certificate: Path) -> None:
+def test_no_credentials_and_no_tls_get_nothing(secured: MemoryListener, certificate: Path) -> None:
     with WireClient(secured.port) as plain:
         plain.send(18, 0, {})
-        assert plain.hung_up()
+        assert plain.is_disconnected()
     context = ssl.create_default_context(cafile=str(certificate.parent / "cert.pem"))
     with WireClient(secured.port, tls=context) as anonymous:
         anonymous.ask(18, 0, {})
         anonymous.send(3, 5, {"topics": []})
-        assert anonymous.hung_up()
+        assert anonymous.is_disconnected()
 
 
 def test_certificates_that_cannot_be_used_say_so(tmp_path: Path, certificate: Path) -> None:
@@ -303,13 +305,15 @@ def topic(kafka: KafkaBroker, make_topic: MakeTopic, unique: str) -> str:
 
 
 @pytest.fixture
-def before_kafka(kafka: KafkaBroker, backend: MemoryBackend) -> Iterator[Listening]:
-    with Listening(backend, cluster=lambda: BackingClusterClient(kafka.bootstrap, Security())) as listening:
+def before_kafka(kafka: KafkaBroker, backend: MemoryBackend) -> Iterator[MemoryListener]:
+    with MemoryListener(backend, cluster=lambda: BackingClusterClient(kafka.bootstrap, Security())) as listening:
         yield listening
 
 
 @pytest.mark.servers
-def test_topics_and_log_offsets_are_the_real_clusters(before_kafka: Listening, kafka: KafkaBroker, topic: str) -> None:
+def test_topics_and_log_offsets_are_the_real_clusters(
+    before_kafka: MemoryListener, kafka: KafkaBroker, topic: str
+) -> None:
     admin = AdminClient({"bootstrap.servers": before_kafka.bootstrap})
     real = AdminClient({"bootstrap.servers": kafka.bootstrap})
 
@@ -326,7 +330,7 @@ def test_topics_and_log_offsets_are_the_real_clusters(before_kafka: Listening, k
 
 @pytest.mark.servers
 def test_each_partition_and_each_leader_has_its_own_outcome(
-    kafka: KafkaBroker, topic: str, before_kafka: Listening
+    kafka: KafkaBroker, topic: str, before_kafka: MemoryListener
 ) -> None:
     async def ask() -> dict[str, list[FoundOffset]]:
         upstream = BackingClusterClient(kafka.bootstrap, Security())
@@ -345,7 +349,7 @@ def test_each_partition_and_each_leader_has_its_own_outcome(
 @pytest.mark.servers
 @pytest.mark.parametrize("tools", ["kafka-3.9", "kafka-4.1"])
 def test_every_command_of_the_java_tool(
-    before_kafka: Listening, backend: MemoryBackend, topic: str, tools: str, tmp_path: Path
+    before_kafka: MemoryListener, backend: MemoryBackend, topic: str, tools: str, tmp_path: Path
 ) -> None:
     """Each command on a group of its own, a few at a time, since Java takes its time to start."""
     for group in ("described", "reset", "exported", "imported", "shortened", "deleted"):

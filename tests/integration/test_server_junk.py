@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from listening import USUAL, ConnectionClosedByBroker, WireClient, commit_errors, commit_message
+from memory_listener import DEFAULT_FIELDS, ConnectionClosedByBroker, WireClient, commit_errors, commit_message
 
 from offsetmgr.kafka.protocol.schema_codec import encode_request
 
@@ -180,7 +180,7 @@ def corpus() -> list[bytes]:
         client = WireClient(nobody.getsockname()[1])
     with client:
         return [
-            client.frame(api_key, version, encode_request(api_key, version, {**USUAL, **message}), 7)
+            client.frame(api_key, version, encode_request(api_key, version, {**DEFAULT_FIELDS, **message}), 7)
             for api_key, (versions, message) in SAMPLES.items()
             for version in versions
         ]

@@ -13,7 +13,7 @@ import confluent_kafka as ck
 import pytest
 from backend_listeners import ManagerListener
 from confluent_kafka.admin import AdminClient
-from listening import Listening, MemoryBackend
+from memory_listener import MemoryBackend, MemoryListener
 from processes import create_topic, wait_for
 from stopwatch import Stopwatch
 
@@ -334,7 +334,7 @@ def test_a_coordinator_that_loads_is_asked_again_until_the_time_out(three_attemp
     tp = TopicPartition("t", 0)
     backend = MemoryBackend()
     backend.errors["g"] = 14
-    with Listening(backend) as listening, consumer(listening.bootstrap) as hasty:
+    with MemoryListener(backend) as listening, consumer(listening.bootstrap) as hasty:
         with pytest.raises(CoordinatorLoadInProgress):
             hasty.fetch_offsets("g", [tp])
         with pytest.raises(CoordinatorLoadInProgress):
@@ -347,7 +347,7 @@ def test_a_coordinator_that_loads_is_waited_for() -> None:
     backend = MemoryBackend()
     backend.offsets["g"] = {"t": {0: (42, -1, "")}}
     backend.errors["g"] = 14
-    with Listening(backend) as listening, consumer(listening.bootstrap) as ours, ThreadPoolExecutor(2) as pool:
+    with MemoryListener(backend) as listening, consumer(listening.bootstrap) as ours, ThreadPoolExecutor(2) as pool:
         fetching = pool.submit(ours.fetch_offsets, "g", [tp])
         named = pool.submit(ours.commit_offsets, "g", {tp: OffsetAndMetadata(43)}, coordinator=listening.bootstrap)
         with pytest.raises(TimeoutError):
@@ -363,7 +363,7 @@ def test_the_wrong_coordinator_is_asked_again_and_no_other_client_in_its_stead(t
     tp = TopicPartition("t", 0)
     wrong, right = MemoryBackend(), MemoryBackend()
     wrong.errors["g"] = 16
-    with Listening(wrong) as named, Listening(right) as known, consumer(known.bootstrap) as ours:
+    with MemoryListener(wrong) as named, MemoryListener(right) as known, consumer(known.bootstrap) as ours:
         with pytest.raises(NotCoordinator):
             ours.commit_offsets("g", {tp: OffsetAndMetadata(1)}, coordinator=named.bootstrap)
 
@@ -373,7 +373,7 @@ def test_the_wrong_coordinator_is_asked_again_and_no_other_client_in_its_stead(t
 def test_closing_ends_the_calls_of_other_threads() -> None:
     backend = MemoryBackend()
     backend.errors["g"] = 14
-    with Listening(backend) as listening, ThreadPoolExecutor(1) as pool:
+    with MemoryListener(backend) as listening, ThreadPoolExecutor(1) as pool:
         ours = consumer(listening.bootstrap)
         waiting = pool.submit(ours.fetch_offsets, "g")
         with pytest.raises(TimeoutError):
@@ -389,7 +389,7 @@ def test_one_partition_refused_is_reported_with_those_that_were_committed() -> N
     good, bad = TopicPartition("t", 0), TopicPartition("t", 1)
     backend = MemoryBackend()
     backend.partition_errors["t", 1] = 12
-    with Listening(backend) as listening, consumer(listening.bootstrap) as ours:
+    with MemoryListener(backend) as listening, consumer(listening.bootstrap) as ours:
         with pytest.raises(PartialFailure) as caught:
             ours.commit_offsets("g", {good: OffsetAndMetadata(7), bad: OffsetAndMetadata(8, "x")})
 

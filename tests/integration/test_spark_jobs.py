@@ -187,7 +187,7 @@ def listening(spark: Any, committer: OffsetCommitter) -> Iterator[OffsetCommitte
         committer.close()
 
 
-class Gate:
+class StallingProxy:
     """Lets a query write so many batches as it is told; one that waits at its end is made to fail."""
 
     def __init__(self) -> None:
@@ -212,7 +212,7 @@ def test_of_two_queries_on_one_topic_the_slower_one_is_what_the_group_says_from_
     fill(kraft.bootstrap, topic, 1, 4 * PER_BATCH)
     group = Group(f"kafka://{kraft.bootstrap}", unique, stack)
     checkpoints = {name: tmp_path / name for name in ("fast", "slow")}
-    gates = {name: Gate() for name in checkpoints}
+    gates = {name: StallingProxy() for name in checkpoints}
     whole, at = 4 * PER_BATCH, f"{topic}-0"
 
     def start(name: str) -> Any:

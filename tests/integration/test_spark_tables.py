@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from conftest import MakeTopic
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
-from sameclusters import join_cluster
+from same_cluster import join_cluster
 
 from offsetmgr.cli.app import run
 from offsetmgr.core.clock import SystemClock

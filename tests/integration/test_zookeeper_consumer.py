@@ -15,8 +15,8 @@ from confluent_kafka import Producer
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
 
-from gate import Gate
 from members import PythonMember
+from stalling_proxy import StallingProxy
 from zookeeper_history import group_history
 
 from offsetmgr.consumer import ConsumerSettings, MessageStream, StreamMessage, ZookeeperConsumer
@@ -394,8 +394,8 @@ def test_a_member_cut_off_from_zookeeper_stops_before_the_others_take_over_and_c
     kafka: KafkaBroker, zookeeper: ZooKeeperServer, join: Join, make_topic: Callable[..., str], unique: str
 ) -> None:
     topic = make_topic(unique, 4)
-    gate = Gate(zookeeper.connect)
-    cut_off, other = join(consumer_id="a", zookeeper=f"{gate.address}/kafka"), join(consumer_id="b")
+    proxy = StallingProxy(zookeeper.connect)
+    cut_off, other = join(consumer_id="a", zookeeper=f"{proxy.address}/kafka"), join(consumer_id="b")
     stop = threading.Event()
 
     def keep_producing() -> None:
@@ -411,31 +411,31 @@ def test_a_member_cut_off_from_zookeeper_stops_before_the_others_take_over_and_c
         second = Reader(*other.create_message_streams({topic: 1})[topic])
         wait_for(lambda: len(first.seen) > 20 and len(other.owned) == 2, "both consume")
 
-        gate.shut()
+        proxy.stall()
         wait_for(lambda: len(other.owned) == 4, "the other one has taken over")
         taken_over = len(first.seen)
         wait_for(lambda: len({m.partition for m, _ in second.seen[-40:]}) == 4, "the other one consumes them all")
         assert len(first.seen) == taken_over
-        gate.open()
+        proxy.resume()
         wait_for(lambda: len(cut_off.owned) == 2 and len(other.owned) == 2, "it has come back")
         again = len(first.seen)
         wait_for(lambda: len(first.seen) > again + 20, "and consumes")
     finally:
         stop.set()
         producing.join()
-        gate.close()
+        proxy.close()
     with KafkaCluster(kafka.bootstrap) as cluster:
         ends = cluster.log_ranges([TopicPartition(topic, p) for p in range(4)])
     everything = {(tp.partition, at) for tp, log in ends.items() for at in range(getattr(log, "end", 0))}
     wait_for(lambda: first.offsets() | second.offsets() == everything, "nothing lost")
 
     history = group_history(zookeeper.directory / "data", "/kafka", unique)
-    (lost,) = {life.session: life.ended_ms for life in history.lives if life.how == "expired"}.values()
+    (lost,) = {life.session: life.ended_ms for life in history.owner_nodes if life.how == "expired"}.values()
     assert lost is not None
     last = max(when for _, when in first.seen[:taken_over])
     assert last <= lost
     assert {commit.session for commit in history.commits if commit.time_ms > lost}.isdisjoint(
-        {life.session for life in history.lives if life.how == "expired"}
+        {life.session for life in history.owner_nodes if life.how == "expired"}
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from listening import USUAL, Listening, MemoryBackend, WireClient, read_response
+from memory_listener import DEFAULT_FIELDS, MemoryBackend, MemoryListener, WireClient, read_response
 
 from offsetmgr.kafka.protocol import schema_codec
 from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES
@@ -161,7 +161,7 @@ def _length(value: Any) -> int:
     return len(value) if isinstance(value, list) else 0
 
 
-class Relayed(Listening):
+class Relayed(MemoryListener):
     """A listener with the relay's parts in front of a fake `Broker`."""
 
     def __init__(self, rules: AuthorizationRules | None = None) -> None:
@@ -329,7 +329,7 @@ def test_a_rejected_large_produce_with_acks_0_closes_the_connection(
     topics = [produced(f"t{n}") for n in range(MANY)]
     with WireClient(relayed.port) as client:
         client.send(PRODUCE, 9, produce_of([*topics, produced(TOPIC)], acks=0))
-        assert client.hung_up()
+        assert client.is_disconnected()
     assert relayed.broker.requests == []
 
 
@@ -337,7 +337,7 @@ def test_a_malformed_large_request_closes_the_connection(relayed: Relayed) -> No
     body = encode_request(PRODUCE, 9, produce_of([produced(f"t{n}") for n in range(MANY)]))
     with WireClient(relayed.port) as client, WireClient(relayed.port) as other:
         client.send(PRODUCE, 9, body[:-10] + TOPIC.encode())
-        assert client.hung_up()
+        assert client.is_disconnected()
         other.ask(PRODUCE, 9, produce_of([produced("t")]))
 
 
@@ -399,7 +399,7 @@ def test_metadata_of_many_topics_is_encoded_again_in_the_codec_thread(
     turns = Turns(monkeypatch)
     turns.count(metadata_rewrite, "decode_broker_response", lambda _request, frame: len(frame))
     with WireClient(relayed.port) as client:
-        answer = client.ask(METADATA, version, {**USUAL, "topics": topics, "allow_auto_topic_creation": False})
+        answer = client.ask(METADATA, version, {**DEFAULT_FIELDS, "topics": topics, "allow_auto_topic_creation": False})
     assert [(topic["name"], topic["error_code"]) for topic in answer["topics"]] == [(TOPIC, TOPIC_FORBIDDEN)]
     assert len(relayed.broker.message(0)["topics"]) == MANY
     assert turns.most <= 100

@@ -9,9 +9,9 @@ from runtimes import (
     UNAVAILABLE,
     Lease,
     commit,
+    fetch_error,
     manager,
     offset,
-    refusal,
     scenario,
     shard_group_of,
     until,
@@ -150,7 +150,7 @@ def test_after_an_unknown_outcome_no_shard_group_is_claimed_without_a_lease() ->
             successor.append(
                 {runtime.partition_of("g"): [(b"\x00\x00k", None)]}, 1
             )  # this manager has not fenced the successor
-            assert refusal(runtime, "g") == ErrorCode.NOT_COORDINATOR
+            assert fetch_error(runtime, "g") == ErrorCode.NOT_COORDINATOR
 
     scenario(work)
 

@@ -11,9 +11,9 @@ from runtimes import (
     Lease,
     SlowLog,
     commit,
+    fetch_error,
     manager,
     offset,
-    refusal,
     scenario,
     shard_group_of,
     until,
@@ -40,23 +40,23 @@ def dumped(runtime: ManagerRuntime, partition: int) -> Sequence[tuple[OffsetKey,
 
 def test_a_shard_group_reports_loading_until_it_has_loaded_everything() -> None:
     log = SlowLog(PARTITIONS)
-    log.gate.set()
+    log.loading_allowed.set()
 
     async def work() -> None:
         async with manager(log) as runtime:
             await written([runtime.commit(commit(f"g{number}", number)) for number in range(100)])
-        log.gate.clear()
+        log.loading_allowed.clear()
         runtime = ManagerRuntime(log, AvroRecordFormat(), Lease(), ManagerConfig(standby=False))
         await runtime.start()
         for shard_group in range(runtime.shard_groups):
             runtime.on_assigned(shard_group)
         for number in range(100):
-            assert refusal(runtime, f"g{number}") == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            assert fetch_error(runtime, f"g{number}") == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             assert await runtime.commit(commit(f"g{number}", 1)) == LOADING
         assert runtime.list_groups() == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [])
         assert await runtime.delete_group("g1") == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         await until(lambda: any(status.load_total > 0 for status in runtime.status()))
-        log.gate.set()
+        log.loading_allowed.set()
         await until(lambda: all(status.state == "active" for status in runtime.status()))
         assert [offset(runtime, f"g{number}") for number in range(100)] == list(range(100))
         assert sum(status.load_read for status in runtime.status()) > 0
@@ -74,7 +74,7 @@ def test_a_standby_has_all_acknowledged_offsets_and_takes_over_with_the_tail() -
             await written([owner.commit(commit(f"g{number}", number)) for number in range(100)])
             await until(lambda: sum(status.offsets for status in standby.status()) == 100)
             await until(lambda: all(status.lag == 0 for status in standby.status()))
-            assert refusal(standby, "g1") == ErrorCode.NOT_COORDINATOR
+            assert fetch_error(standby, "g1") == ErrorCode.NOT_COORDINATOR
             for shard_group in range(8):
                 await owner.on_revoked(shard_group)
                 standby.on_assigned(shard_group)
@@ -131,19 +131,19 @@ def test_an_error_is_shown_until_the_next_success() -> None:
 
 def test_a_shard_group_assigned_while_its_standby_loads_waits_for_that_load() -> None:
     log = SlowLog(PARTITIONS)
-    log.gate.set()
+    log.loading_allowed.set()
 
     async def work() -> None:
         async with manager(log) as runtime:
             await written([runtime.commit(commit(f"g{number}", number)) for number in range(100)])
-        log.gate.clear()
+        log.loading_allowed.clear()
         runtime = ManagerRuntime(log, AvroRecordFormat(), Lease(), QUICK)
         await runtime.start()
         await until(lambda: any(status.state == "loading" and status.load_total for status in runtime.status()))
         for shard_group in range(runtime.shard_groups):
             runtime.on_assigned(shard_group)
-        assert {refusal(runtime, f"g{number}") for number in range(100)} == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-        log.gate.set()
+        assert {fetch_error(runtime, f"g{number}") for number in range(100)} == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+        log.loading_allowed.set()
         await until(lambda: all(status.state == "active" for status in runtime.status()))
         assert [offset(runtime, f"g{number}") for number in range(100)] == list(range(100))
         await runtime.close()

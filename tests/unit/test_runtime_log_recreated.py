@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from runtimes import (
-    ELSEWHERE,
+    NOT_COORDINATOR,
     PARTITIONS,
     UNAVAILABLE,
     Lease,
     SlowLog,
     commit,
+    fetch_error,
     manager,
     offset,
-    refusal,
     scenario,
     shard_group_of,
     until,
@@ -130,7 +130,7 @@ def test_a_log_that_is_recreated_under_its_owner_is_reloaded_before_anything_els
 
 def test_an_owner_that_learns_of_a_recreated_log_serves_no_old_offset() -> None:
     log = SlowLog(PARTITIONS)
-    log.gate.set()
+    log.loading_allowed.set()
 
     async def work() -> None:
         async with manager(log) as runtime:
@@ -139,12 +139,12 @@ def test_an_owner_that_learns_of_a_recreated_log_serves_no_old_offset() -> None:
             assert offset(runtime, "g") == 1  # this is the log from which the shard group was loaded
             log.recreate()
             _fill(log, shard_group_of(runtime, "g"))
-            log.gate.clear()
+            log.loading_allowed.clear()
             runtime.note_generation(log.generation(1))
-            assert refusal(runtime, "g") == ErrorCode.NOT_COORDINATOR
-            assert await runtime.commit(commit("g", 2)) == ELSEWHERE
-            await until(lambda: refusal(runtime, "g") == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-            log.gate.set()
+            assert fetch_error(runtime, "g") == ErrorCode.NOT_COORDINATOR
+            assert await runtime.commit(commit("g", 2)) == NOT_COORDINATOR
+            await until(lambda: fetch_error(runtime, "g") == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            log.loading_allowed.set()
             await until(lambda: {status.state for status in runtime.status()} == {"active"})
             assert (offset(runtime, "g"), offset(runtime, "h")) == (-1, -1)
             await written([runtime.commit(commit("g", 3))])

@@ -7,16 +7,16 @@ import threading
 from typing import Any
 
 from runtimes import (
-    ELSEWHERE,
     LOADING,
+    NOT_COORDINATOR,
     PARTITIONS,
     QUICK,
     UNAVAILABLE,
     Lease,
     commit,
+    fetch_error,
     manager,
     offset,
-    refusal,
     scenario,
     shard_group_of,
     until,
@@ -39,11 +39,11 @@ def test_an_owner_fenced_by_a_successor_acknowledges_nothing_and_leaves_the_shar
             shard_group = shard_group_of(runtime, "g")
             log.writer(shard_group).claim(1)
             answers = [runtime.commit(commit("g", 1)), runtime.commit(commit("g", 2))]
-            assert await asyncio.gather(*answers) == [ELSEWHERE] * 2
+            assert await asyncio.gather(*answers) == [NOT_COORDINATOR] * 2
             await until(lambda: bool(lease.losses))
             assert [lost for lost, _ in lease.losses] == [shard_group]
-            assert refusal(runtime, "g") == ErrorCode.NOT_COORDINATOR
-            assert await runtime.commit(commit("g", 3)) == ELSEWHERE
+            assert fetch_error(runtime, "g") == ErrorCode.NOT_COORDINATOR
+            assert await runtime.commit(commit("g", 3)) == NOT_COORDINATOR
             # After the next assignment, it serves the shard group again.
             runtime.on_assigned(shard_group)
             await until(lambda: runtime.ownership_error("g") == ErrorCode.NONE)
@@ -59,7 +59,7 @@ def test_without_a_lease_no_cached_offset_is_returned() -> None:
         async with manager(log, lease) as runtime:
             await written([runtime.commit(commit("g", 1))])
             lease.good = False
-            assert refusal(runtime, "g") == ErrorCode.NOT_COORDINATOR
+            assert fetch_error(runtime, "g") == ErrorCode.NOT_COORDINATOR
             assert await runtime.delete_group("unknown") == ErrorCode.NOT_COORDINATOR
             assert runtime.list_groups() == (ErrorCode.NOT_COORDINATOR, ())
             assert runtime.ownership_error("g") == ErrorCode.NOT_COORDINATOR
@@ -95,7 +95,7 @@ def test_a_claim_that_ends_after_the_lease_loads_and_serves_nothing() -> None:
         await until(claimed.is_set)
         group = next(g for g in map(str, range(999)) if shard_group_of(runtime, g) == 0)
         assert await runtime.commit(commit(group, 1)) == LOADING
-        assert refusal(runtime, group) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert fetch_error(runtime, group) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         log.writer = plain  # type: ignore[method-assign]
         await asyncio.sleep(0.1)  # long enough for the thread to continue, if it did
         assert runtime.status()[0].state == "loading"
@@ -118,8 +118,8 @@ def test_a_revoked_shard_group_finishes_the_commits_in_flight_and_rejects_new_on
             answers.append(runtime.commit(commit("g", 2)))
             revocation = asyncio.create_task(runtime.on_revoked(shard_group))
             await asyncio.sleep(0)
-            assert await runtime.commit(commit("g", 3)) == ELSEWHERE
-            assert refusal(runtime, "g") == ErrorCode.NOT_COORDINATOR
+            assert await runtime.commit(commit("g", 3)) == NOT_COORDINATOR
+            assert fetch_error(runtime, "g") == ErrorCode.NOT_COORDINATOR
             log.hold = False
             log.advance_high_watermark()
             await revocation
@@ -172,7 +172,7 @@ def test_a_failed_claim_is_reported_and_retried() -> None:
         await until(lambda: runtime.status()[3].state == "failed")
         assert runtime.status()[3].last_error == "Unreachable: broker: no answer"
         group = next(g for g in map(str, range(999)) if shard_group_of(runtime, g) == 3)
-        assert refusal(runtime, group) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert fetch_error(runtime, group) == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert runtime.list_groups() == (ErrorCode.COORDINATOR_NOT_AVAILABLE, [])
         again.set()
         await until(lambda: runtime.status()[3].state == "active")
@@ -191,7 +191,7 @@ def test_closing_waits_for_commits_in_flight_and_rejects_new_ones() -> None:
             await until(lambda: log.unfinished(shard_group_of(runtime, "g")))
             closing = asyncio.create_task(runtime.close())
             await until(lambda: runtime.ownership_error("g") == ErrorCode.NOT_COORDINATOR)
-            assert await runtime.commit(commit("g", 2)) == ELSEWHERE
+            assert await runtime.commit(commit("g", 2)) == NOT_COORDINATOR
             assert not closing.done()
             log.hold = False
             log.advance_high_watermark()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from listening import Listening, MemoryBackend, WireClient, commit_errors
+from memory_listener import MemoryBackend, MemoryListener, WireClient, commit_errors
 
 from offsetmgr.core.errors import AuthenticationFailed, ConfigError, UsageError
 from offsetmgr.kafka.client.sasl import mechanism
@@ -220,9 +220,9 @@ def test_channel_binding_and_other_identities_are_rejected(credentials: Credenti
 
 
 @pytest.fixture
-def secured(authentication: Authentication, monkeypatch: pytest.MonkeyPatch) -> Iterator[Listening]:
+def secured(authentication: Authentication, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryListener]:
     monkeypatch.setattr(socket_server, "_SWEEP_S", 0.05)
-    with Listening(MemoryBackend(), authentication=authentication) as listening:
+    with MemoryListener(MemoryBackend(), authentication=authentication) as listening:
         yield listening
 
 
@@ -245,7 +245,7 @@ def authenticate(client: WireClient, user: str, password: str, *, name: str = "S
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_after_the_login_all_requests_are_answered(secured: Listening, name: str, version: int) -> None:
+def test_after_the_login_all_requests_are_answered(secured: MemoryListener, name: str, version: int) -> None:
     with WireClient(secured.port) as client:
         client.ask(API_VERSIONS, 3, {"client_software_name": "a", "client_software_version": "1"})
         assert authenticate(client, "bob", "bobs secret", name=name, version=version) == 0
@@ -255,15 +255,15 @@ def test_after_the_login_all_requests_are_answered(secured: Listening, name: str
 
 
 @pytest.mark.parametrize("api_key", [METADATA, 8, 9, 10, 16, 999])
-def test_before_the_login_only_login_requests_are_answered(secured: Listening, api_key: int) -> None:
+def test_before_the_login_only_login_requests_are_answered(secured: MemoryListener, api_key: int) -> None:
     with WireClient(secured.port) as client:
         client.ask(API_VERSIONS, 0, {})
         client.send(api_key, 5, b"\0" * 30)
-        assert client.hung_up()
+        assert client.is_disconnected()
     assert secured.backend.commits == 0
 
 
-def test_a_request_sent_right_after_a_login_waits_for_its_outcome(secured: Listening) -> None:
+def test_a_request_sent_right_after_a_login_waits_for_its_outcome(secured: MemoryListener) -> None:
     for password, answered in (("bobs secret", True), ("wrong", False)):
         with WireClient(secured.port) as client:
             assert shake(client, "PLAIN") == 0
@@ -273,28 +273,28 @@ def test_a_request_sent_right_after_a_login_waits_for_its_outcome(secured: Liste
             if answered:
                 client.receive()
             else:
-                assert client.hung_up()
+                assert client.is_disconnected()
 
 
 @pytest.mark.parametrize(("user", "password"), [("bob", "wrong"), ("unknown", "wrong"), ("", "")])
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_wrong_credentials_are_an_error_and_close_the_connection(
-    secured: Listening, name: str, user: str, password: str
+    secured: MemoryListener, name: str, user: str, password: str
 ) -> None:
     with WireClient(secured.port) as client:
         assert authenticate(client, user, password, name=name) == 58
-        assert client.hung_up()
+        assert client.is_disconnected()
 
 
 def test_failed_logins_are_counted_and_logged_without_the_user_name(
-    secured: Listening, caplog: pytest.LogCaptureFixture
+    secured: MemoryListener, caplog: pytest.LogCaptureFixture
 ) -> None:
     for user in ("bob", "hunter2"):
         with WireClient(secured.port) as client:
             authenticate(client, user, "wrong")
     with WireClient(secured.port) as client:
         assert shake(client, "hunter2") == 33
-        assert client.hung_up()
+        assert client.is_disconnected()
     metrics = secured.service.metrics()
     assert metrics['logins_failed_total{mechanism="SCRAM-SHA-256"}'] == 2
     assert metrics['logins_failed_total{mechanism="unsupported"}'] == 1
@@ -303,65 +303,65 @@ def test_failed_logins_are_counted_and_logged_without_the_user_name(
     assert "hunter2" not in str(warnings)
 
 
-def test_login_steps_out_of_order_close_the_connection(secured: Listening) -> None:
+def test_login_steps_out_of_order_close_the_connection(secured: MemoryListener) -> None:
     with WireClient(secured.port) as client:
         assert client.ask(AUTHENTICATE, 2, {"auth_bytes": b"\0bob\0bobs secret"})["error_code"] == 34
-        assert client.hung_up()
+        assert client.is_disconnected()
     with WireClient(secured.port) as client:
         answer = client.ask(HANDSHAKE, 1, {"mechanism": "GSSAPI"})
         assert (answer["error_code"], answer["mechanisms"]) == (33, list(MECHANISMS))
-        assert client.hung_up()
+        assert client.is_disconnected()
 
 
-def test_a_client_that_does_not_log_in_is_disconnected(authentication: Authentication, secured: Listening) -> None:
+def test_a_client_that_does_not_log_in_is_disconnected(authentication: Authentication, secured: MemoryListener) -> None:
     limits = ServerLimits(authentication_seconds=10)
     with (
-        Listening(MemoryBackend(), authentication=authentication, limits=limits, hold_time=True) as listening,
+        MemoryListener(MemoryBackend(), authentication=authentication, limits=limits, manual_clock=True) as listening,
         WireClient(listening.port) as silent,
         WireClient(listening.port) as done,
     ):
         silent.ask(API_VERSIONS, 0, {})
         assert authenticate(done, "bob", "bobs secret") == 0
-        listening.pass_time(9)
+        listening.advance_time(9)
         silent.ask(API_VERSIONS, 0, {})
-        listening.pass_time(2)
-        assert silent.hung_up()
+        listening.advance_time(2)
+        assert silent.is_disconnected()
         assert listening.service.metrics()['connections_cut_total{why="no login"}'] == 1
         done.ask(METADATA, 5, EMPTY)
 
 
-def test_large_requests_before_the_login_close_the_connection(secured: Listening) -> None:
+def test_large_requests_before_the_login_close_the_connection(secured: MemoryListener) -> None:
     with WireClient(secured.port) as client:
         client.socket.sendall((600 * 1024).to_bytes(4, "big"))
-        assert client.hung_up()
+        assert client.is_disconnected()
 
 
 def test_a_session_expires_and_only_the_same_user_can_extend_it(credentials: Credentials) -> None:
     authentication = Authentication(credentials, session_seconds=60)
     with (
-        Listening(MemoryBackend(), authentication=authentication, hold_time=True) as listening,
+        MemoryListener(MemoryBackend(), authentication=authentication, manual_clock=True) as listening,
         WireClient(listening.port) as client,
     ):
         assert shake(client, "PLAIN") == 0
         answer = client.ask(AUTHENTICATE, 1, {"auth_bytes": b"\0bob\0bobs secret"})
         assert (answer["error_code"], answer["session_lifetime"]) == (0, 60_000)
         for _ in range(4):
-            listening.pass_time(59)
+            listening.advance_time(59)
             client.ask(METADATA, 5, EMPTY)
             assert authenticate(client, "bob", "bobs secret", name="PLAIN") == 0
-        listening.pass_time(61)
+        listening.advance_time(61)
         client.send(METADATA, 5, EMPTY)
-        assert client.hung_up()
-    with Listening(MemoryBackend(), authentication=authentication) as listening:
+        assert client.is_disconnected()
+    with MemoryListener(MemoryBackend(), authentication=authentication) as listening:
         for user, password, name in (("alice", USERS[0][1], "PLAIN"), ("bob", "wrong", "PLAIN")):
             with WireClient(listening.port) as client:
                 assert authenticate(client, "bob", "bobs secret", name="PLAIN") == 0
                 assert authenticate(client, user, password, name=name) == 58
-                assert client.hung_up()
+                assert client.is_disconnected()
 
 
 def test_no_bytes_that_a_client_sent_are_in_a_log_or_a_repr(
-    secured: Listening, credentials: Credentials, caplog: pytest.LogCaptureFixture
+    secured: MemoryListener, credentials: Credentials, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
     with WireClient(secured.port) as client:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from listening import Listening, MemoryBackend, WireClient, commit_errors, commit_message, read_response
+from memory_listener import MemoryBackend, MemoryListener, WireClient, commit_errors, commit_message, read_response
 
 from offsetmgr.core.errors import InvalidRequest, Unreachable
 from offsetmgr.server.network import socket_server
@@ -54,18 +54,18 @@ def backend() -> MemoryBackend:
 
 
 @pytest.fixture
-def listening(backend: MemoryBackend) -> Iterator[Listening]:
-    with Listening(backend) as listening:
+def listening(backend: MemoryBackend) -> Iterator[MemoryListener]:
+    with MemoryListener(backend) as listening:
         yield listening
 
 
-def block_commits(listening: Listening) -> Callable[[], None]:
+def block_commits(listening: MemoryListener) -> Callable[[], None]:
     """Blocks commits from now on. Returns a function that releases them."""
 
     async def make() -> asyncio.Event:
         return asyncio.Event()
 
-    event = listening.backend.gate = listening.run(make())
+    event = listening.backend.commits_allowed = listening.run(make())
     return lambda: listening.loop.call_soon_threadsafe(event.set) and None
 
 
@@ -77,12 +77,12 @@ def fetch_message(group: str) -> dict[str, Any]:
 
 
 def test_commits_of_one_connection_run_concurrently_and_a_later_fetch_sees_them(
-    listening: Listening, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+    listening: MemoryListener, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release_commits = block_commits(listening)
     begun: list[str] = []
-    commit, fetch = backend._gated, backend.fetch
-    monkeypatch.setattr(backend, "_gated", lambda r: begun.append(f"commit {r.group}") or commit(r))
+    commit, fetch = backend._commit_when_allowed, backend.fetch
+    monkeypatch.setattr(backend, "_commit_when_allowed", lambda r: begun.append(f"commit {r.group}") or commit(r))
     monkeypatch.setattr(backend, "fetch", lambda r: begun.append(f"fetch {r.group}") or fetch(r))
     with WireClient(listening.port) as client, WireClient(listening.port) as other:
         sent = [client.send(COMMIT, 7, commit_message(group, {("t", 0): 5})) for group in ("a", "b")]
@@ -101,12 +101,12 @@ def test_commits_of_one_connection_run_concurrently_and_a_later_fetch_sees_them(
 
 
 def test_a_search_for_the_coordinator_does_not_delay_the_commits_behind_it(
-    listening: Listening, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+    listening: MemoryListener, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release_commits = block_commits(listening)
     begun: list[str] = []
-    commit = backend._gated
-    monkeypatch.setattr(backend, "_gated", lambda r: begun.append(r.group) or commit(r))
+    commit = backend._commit_when_allowed
+    monkeypatch.setattr(backend, "_commit_when_allowed", lambda r: begun.append(r.group) or commit(r))
     with WireClient(listening.port) as client:
         sent = [client.send(COMMIT, 7, commit_message("a", {("t", 0): 5}))]
         sent.append(client.send(FIND_COORDINATOR, 2, {"key": "b", "key_type": 0}))
@@ -143,7 +143,7 @@ class Custom:
     def __init__(
         self, handle: Callable[[ApiRequest], HandlerResult], lane: Concurrency = Concurrency.EXCLUSIVE, **options: Any
     ) -> None:
-        self._listening = Listening()
+        self._listening = MemoryListener()
         self._api = Api(FORWARDED, "Test", 0, 9, 99, handle, lane)
         self._options = options
 
@@ -185,7 +185,7 @@ def test_a_final_response_and_close_connection_close_after_earlier_responses() -
             for sent_version in (1, version, 1):
                 client.send(FORWARDED, sent_version, b"")
             assert [client.receive()[4:] for _ in expected] == expected
-            assert client.hung_up()
+            assert client.is_disconnected()
 
 
 def test_a_handler_that_raises_closes_only_its_connection() -> None:
@@ -205,7 +205,7 @@ def test_a_handler_that_raises_closes_only_its_connection() -> None:
         for version in (1, 2, 3):
             with WireClient(port) as bad:
                 bad.send(FORWARDED, version, b"")
-                assert bad.hung_up()
+                assert bad.is_disconnected()
             good.send(FORWARDED, 0, b"")
             assert good.receive()[4:] == b"fine"
 
@@ -319,7 +319,7 @@ def test_an_invalid_length_is_rejected_immediately(length: int) -> None:
         splitter.next()
 
 
-def test_requests_in_many_small_pieces_and_many_in_one_piece(listening: Listening) -> None:
+def test_requests_in_many_small_pieces_and_many_in_one_piece(listening: MemoryListener) -> None:
     with WireClient(listening.port) as client:
         frame = client.frame(COMMIT, 7, b"", 1)
         frame = client.frame(API_VERSIONS, 0, b"", 1)
@@ -337,7 +337,7 @@ def test_requests_in_many_small_pieces_and_many_in_one_piece(listening: Listenin
 
 
 def test_the_connection_reads_no_more_requests_than_may_be_in_flight(backend: MemoryBackend) -> None:
-    with Listening(backend, limits=ServerLimits(in_flight=5)) as listening, WireClient(listening.port) as client:
+    with MemoryListener(backend, limits=ServerLimits(in_flight=5)) as listening, WireClient(listening.port) as client:
         release_commits = block_commits(listening)
         for number in range(20):
             client.send(COMMIT, 7, commit_message("g", {("t", 0): number}))
@@ -351,7 +351,9 @@ def test_the_connection_reads_no_more_requests_than_may_be_in_flight(backend: Me
     assert backend.offsets["g"]["t"][0][0] == 19
 
 
-def test_a_backend_with_backpressure_receives_no_more_commits(listening: Listening, backend: MemoryBackend) -> None:
+def test_a_backend_with_backpressure_receives_no_more_commits(
+    listening: MemoryListener, backend: MemoryBackend
+) -> None:
     async def make() -> asyncio.Future[None]:
         return asyncio.get_running_loop().create_future()
 
@@ -372,7 +374,7 @@ def test_a_backend_with_backpressure_receives_no_more_commits(listening: Listeni
 def test_a_client_that_reads_no_responses_is_paused_and_finally_closed(backend: MemoryBackend) -> None:
     backend.offsets["g"] = {"t": {p: (p, -1, "x" * 4000) for p in range(200)}}
     limits = ServerLimits(idle_seconds=0.5)
-    with Listening(backend, limits=limits) as listening, WireClient(listening.port) as client:
+    with MemoryListener(backend, limits=limits) as listening, WireClient(listening.port) as client:
         client.socket.settimeout(0.2)
         with pytest.raises((TimeoutError, ConnectionError)):
             for _ in range(100_000):
@@ -386,7 +388,7 @@ def test_a_client_that_reads_no_responses_is_paused_and_finally_closed(backend: 
 def test_a_client_that_reads_slowly_is_not_closed(backend: MemoryBackend) -> None:
     backend.offsets["g"] = {"t": {p: (p, -1, "x" * 4000) for p in range(8_000)}}
     with (
-        Listening(backend, limits=ServerLimits(idle_seconds=10), hold_time=True) as listening,
+        MemoryListener(backend, limits=ServerLimits(idle_seconds=10), manual_clock=True) as listening,
         WireClient(listening.port, receive_buffer=64 * 1024) as client,
     ):
         client.send(FETCH, 5, fetch_message("g"))
@@ -398,7 +400,7 @@ def test_a_client_that_reads_slowly_is_not_closed(backend: MemoryBackend) -> Non
             # The client may receive the last bytes before the transport has counted them as sent.
             while connection.unsent == unsent and taken < length:
                 taken += len(client.socket.recv(160_000))
-            listening.pass_time(9)
+            listening.advance_time(9)
             waits += 1
         client._exactly(length - taken)
         assert waits >= 2, "longer in total than the idle timeout"
@@ -408,16 +410,16 @@ def test_a_client_that_reads_slowly_is_not_closed(backend: MemoryBackend) -> Non
 # --- limits -------------------------------------------------------------------------------------------
 
 
-def test_a_request_of_a_hundred_megabytes_is_rejected_by_its_length_field(listening: Listening) -> None:
+def test_a_request_of_a_hundred_megabytes_is_rejected_by_its_length_field(listening: MemoryListener) -> None:
     with WireClient(listening.port) as client, WireClient(listening.port) as other:
         client.socket.sendall(struct.pack(">i", 100 * 1024 * 1024))
-        assert client.hung_up()
+        assert client.is_disconnected()
         other.ask(API_VERSIONS, 0, {})
 
 
 def test_idle_connections_are_closed_and_busy_ones_are_not(backend: MemoryBackend) -> None:
     with (
-        Listening(backend, limits=ServerLimits(idle_seconds=10), hold_time=True) as listening,
+        MemoryListener(backend, limits=ServerLimits(idle_seconds=10), manual_clock=True) as listening,
         WireClient(listening.port) as idle,
         WireClient(listening.port) as waiting,
     ):
@@ -425,11 +427,11 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(backend: MemoryBacken
         idle.ask(API_VERSIONS, 0, {})
         waiting.send(COMMIT, 7, commit_message("g", {("t", 0): 1}))
         assert wait_until(lambda: any(connection.busy for connection in listening.service.connections))
-        listening.pass_time(9)
+        listening.advance_time(9)
         assert len(listening.service.connections) == 2
-        listening.pass_time(2)
-        assert idle.hung_up()
-        listening.pass_time(20)
+        listening.advance_time(2)
+        assert idle.is_disconnected()
+        listening.advance_time(20)
         release_commits()
         waiting.receive()
         assert listening.service.metrics()['connections_cut_total{why="idle"}'] == 1
@@ -437,7 +439,7 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(backend: MemoryBacken
 
 def test_a_request_that_does_not_end_closes_the_connection_and_a_long_pipeline_does_not(backend: MemoryBackend) -> None:
     with (
-        Listening(backend, limits=ServerLimits(request_seconds=10), hold_time=True) as listening,
+        MemoryListener(backend, limits=ServerLimits(request_seconds=10), manual_clock=True) as listening,
         WireClient(listening.port) as slow,
         WireClient(listening.port) as steady,
     ):
@@ -450,19 +452,19 @@ def test_a_request_that_does_not_end_closes_the_connection_and_a_long_pipeline_d
             steady.socket.sendall(frame[7:] + frame[:7])
             steady.receive()
             assert wait_until(lambda: all(c.partial_since is not None for c in listening.service.connections))
-            listening.pass_time(4)
+            listening.advance_time(4)
             assert len(listening.service.connections) == (2 if turn < 2 else 1)
-        assert slow.hung_up()
+        assert slow.is_disconnected()
         assert listening.service.metrics()['connections_cut_total{why="slow request"}'] == 1
 
 
 def test_connections_over_the_limit_are_closed_and_ended_connections_make_room(backend: MemoryBackend) -> None:
-    with Listening(backend, limits=ServerLimits(connections=3)) as listening:
+    with MemoryListener(backend, limits=ServerLimits(connections=3)) as listening:
         clients = [WireClient(listening.port) for _ in range(3)]
         for client in clients:
             client.ask(API_VERSIONS, 0, {})
         with WireClient(listening.port) as fourth:
-            assert fourth.hung_up()
+            assert fourth.is_disconnected()
         clients[0].socket.close()
         assert wait_until(lambda: len(listening.service.connections) == 2)
         with WireClient(listening.port) as again:
@@ -473,18 +475,18 @@ def test_connections_over_the_limit_are_closed_and_ended_connections_make_room(b
 
 def test_the_connections_of_one_address_are_limited(backend: MemoryBackend) -> None:
     with (
-        Listening(backend, limits=ServerLimits(connections_per_address=1)) as listening,
+        MemoryListener(backend, limits=ServerLimits(connections_per_address=1)) as listening,
         WireClient(listening.port) as first,
         WireClient(listening.port) as second,
     ):
         first.ask(API_VERSIONS, 0, {})
-        assert second.hung_up()
+        assert second.is_disconnected()
 
 
 def test_the_memory_of_all_requests_together_is_limited(backend: MemoryBackend) -> None:
     """The service closes connections that send only parts of large requests, and serves the others."""
     limits = ServerLimits(held_bytes=4 << 20, request_bytes=4 << 20)
-    with Listening(backend, limits=limits) as listening, WireClient(listening.port) as good:
+    with MemoryListener(backend, limits=limits) as listening, WireClient(listening.port) as good:
         greedy = [WireClient(listening.port) for _ in range(8)]
         for client in greedy:
             client.socket.setblocking(False)
@@ -506,16 +508,16 @@ def test_the_memory_of_all_requests_together_is_limited(backend: MemoryBackend) 
         assert wait_until(lambda: listening.service.held_bytes == 0)
 
 
-def test_a_client_that_stops_sending_is_closed(listening: Listening) -> None:
+def test_a_client_that_stops_sending_is_closed(listening: MemoryListener) -> None:
     with WireClient(listening.port) as client:
         client.ask(API_VERSIONS, 0, {})
         client.socket.shutdown(socket.SHUT_WR)
-        assert client.hung_up()
+        assert client.is_disconnected()
     assert wait_until(lambda: not listening.service.connections)
 
 
 def test_clients_that_disconnect_during_requests_leave_nothing_behind(
-    listening: Listening, backend: MemoryBackend
+    listening: MemoryListener, backend: MemoryBackend
 ) -> None:
     release_commits = block_commits(listening)
     for _ in range(20):
@@ -545,7 +547,7 @@ def refuses_connections(port: int) -> bool:
 
 
 def test_closing_lets_running_requests_finish(backend: MemoryBackend) -> None:
-    with Listening(backend) as listening:
+    with MemoryListener(backend) as listening:
         release_commits = block_commits(listening)
         client, idle = WireClient(listening.port), WireClient(listening.port)
         client.send(COMMIT, 7, commit_message("g", {("t", 0): 1}))
@@ -554,12 +556,12 @@ def test_closing_lets_running_requests_finish(backend: MemoryBackend) -> None:
         assert wait_until(lambda: refuses_connections(listening.port))
         release_commits()
         assert commit_errors(read_response(COMMIT, 7, client.receive())) == {("t", 0): 0}
-        assert client.hung_up()
-        assert idle.hung_up()
+        assert client.is_disconnected()
+        assert idle.is_disconnected()
         closing.result(10)
 
 
-def test_a_port_in_use_is_an_error_that_names_the_port(listening: Listening) -> None:
+def test_a_port_in_use_is_an_error_that_names_the_port(listening: MemoryListener) -> None:
     async def again() -> None:
         await ServerListener(SocketServer([]), "127.0.0.1", listening.port).start()
 
@@ -569,7 +571,7 @@ def test_a_port_in_use_is_an_error_that_names_the_port(listening: Listening) -> 
 
 def test_the_durations_of_requests_are_reported_by_kind(backend: MemoryBackend) -> None:
     seen: list[tuple[str, float]] = []
-    with Listening(backend) as listening, WireClient(listening.port) as client:
+    with MemoryListener(backend) as listening, WireClient(listening.port) as client:
         listening.service._observe = lambda kind, seconds: seen.append((kind, seconds))
         client.commit("g", {("t", 0): 1})
         client.ask(FETCH, 5, fetch_message("g"))

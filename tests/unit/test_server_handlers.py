@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from kio.index import load_request_schema
-from listening import (
+from memory_listener import (
     NODE_ID,
     ConnectionClosedByBroker,
-    Listening,
     MemoryBackend,
+    MemoryListener,
     WireClient,
     commit_errors,
     commit_message,
@@ -100,13 +100,13 @@ def backend() -> MemoryBackend:
 
 
 @pytest.fixture
-def listening(backend: MemoryBackend, cluster: FakeCluster) -> Iterator[Listening]:
-    with Listening(backend, cluster=lambda: cluster) as listening:
+def listening(backend: MemoryBackend, cluster: FakeCluster) -> Iterator[MemoryListener]:
+    with MemoryListener(backend, cluster=lambda: cluster) as listening:
         yield listening
 
 
 @pytest.fixture
-def client(listening: Listening) -> Iterator[WireClient]:
+def client(listening: MemoryListener) -> Iterator[WireClient]:
     with WireClient(listening.port) as client:
         yield client
 
@@ -147,7 +147,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(client: Wir
 
 
 def test_the_clients_software_is_recorded_and_an_invalid_name_is_rejected(
-    client: WireClient, listening: Listening
+    client: WireClient, listening: MemoryListener
 ) -> None:
     client.ask(API_VERSIONS, 3, {"client_software_name": "librdkafka", "client_software_version": "2.6"})
     (connection,) = listening.service.connections
@@ -168,7 +168,7 @@ def test_features_beyond_kafkas_protocol_are_announced(client: WireClient, backe
 )
 def test_an_unsupported_api_closes_the_connection(client: WireClient, api_key: int, version: int) -> None:
     client.send(api_key, version, b"\0" * 20)
-    assert client.hung_up()
+    assert client.is_disconnected()
 
 
 # --- the cluster, as clients see it -----------------------------------------------------------------------
@@ -176,7 +176,7 @@ def test_an_unsupported_api_closes_the_connection(client: WireClient, api_key: i
 
 @every_version(METADATA)
 def test_metadata_names_managers_as_brokers_and_this_one_as_every_leader(
-    client: WireClient, listening: Listening, version: int
+    client: WireClient, listening: MemoryListener, version: int
 ) -> None:
     answer = client.ask(METADATA, version, {"topics": [{"name": "orders", "topic_id": None}]})
 
@@ -212,7 +212,7 @@ def test_metadata_of_a_topic_without_a_name_is_rejected_in_versions_that_cannot_
     client: WireClient, version: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     client.send(METADATA, version, {"topics": [{"name": None, "topic_id": uuid.UUID(int=7)}]})
-    assert client.hung_up()
+    assert client.is_disconnected()
     assert "defect" not in caplog.text
 
 
@@ -226,11 +226,11 @@ def test_metadata_of_an_unreachable_cluster_is_an_error_and_never_an_empty_list(
     assert len(client.ask(METADATA, 9, {"topics": []})["brokers"]) == 1, "a request for the managers alone is answered"
 
     client.send(METADATA, 9, {"topics": None})
-    assert client.hung_up()
+    assert client.is_disconnected()
 
 
 def test_without_a_cluster_there_are_no_topics_but_there_is_an_id() -> None:
-    with Listening() as listening, WireClient(listening.port) as client:
+    with MemoryListener() as listening, WireClient(listening.port) as client:
         answer = client.ask(METADATA, 9, {"topics": [{"name": "orders"}]})
         assert [topic["error_code"] for topic in answer["topics"]] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         assert answer["cluster_id"] == "offsetmgr"
@@ -256,7 +256,7 @@ def test_describe_cluster_of_controllers_is_rejected(client: WireClient) -> None
 
 
 @every_version(FIND_COORDINATOR)
-def test_find_coordinator(client: WireClient, backend: MemoryBackend, listening: Listening, version: int) -> None:
+def test_find_coordinator(client: WireClient, backend: MemoryBackend, listening: MemoryListener, version: int) -> None:
     def ask(key: str, kind: int = 0) -> dict[str, Any]:
         answer = client.ask(
             FIND_COORDINATOR, version, {"key": key, "coordinator_keys": [key, "other"], "key_type": kind}
@@ -324,7 +324,7 @@ def test_a_defect_of_the_backend_is_an_error_of_the_partitions(
 
     monkeypatch.setattr(backend, "commit", broken_at_once)
     client.send(COMMIT, 7, commit_message("g", {("t", 0): 1}))
-    assert client.hung_up()
+    assert client.is_disconnected()
 
 
 def fetch_message(topics_by_group: Mapping[str, Any]) -> dict[str, Any]:
@@ -466,7 +466,7 @@ def restricted(backend: MemoryBackend, cluster: FakeCluster, request: pytest.Fix
     backend.offsets["mine-1"] = {"orders": {0: (1, -1, "")}, "bills": {0: (2, -1, "")}}
     operations = getattr(request, "param", tuple(Operation))
     with (
-        Listening(backend, cluster=lambda: cluster, authorizer=rules(*operations)) as listening,
+        MemoryListener(backend, cluster=lambda: cluster, authorizer=rules(*operations)) as listening,
         WireClient(listening.port) as client,
     ):
         yield client
@@ -564,7 +564,7 @@ def test_a_user_with_describe_alone_fetches_nothing(restricted: WireClient) -> N
     assert restricted.ask(DESCRIBE_GROUPS, 5, {"groups": ["mine-1"]})["groups"][0]["group_state"] == "Empty"
 
 
-def test_the_test_client_detects_a_missing_response(listening: Listening) -> None:
+def test_the_test_client_detects_a_missing_response(listening: MemoryListener) -> None:
     with WireClient(listening.port) as client:
         client.socket.sendall(struct.pack(">i", -1))
         with pytest.raises(ConnectionClosedByBroker):

@@ -43,7 +43,7 @@ def expire(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int], S
         member = Frozen()
         group.members = [cast(AnyMember, member)]
 
-        def settled() -> bool:
+        def is_balanced() -> bool:
             clock[0] = SESSION_END + taken_over_after_ms
             return True
 
@@ -51,7 +51,7 @@ def expire(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int], S
         monkeypatch.setattr(shared_group, "_now_ms", lambda: clock[0])
         monkeypatch.setattr(shared_group, "group_history", lambda *_: history)
         monkeypatch.setattr(group, "_registered", lambda one: one.registered)
-        monkeypatch.setattr(group, "settled", settled)
+        monkeypatch.setattr(group, "is_balanced", is_balanced)
         group.event("a member is frozen past its session", lambda: group.expire(cast(AnyMember, member)))
         return group
 

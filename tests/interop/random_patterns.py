@@ -1,4 +1,5 @@
-"""Random topic patterns: well-formed ones, character classes and plain soup, rich in what Java and Python differ in."""
+"""Random topic patterns: well-formed ones, character classes and random characters, with many constructs that Java and
+Python interpret differently."""
 
 from __future__ import annotations
 
@@ -136,33 +137,33 @@ _CLASS_ITEMS: Final = [
 ]
 
 
-def random_pattern(chance: Random) -> str:
-    kind = chance.random()
+def random_pattern(rng: Random) -> str:
+    kind = rng.random()
     if kind < 0.25:
-        return "".join(chance.choice("ab1.-_|()[]{}?*+^$\\&,:=!<>iQEdwpPLn ") for _ in range(chance.randint(1, 9)))
+        return "".join(rng.choice("ab1.-_|()[]{}?*+^$\\&,:=!<>iQEdwpPLn ") for _ in range(rng.randint(1, 9)))
     if kind < 0.45:
-        return chance.choice(["", "(?i)", "x"]) + _class(chance, 0) + chance.choice(["", "+", "*", ".*"])
-    return "|".join(_sequence(chance, 0) for _ in range(chance.choice([1, 1, 2])))
+        return rng.choice(["", "(?i)", "x"]) + _class(rng, 0) + rng.choice(["", "+", "*", ".*"])
+    return "|".join(_sequence(rng, 0) for _ in range(rng.choice([1, 1, 2])))
 
 
-def _sequence(chance: Random, depth: int) -> str:
+def _sequence(rng: Random, depth: int) -> str:
     parts = []
-    for _ in range(chance.choice([1, 1, 2, 2, 3])):
-        atom = _group(chance, depth) if depth < 3 and chance.random() < 0.28 else chance.choice(_ATOMS)
-        parts.append(atom + chance.choice(_REPETITIONS))
-    if chance.random() < 0.02:
-        parts.append(chance.choice([")", "|", "||", "(", "[", "\\"]))
+    for _ in range(rng.choice([1, 1, 2, 2, 3])):
+        atom = _group(rng, depth) if depth < 3 and rng.random() < 0.28 else rng.choice(_ATOMS)
+        parts.append(atom + rng.choice(_REPETITIONS))
+    if rng.random() < 0.02:
+        parts.append(rng.choice([")", "|", "||", "(", "[", "\\"]))
     return "".join(parts)
 
 
-def _group(chance: Random, depth: int) -> str:
-    inner = "|".join(_sequence(chance, depth + 1) for _ in range(chance.choice([1, 1, 2, 3])))
-    return chance.choice(_OPENINGS) + inner + (")" if chance.random() < 0.97 else "")
+def _group(rng: Random, depth: int) -> str:
+    inner = "|".join(_sequence(rng, depth + 1) for _ in range(rng.choice([1, 1, 2, 3])))
+    return rng.choice(_OPENINGS) + inner + (")" if rng.random() < 0.97 else "")
 
 
-def _class(chance: Random, depth: int) -> str:
+def _class(rng: Random, depth: int) -> str:
     items = [
-        _class(chance, depth + 1) if depth < 3 and chance.random() < 0.2 else chance.choice(_CLASS_ITEMS)
-        for _ in range(chance.randint(1, 5))
+        _class(rng, depth + 1) if depth < 3 and rng.random() < 0.2 else rng.choice(_CLASS_ITEMS)
+        for _ in range(rng.randint(1, 5))
     ]
-    return f"[{chance.choice(['', '', '^'])}{''.join(items)}]"
+    return f"[{rng.choice(['', '', '^'])}{''.join(items)}]"

@@ -17,7 +17,7 @@ from offsetmgr.sandbox import OldConsumer
 class Fleet:
     """Old consumers of one group, and a small server through which `command` restarts one of them in another phase.
 
-    The command stands for an operator's ``ssh HOST systemctl restart app``. ``directory`` needs a short path, because a
+    The command represents an operator's ``ssh HOST systemctl restart app``. ``directory`` needs a short path, because a
     Unix socket lives there. `restarted` lists the ids of the members that the command restarted.
     """
 
@@ -54,7 +54,7 @@ class Fleet:
         self.restarted.append(member_id)
 
     def seen(self) -> Counter[tuple[int, int]]:
-        """How often each message number of each partition was consumed."""
+        """How often each message number of each partition was consumed, over all members."""
         return Counter((m.partition, int(m.value or b"-1")) for each in self.members for m in each.messages())
 
     def __enter__(self) -> Fleet:

@@ -1,4 +1,4 @@
-"""Runs a small Java program beside this file against the jars of Kafka 0.10.2, from its source, in one JVM."""
+"""Runs a Java source file of this directory with the jars of Kafka 0.10.2: compiles and runs it in one JVM."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Makes a scratch ZooKeeper chroot belong to the Kafka cluster of a running broker.
 
-A chroot that no broker uses holds no cluster id, so offsetmgr takes it for another cluster than the broker's. A test
-about something else gives the chroot the broker's cluster id, as the broker writes it.
+A chroot that no broker uses holds no cluster id, so offsetmgr treats it as another cluster than the broker's. A test
+about something else writes the broker's cluster id into the chroot, in the broker's format.
 """
 
 from __future__ import annotations

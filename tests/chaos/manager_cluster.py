@@ -1,4 +1,5 @@
-"""Brokers that replicate, managers in front of them, clients that record what they are told: for tests that kill."""
+"""Three replicated brokers, managers in front of them, and clients that record their operations: for tests that kill
+brokers and managers."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from offsetmgr.kafka.client.managers import ManagerReport, Managers
 from offsetmgr.sandbox import KafkaBroker, ports
 
 SESSION_MS = 6_000
-"""The shortest that brokers allow."""
+"""The shortest session timeout that brokers allow."""
 SHARDS = 16
 SETTINGS = {
     "offsets.topic.replication.factor": 3,
@@ -38,15 +39,15 @@ OFFSETMGR = (sys.executable, "-m", "offsetmgr")
 CLIENT = Path(__file__).with_name("committing_client.py")
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], object], description: str, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.05)  # between looks, never instead of one
+        assert time.monotonic() < deadline, f"{description}: not within {seconds} s"
+        time.sleep(0.05)  # the pause between two polls
 
 
 class Manager:
-    """One `manager serve` process; killed and started again it keeps its port."""
+    """One `manager serve` process, which keeps its port across restarts."""
 
     def __init__(
         self, directory: Path, name: str, bootstrap: str, *options: str, program: Sequence[str] = OFFSETMGR
@@ -71,7 +72,7 @@ class Manager:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL, also of a frozen one."""
+        """Sends SIGKILL, which also ends a frozen process."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -83,12 +84,12 @@ class Manager:
         self.signal(signal.SIGCONT)
 
     def is_frozen(self) -> bool:
-        """Whether the kernel has stopped it."""
+        """Whether the process is stopped by SIGSTOP."""
         assert self._process is not None
         return Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
     def stop(self) -> int:
-        """SIGTERM; its exit code."""
+        """Sends SIGTERM and returns the exit code."""
         assert self._process is not None
         self._process.terminate()
         return self._process.wait(30)
@@ -97,36 +98,38 @@ class Manager:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def revive(self) -> None:
-        """Starts it again where it has ended, as a supervisor does: one that finds no broker while it starts gives up,
-        and librdkafka 2.16 aborts the process of one whom a broker that has itself just started names no broker
-        (rd_kafka_admin_response_parse: Assertion `rko_result')."""
+    def start_if_exited(self) -> None:
+        """Starts the process again if it has exited, as a supervisor does.
+
+        A manager exits if it finds no broker while it starts. librdkafka 2.16 also aborts a process if a broker that
+        has just started returns no brokers in its metadata (rd_kafka_admin_response_parse: Assertion `rko_result').
+        """
         if not self.running:
             self.start()
 
 
 def reports(addresses: str) -> list[ManagerReport]:
-    """What the managers say of themselves; nothing where none answers."""
+    """The status reports of the managers; an empty list if no manager answers."""
     with Managers(addresses, ConnectionConfig(timeout_ms=3000)) as managers, contextlib.suppress(OffsetMgrError):
         return managers.reports()
     return []
 
 
-def answer_to(client: Consumer) -> dict[int, int | None]:
-    """What the client is told once it is told anything: shards move now and then, and it has to ask again."""
-    told: list[dict[int, int | None] | None] = []
-    wait_for(lambda: told.append(fetch(client, "t")) or told[-1], "the client is answered")
-    assert told[-1] is not None
-    return told[-1]
+def fetch_until_answered(client: Consumer) -> dict[int, int | None]:
+    """Fetches until a fetch succeeds, because shards move between managers, and returns the offsets."""
+    fetched: list[dict[int, int | None] | None] = []
+    wait_for(lambda: fetched.append(fetch(client, "t")) or fetched[-1], "the client fetches")
+    assert fetched[-1] is not None
+    return fetched[-1]
 
 
-def commits(client: Consumer, value: int) -> None:
+def commit_until_acknowledged(client: Consumer, value: int) -> None:
     """Commits a value until it is acknowledged in every partition."""
     wait_for(lambda: all(commit(client, "t", value).values()), "the client commits")
 
 
 def served(addresses: str, managers: int) -> bool:
-    """Whether so many managers answer, and every shard has one owner that serves it."""
+    """Whether this number of managers answers, and every shard has exactly one owner that serves it."""
     found = reports(addresses)
     owners = [
         shard["partition"]
@@ -152,7 +155,7 @@ def in_sync(bootstrap: str, brokers: int) -> bool:
 
 @contextlib.contextmanager
 def three_brokers(directory: Path, zookeeper: str) -> Iterator[list[KafkaBroker]]:
-    """``zookeeper``: a connect string with a chroot of its own."""
+    """Three running brokers. ``zookeeper`` is a connect string with a chroot for this cluster."""
     brokers = [
         KafkaBroker(directory / f"broker{n}", zookeeper=zookeeper, broker_id=n, config=SETTINGS) for n in range(3)
     ]
@@ -165,8 +168,8 @@ def three_brokers(directory: Path, zookeeper: str) -> Iterator[list[KafkaBroker]
 
 
 def restart(broker: KafkaBroker, tries: int = 5) -> None:
-    """Starts it as a supervisor does, again where it ends by itself: a broker whose ZooKeeper session expires while it
-    starts, as on a machine without a free core, gives up."""
+    """Starts a broker, again if it exits, as a supervisor does: on a busy machine its ZooKeeper session may expire
+    while it starts, and then the broker exits."""
     for left in reversed(range(tries)):
         try:
             broker.start()
@@ -193,13 +196,13 @@ def managers_of(directory: Path, brokers: list[KafkaBroker], count: int, *option
 
 @contextlib.contextmanager
 def clients_of(directory: Path, addresses: str, count: int, groups_each: int) -> Iterator[list[Path]]:
-    """Client processes that commit and fetch; the files of their histories."""
+    """Runs client processes that commit and fetch. Yields the files of their histories."""
     groups = [[f"group-{client}-{n}" for n in range(groups_each)] for client in range(count)]
-    everybody = ",".join(group for own in groups for group in own)
+    all_groups = ",".join(group for own in groups for group in own)
     files = [directory / f"history{n}" for n in range(count)]
     processes = [
         subprocess.Popen(
-            [sys.executable, str(CLIENT), f"client{n}", addresses, str(file), "t", ",".join(groups[n]), everybody],
+            [sys.executable, str(CLIENT), f"client{n}", addresses, str(file), "t", ",".join(groups[n]), all_groups],
             stdin=subprocess.PIPE,
         )
         for n, file in enumerate(files)
@@ -207,7 +210,7 @@ def clients_of(directory: Path, addresses: str, count: int, groups_each: int) ->
     try:
         yield files
         for process in processes:
-            assert process.poll() is None, "a client has died"
+            assert process.poll() is None, "a client has exited"
             assert process.stdin is not None
             process.stdin.close()
         for process in processes:
@@ -219,7 +222,7 @@ def clients_of(directory: Path, addresses: str, count: int, groups_each: int) ->
 
 
 def acknowledged(file: Path) -> int:
-    """How many commits a history has acknowledged."""
+    """The number of acknowledged commits in a history file."""
     if not file.exists():
         return 0
     return sum(operation.kind == COMMIT and operation.done for operation in read_history([file]))

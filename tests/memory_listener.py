@@ -1,4 +1,4 @@
-"""A listener for tests: the server's endpoint over a backend in memory, in a thread of its own."""
+"""`MemoryListener`: a listener over an in-memory backend, on an event loop in its own thread; and `WireClient`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from event_loop_thread import EventLoopThread
 from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
-from loopthread import LoopThread
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.kafka.protocol.schema_codec import decode_response, encode_request
@@ -37,13 +37,16 @@ def _now(value: T) -> asyncio.Future[T]:
 
 
 class MemoryBackend:
-    """Offsets in a dict. ``errors`` makes every answer for a group fail; ``gate`` holds commits until it is set."""
+    """Offsets in a dict.
+
+    ``errors`` is the error code of every response for a group. ``commits_allowed`` delays commits until it is set.
+    """
 
     def __init__(self) -> None:
         self.offsets: dict[str, dict[str, dict[int, tuple[int, int, str]]]] = {}
         self.errors: dict[str, int] = {}
         self.partition_errors: dict[tuple[str, int], int] = {}
-        self.gate: asyncio.Event | None = None
+        self.commits_allowed: asyncio.Event | None = None
         self.node: ManagerAddress | None = ManagerAddress(NODE_ID, "127.0.0.1", 0)
         self.others: list[ManagerAddress] = []
         self.commits = 0
@@ -64,13 +67,13 @@ class MemoryBackend:
         return 0
 
     def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
-        if self.gate is not None:
-            return asyncio.ensure_future(self._gated(request))
+        if self.commits_allowed is not None:
+            return asyncio.ensure_future(self._commit_when_allowed(request))
         return _now(self._commit(request))
 
-    async def _gated(self, request: CommitRequest) -> CommitResponse:
-        assert self.gate is not None
-        await self.gate.wait()
+    async def _commit_when_allowed(self, request: CommitRequest) -> CommitResponse:
+        assert self.commits_allowed is not None
+        await self.commits_allowed.wait()
         return self._commit(request)
 
     def _commit(self, request: CommitRequest) -> CommitResponse:
@@ -81,34 +84,36 @@ class MemoryBackend:
             return CommitResponse(error)
         errors = {}
         for topic, parts in request.topics:
-            kept = self.offsets.setdefault(request.group, {}).setdefault(topic, {})
+            stored = self.offsets.setdefault(request.group, {}).setdefault(topic, {})
             for partition, offset, epoch, metadata in parts:
                 if error := self.partition_errors.get((topic, partition), 0):
                     errors[topic, partition] = error
                 else:
-                    kept[partition] = (offset, epoch, metadata)
+                    stored[partition] = (offset, epoch, metadata)
         return CommitResponse(errors=errors)
 
     def fetch(self, request: FetchRequest) -> Awaitable[FetchResponse]:
         if error := self.errors.get(request.group, 0):
             return _now(FetchResponse(error))
-        held = self.offsets.get(request.group, {})
-        asked = request.topics
-        if asked is None:
-            asked = [(topic, sorted(parts)) for topic, parts in sorted(held.items()) if parts]
+        stored = self.offsets.get(request.group, {})
+        requested = request.topics
+        if requested is None:
+            requested = [(topic, sorted(parts)) for topic, parts in sorted(stored.items()) if parts]
         nothing = (-1, -1, "")
         return _now(
-            FetchResponse(topics=[(t, [(p, *held.get(t, {}).get(p, nothing), 0) for p in parts]) for t, parts in asked])
+            FetchResponse(
+                topics=[(t, [(p, *stored.get(t, {}).get(p, nothing), 0) for p in parts]) for t, parts in requested]
+            )
         )
 
     async def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> DeleteResponse:
-        held = self.offsets.get(group)
-        if held is None:
+        stored = self.offsets.get(group)
+        if stored is None:
             return DeleteResponse(ErrorCode.GROUP_ID_NOT_FOUND)
         for topic, parts in topics:
             for partition in parts:
-                held.get(topic, {}).pop(partition, None)
-        self.offsets[group] = {topic: parts for topic, parts in held.items() if parts}
+                stored.get(topic, {}).pop(partition, None)
+        self.offsets[group] = {topic: parts for topic, parts in stored.items() if parts}
         return DeleteResponse()
 
     async def delete_group(self, group: str) -> int:
@@ -132,8 +137,8 @@ class MemoryBackend:
         return {}
 
 
-class Listening(LoopThread):
-    """A service on a free port of this machine, on an event loop in a thread. Use it as a context manager."""
+class MemoryListener(EventLoopThread):
+    """A context manager that serves ``backend`` on a free port."""
 
     def __init__(
         self,
@@ -145,9 +150,9 @@ class Listening(LoopThread):
         authentication: Authentication | None = None,
         fallback: ForwardingHandler | None = None,
         tls: ssl.SSLContext | None = None,
-        hold_time: bool = False,
+        manual_clock: bool = False,
     ) -> None:
-        super().__init__(hold_time=hold_time)
+        super().__init__(manual_clock=manual_clock)
         self.backend = backend or MemoryBackend()
         self._cluster = cluster
         self._limits = limits
@@ -179,22 +184,22 @@ class Listening(LoopThread):
             await close()
 
 
-USUAL: Mapping[str, Any] = {
+DEFAULT_FIELDS: Mapping[str, Any] = {
     "include_cluster_authorized_operations": False,
     "include_topic_authorized_operations": False,
     "include_authorized_operations": False,
     "include_fenced_brokers": False,
     "timeout": 1000,
 }
-"""What requests say unless a test says otherwise; versions that lack a field leave it out."""
+"""Request fields with their default values. The codec omits fields that a version lacks."""
 
 
 class ConnectionClosedByBroker(Exception):
-    """The listener closed the connection instead of answering."""
+    """The listener closed the connection without a response."""
 
 
 class WireClient:
-    """A client that says exactly what a test wants it to say, and reads what comes back."""
+    """A client that sends exactly the bytes of a test and returns the responses."""
 
     def __init__(
         self,
@@ -206,7 +211,7 @@ class WireClient:
     ) -> None:
         plain = socket.socket()
         plain.settimeout(20)
-        if receive_buffer is not None:  # must be said before connecting
+        if receive_buffer is not None:  # must be set before the connection is made
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         plain.connect(("127.0.0.1", port))
         self.socket = tls.wrap_socket(plain, server_hostname="127.0.0.1") if tls else plain
@@ -220,7 +225,7 @@ class WireClient:
         self.socket.close()
 
     def frame(self, api_key: int, version: int, body: bytes, correlation: int) -> bytes:
-        """A whole request frame with a header as the version has it."""
+        """A request frame with the header of this version."""
         name = (
             b"\xff\xff" if self.client_id is None else struct.pack(">h", len(self.client_id)) + self.client_id.encode()
         )
@@ -229,19 +234,21 @@ class WireClient:
         return struct.pack(">i", len(head) + len(body)) + head + body
 
     def send(self, api_key: int, version: int, message: Mapping[str, Any] | bytes) -> int:
-        """Sends without waiting; gives the correlation id."""
+        """Sends a request without waiting for the response. Returns the correlation id."""
         self._correlation += 1
-        body = message if isinstance(message, bytes) else encode_request(api_key, version, {**USUAL, **message})
+        body = (
+            message if isinstance(message, bytes) else encode_request(api_key, version, {**DEFAULT_FIELDS, **message})
+        )
         self.socket.sendall(self.frame(api_key, version, body, self._correlation))
         return self._correlation
 
     def receive(self) -> bytes:
-        """The next response, from its correlation id on. Raises `ConnectionClosedByBroker`."""
+        """The bytes of the next response, which begin with its correlation id. Raises `ConnectionClosedByBroker`."""
         (length,) = struct.unpack(">i", self._exactly(4))
         return self._exactly(length)
 
     def ask(self, api_key: int, version: int, message: Mapping[str, Any] | bytes) -> dict[str, Any]:
-        """One request and its answer, by kio's field names."""
+        """Sends a request and returns its response as a dict with kio's field names."""
         sent = self.send(api_key, version, message)
         frame = self.receive()
         assert struct.unpack_from(">i", frame) == (sent,)
@@ -250,8 +257,8 @@ class WireClient:
     def commit(self, group: str, offsets: Mapping[tuple[str, int], int], *, version: int = 7) -> dict[str, Any]:
         return self.ask(8, version, commit_message(group, offsets))
 
-    def hung_up(self) -> bool:
-        """Whether the listener closes the connection now, without another byte."""
+    def is_disconnected(self) -> bool:
+        """Waits for the next byte. Returns whether the listener closed the connection instead."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionError:
@@ -271,7 +278,7 @@ class WireClient:
 
 
 def commit_message(group: str, offsets: Mapping[tuple[str, int], int]) -> dict[str, Any]:
-    """An OffsetCommit by no member, for every version."""
+    """The body of an OffsetCommit without membership, for every version."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for (topic, partition), offset in offsets.items():
         part = {"partition_index": partition, "committed_offset": offset, "committed_metadata": None}
@@ -288,12 +295,12 @@ def commit_message(group: str, offsets: Mapping[tuple[str, int], int]) -> dict[s
 
 
 def commit_errors(answer: Mapping[str, Any]) -> dict[tuple[str, int], int]:
-    """The error of each partition in an OffsetCommit or OffsetDelete answer."""
+    """The error of each partition in an OffsetCommit or OffsetDelete response."""
     return {(t["name"], p["partition_index"]): p["error_code"] for t in answer["topics"] for p in t["partitions"]}
 
 
 def flexible(api_key: int, version: int) -> bool:
-    """Whether kio's schema of the request has tagged fields."""
+    """Whether the request version has tagged fields, according to kio."""
     try:
         return bool(load_request_schema(api_key, version).__flexible__)
     except (UnknownAPIKey, UnknownEntity):
@@ -301,6 +308,6 @@ def flexible(api_key: int, version: int) -> bool:
 
 
 def read_response(api_key: int, version: int, frame: bytes) -> dict[str, Any]:
-    """A response from its correlation id on."""
+    """Decodes a response that begins with its correlation id."""
     tagged = api_key != 18 and load_response_schema(api_key, version).__flexible__
     return decode_response(api_key, version, frame, 5 if tagged else 4)

@@ -1,4 +1,4 @@
-"""What the tests of older releases share."""
+"""Helpers for tests with brokers and consumers of older releases."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RECORDS: Final = 40
 
 
 def has_leaders(bootstrap: str, topic: str, partitions: int) -> bool:
-    """Whether every partition of a topic can be used."""
+    """Whether every partition of a topic has a leader that answers."""
     with KafkaCluster(bootstrap) as cluster:
         found = cluster.log_ranges([TopicPartition(topic, number) for number in range(partitions)])
     return all(isinstance(log, LogRange) for log in found.values())
@@ -43,7 +43,7 @@ def librdkafka_settings(release: str) -> dict[str, str]:
 
 
 def old_consumer_for(release: str) -> str:
-    """The release of old consumers that runs against brokers of a release: the same where it has them."""
+    """The release of old consumers for brokers of a release: the same one if it includes them."""
     return release if release in OLD_CONSUMERS else "0.10.2.2"
 
 
@@ -53,7 +53,7 @@ def seen(consumers: Iterable[OldConsumer]) -> Counter[tuple[int, int]]:
 
 
 def produce(bootstrap: str, topic: str, release: str, records: int = RECORDS) -> None:
-    """Records with the release's own producer; their keys spread them over the partitions."""
+    """Sends records with the release's own producer; their keys spread them over the partitions."""
     lines = "".join(f"key-{number}:{number}\n" for number in range(records))
     where = ["--broker-list", bootstrap, "--topic", topic, "--request-required-acks", "-1"]
     where += ["--property", "parse.key=true", "--property", "key.separator=:"]
@@ -69,14 +69,14 @@ class Records:
         self._producer = Producer({**settings, **librdkafka_settings(release)})
         self._topic = topic
         self.ends: Counter[int] = Counter()
-        """How many records each partition has."""
+        """The number of records in each partition."""
 
     @property
     def total(self) -> int:
         return self.ends.total()
 
     def send(self, partitions: Iterable[int], count: int = 1) -> None:
-        """So many records to each of the partitions."""
+        """Sends ``count`` records to each of the partitions."""
         for partition in partitions:
             for _ in range(count):
                 self._producer.produce(self._topic, value=f"{partition}-{self.ends[partition]}", partition=partition)
@@ -85,12 +85,12 @@ class Records:
 
     @contextmanager
     def steadily(self, partitions: Iterable[int]) -> Iterator[None]:
-        """A record to each of the partitions, again and again, as long as the block lasts."""
-        ended, wanted = threading.Event(), list(partitions)
+        """Sends records to each of the partitions continuously until the end of the block."""
+        ended, targets = threading.Event(), list(partitions)
 
         def run() -> None:
             while not ended.wait(0.1):
-                self.send(wanted)
+                self.send(targets)
 
         thread = threading.Thread(target=run)
         thread.start()
@@ -102,7 +102,7 @@ class Records:
 
 
 class NewConsumer(ServerProcess):
-    """A release's own new consumer as a member of a Kafka group; it commits what it consumed by itself."""
+    """A release's own new consumer, a member of a Kafka group with auto-commit."""
 
     name = "new consumer"
 
@@ -140,8 +140,8 @@ class NewConsumer(ServerProcess):
 
 
 @dataclass
-class World:
-    """A cluster, a topic with records, and where commands run."""
+class Environment:
+    """A cluster, a topic with records, and a directory in which commands run."""
 
     zookeeper: str
     kafka: str
@@ -165,13 +165,13 @@ class World:
         with open_store(uri) as store:
             store.commit(group, {TopicPartition(self.topic, p): OffsetAndMetadata(n) for p, n in offsets.items()})
 
-    def held(self, uri: str, group: str) -> dict[int, int]:
+    def committed(self, uri: str, group: str) -> dict[int, int]:
         with open_store(uri) as store:
             found = store.fetch(group)
         return {tp.partition: one.offset for tp, one in found.items() if isinstance(one, Committed)}
 
     def is_stable(self, group: str) -> bool:
-        """Whether the command describes the group as one with members that have their partitions."""
+        """Whether `groups describe` reports the state STABLE: the members have their partitions."""
         describe = ("groups", "describe", "--group", group, "--state", *self.servers, "--format", "json")
         done = self.commands.run(*describe, code=None)
         return done.returncode == 0 and json.loads(done.stdout)[0]["state"] == "STABLE"
