@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, Producer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
 
-from kept_images import KeptImages
+from before_image_callback import BeforeImageCallback
 from members import PythonMember
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -86,7 +86,7 @@ class World:
             self.recorded.append({c.partition: getattr(c.before, "offset", None) for c in plan.changes})
 
         translate = changes.pop("translate", None)
-        arguments = {"who": "the test", "images_of": lambda *_: KeptImages(intended), **changes}
+        arguments = {"who": "the test", "images_of": lambda *_: BeforeImageCallback(intended), **changes}
         sides = SwitchSides(self.zookeeper, self.kafka, self.cluster, translate)
         return LiveMigration(session, self.group, sides, **arguments)
 

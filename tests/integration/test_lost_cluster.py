@@ -21,7 +21,7 @@ import confluent_kafka as ck
 import pytest
 from conftest import MakeTopic
 from everyday import Cli
-from lost_cluster import PARTITIONS, fetch, groups_of
+from lost_cluster_load import PARTITIONS, fetch, groups_of
 
 from offsetmgr import Committed, OffsetAndMetadata, OffsetManager, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
@@ -79,7 +79,7 @@ def until(what: Callable[[], bool], why: str, seconds: float = 90) -> None:
 
 @contextmanager
 def load(bootstrap: str, topic: str, seed: int, first: int, said: Path) -> Iterator[subprocess.Popen[bytes]]:
-    script = Path(__file__).with_name("lost_cluster.py")
+    script = Path(__file__).with_name("lost_cluster_load.py")
     with said.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, str(script), bootstrap, topic, str(seed), str(first)],

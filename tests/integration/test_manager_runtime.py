@@ -115,7 +115,7 @@ def acknowledged(file: Path) -> dict[str, int]:
     newest: dict[str, int] = {}
     for line in file.read_text().splitlines(keepends=True):
         words = line.split()
-        if line.endswith("\n") and words[0] != "refused":
+        if line.endswith("\n") and words[0] != "rejected":
             newest[words[0]] = int(words[1])
     return newest
 
@@ -233,7 +233,7 @@ def test_one_that_was_frozen_in_the_middle_of_commits_acknowledges_nothing_when_
                 found = {group: offsets(runtime, group) for group in promised}
                 assert {group for group, at in promised.items() if min(found[group]) < at} == set()
                 os.kill(process.pid, signal.SIGCONT)
-                await until(lambda: file.read_text().count("refused") >= len(promised))
+                await until(lambda: file.read_text().count("rejected") >= len(promised))
                 # What it wrote down after it woke had been acknowledged before it froze, so we have read it.
                 assert {group for group, at in acknowledged(file).items() if min(found[group]) < at} == set()
                 answers = [runtime.commit(commit(group, 1_000_000, 10)) for group in promised]
