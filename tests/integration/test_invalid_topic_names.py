@@ -1,4 +1,4 @@
-"""An offset of a topic that Kafka cannot have does not hide what the brokers know of the others."""
+"""An offset with an invalid topic name does not hide the log ranges of other topics."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from offsetmgr.stores.kafka_logs import KafkaLogs
 pytestmark = pytest.mark.servers
 
 
-def test_the_others_have_their_ranges(kafka: KafkaBroker, make_topic: Callable[..., str], unique: str) -> None:
-    there = TopicPartition(make_topic(unique, 1, bootstrap=kafka.bootstrap), 0)
-    impossible = TopicPartition("a b/ü", 0)
+def test_valid_topics_have_log_ranges_despite_an_invalid_one(
+    kafka: KafkaBroker, make_topic: Callable[..., str], unique: str
+) -> None:
+    valid = TopicPartition(make_topic(unique, 1, bootstrap=kafka.bootstrap), 0)
+    invalid = TopicPartition("a b/ü", 0)
 
     with KafkaStore(kafka.bootstrap) as store, KafkaCluster(kafka.bootstrap) as cluster:
         for logs in (cluster, KafkaLogs(store)):
-            found = logs.log_ranges([impossible, there])
-            assert found[there] == LogRange(0, 0)
-            assert isinstance(found[impossible], UnknownTopicOrPartition)
-            assert logs.topics([impossible.topic, there.topic]) == {there.topic: 1}
+            found = logs.log_ranges([invalid, valid])
+            assert found[valid] == LogRange(0, 0)
+            assert isinstance(found[invalid], UnknownTopicOrPartition)
+            assert logs.topics([invalid.topic, valid.topic]) == {valid.topic: 1}
