@@ -1,7 +1,7 @@
 """Generates load on a broker until the test kills it: commits that stay, commits that expire, deletions, a group with
 a member, and transactions that are committed, aborted and left open.
 
-Prints one line for each operation that the broker has acknowledged, until the process is killed. Usage:
+Prints one line for each operation that the broker has acknowledged. Usage:
     python lost_cluster_load.py BOOTSTRAP TOPIC SEED FIRST_OFFSET
 """
 

@@ -1,4 +1,4 @@
-"""Owns shard groups and only writes down when: a separate process for tests that kill and freeze it.
+"""Owns shard groups and records assignments and lease samples, in a process that tests kill and freeze.
 
 Arguments: bootstrap servers, group, advertised port, output file, session timeout in seconds. Each line of the file is
 a JSON object; its time is CLOCK_BOOTTIME.

@@ -1,4 +1,4 @@
-"""Dual commit for every client: a Python and a Java client commit through a listener in listener of Kafka and ZooKeeper
+"""Dual commit for every client: a Python and a Java client commit through a listener in front of Kafka and ZooKeeper
 while either store fails. Afterwards both stores hold the offsets that were acknowledged last."""
 
 from __future__ import annotations

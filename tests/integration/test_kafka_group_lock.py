@@ -443,7 +443,7 @@ def test_an_active_group_is_not_deleted(store: KafkaStore, bootstrap: str, topic
     assert offsets_of(store, unique) == {0: 10, 1: 10, 2: 10, 3: 10}
 
 
-# --- locks over many commits------------------------------------------------------------------------
+# --- locks over many commits ----------------------------------------------------------------------
 
 
 def test_a_locked_group_accepts_commits_of_its_holder_only(

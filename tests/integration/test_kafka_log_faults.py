@@ -235,7 +235,7 @@ def test_with_two_of_three_brokers_down_appends_fail_in_time_and_succeed_afterwa
     assert set(seen) <= {key for keys in before.values() for key in keys}, "no new record is readable"
 
     trio.start()
-    wait_for(lambda: all(appender.append() for appender in appenders), "appends go on")
+    wait_for(lambda: all(appender.append() for appender in appenders), "appends succeed again")
     found = keys_in_log(log)
     assert {p: found[p][: len(before[p])] for p in found} == before
     for appender in appenders:
@@ -266,13 +266,13 @@ def test_a_frozen_broker_delays_no_append_beyond_its_timeout_and_no_end_is_stale
             counts = [len(appender.acknowledged) for appender in appenders]
             wait_for(
                 lambda: all(len(a.acknowledged) > n + 3 for a, n in zip(appenders, counts, strict=True)),
-                "every shard group goes on without the frozen broker",
+                "every shard group continues without the frozen broker",
             )
             trio.brokers[0].thaw()
             counts = [len(appender.acknowledged) for appender in appenders]
             wait_for(
                 lambda: all(len(a.acknowledged) > n + 3 for a, n in zip(appenders, counts, strict=True)),
-                "every shard group goes on with the thawed broker",
+                "every shard group continues with the thawed broker",
             )
         finally:
             trio.brokers[0].thaw()

@@ -167,7 +167,7 @@ def kill_under_load(broker: Broker, topic: str, seed: int, kill: int, load_outpu
         until(lambda: kinds() >= needed, "every kind of load is at work")
         until(lambda: cleaned(broker), "the cleaner has been at work")
         rounds = len(acknowledged(load_output)) + dice.randrange(400)
-        until(lambda: len(acknowledged(load_output)) > rounds, "the load goes on")
+        until(lambda: len(acknowledged(load_output)) > rounds, "the load continues")
         broker.kill()
 
 

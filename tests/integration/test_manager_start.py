@@ -1,4 +1,4 @@
-"""Readiness, health and log of a manager process during its start, and in manager of a dead store."""
+"""Readiness, health and log of a manager process during its start, and in front of a dead store."""
 
 from __future__ import annotations
 
