@@ -17,7 +17,7 @@ from relay_clients import (
     SYNC,
     connect,
 )
-from relayed import NODE_ID, RunningRelay
+from running_relay import NODE_ID, RunningRelay
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.kafka.protocol.request_sender import send_request

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from conftest import MakeTopic
 from processes import wait_for
 from relay_clients import committed, consumer, produce, read
-from relayed import RunningRelay
+from running_relay import RunningRelay
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.server.proxy.upstream import UpstreamConnection

@@ -16,7 +16,7 @@ from relay_clients import (
     committed,
     joined,
 )
-from relayed import RunningRelay
+from running_relay import RunningRelay
 
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
@@ -91,7 +91,7 @@ def test_a_new_owner_knows_no_client_and_asks_the_real_coordinator(relay: Runnin
             await asyncio.sleep(0.01)
         await zombie.leave()
         assert (await joining, await other.sync()) == (0, 0)
-        relay.kept.taken += 1  # as if another manager had been the owner until now
+        relay.kept.epoch += 1  # as if another manager had been the owner until now
         before = asked()
         refused, accepted = await asyncio.gather(zombie.commit(99), other.commit(1))
         assert (refused in (UNKNOWN_MEMBER, ILLEGAL_GENERATION), accepted) == (True, 0)
@@ -112,7 +112,7 @@ def test_no_generation_is_given_out_before_the_commits_of_the_one_before_have_en
 ) -> None:
     async def story() -> None:
         first = await joined(relay, unique)
-        relay.kept.held = asyncio.Event()
+        relay.kept.resume_commits = asyncio.Event()
         try:
             slow = asyncio.ensure_future(first.commit(5))
             while not any(request.group == unique for request in relay.kept.requests):
@@ -128,8 +128,8 @@ def test_no_generation_is_given_out_before_the_commits_of_the_one_before_have_en
             assert not done, "the real coordinator has answered, and we hold the answer back"
             assert await beating.commit(99) == ILLEGAL_GENERATION
         finally:
-            relay.kept.held.set()
-            relay.kept.held = None
+            relay.kept.resume_commits.set()
+            relay.kept.resume_commits = None
         assert (await slow, await joining) == (0, 0)
         assert again.generation == first.generation + 1
 
@@ -154,7 +154,7 @@ def test_a_join_answered_after_ownership_was_lost_gives_no_generation(
         joining = asyncio.ensure_future(second.join())
         while await first.heartbeat() != REBALANCING:
             await asyncio.sleep(0.01)
-        relay.kept.taken += taken
+        relay.kept.epoch += taken
         relay.kept.code = code
         async with asyncio.timeout(20):
             direct = await BrokerConnection.open(Address.parse(relay.real), Security(), 10)
@@ -174,7 +174,7 @@ def test_commits_keep_their_order_while_their_member_is_being_proved(relay: Runn
     async def story() -> None:
         member = await joined(relay, unique)
         for _ in range(10):
-            relay.kept.taken += 1
+            relay.kept.epoch += 1
             answers = await asyncio.gather(*(member.commit(n) for n in range(20)))
             assert answers == [0] * 20
             made = [row for request in relay.kept.requests for _, rows in request.topics for row in rows]

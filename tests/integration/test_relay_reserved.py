@@ -13,7 +13,7 @@ import pytest
 from backend_listeners import ManagerListener
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
-from relayed import RunningRelay
+from running_relay import RunningRelay
 
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security

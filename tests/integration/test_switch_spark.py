@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from before_image_callback import BeforeImageCallback
 from confluent_kafka import Producer
-from kept_images import KeptImages
 
 from offsetmgr.consumer import ConsumerSettings, ZookeeperConsumer
 from offsetmgr.core.commit_mode import CommitMode
@@ -78,13 +78,13 @@ def test_a_running_job_and_a_running_consumer_are_switched_with_nothing_lost_rep
             ZookeeperSession(kafka.zookeeper, session_timeout_ms=20_000) as own,
         ):
             sides = SwitchSides(one, two, cluster)
-            done = LiveMigration(own, group, sides, who="the test", images_of=lambda *_: KeptImages())
+            done = LiveMigration(own, group, sides, who="the test", images_of=lambda *_: BeforeImageCallback())
             return len(done.execute(to, wait_s=20).members)
 
     with ZookeeperSession(kafka.zookeeper, session_timeout_ms=20_000) as own:
         for group in (job_group, old_group):
             sides = SwitchSides(store, store, None)
-            LiveMigration(own, group, sides, who="the test", images_of=lambda *_: KeptImages()).declare(
+            LiveMigration(own, group, sides, who="the test", images_of=lambda *_: BeforeImageCallback()).declare(
                 CommitMode.ZOOKEEPER
             )
     settings = ConsumerSettings(auto_offset_reset="smallest", auto_commit_interval_ms=100, release_delay_ms=0)

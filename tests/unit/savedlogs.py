@@ -36,7 +36,7 @@ def write(directory: Path, *segments: tuple[int, bytes]) -> Path:
     return directory
 
 
-class Heard:
+class RecordedEvents:
     """Records the notes and errors of a read."""
 
     def __init__(self) -> None:
@@ -53,9 +53,9 @@ class Heard:
         assert 0 < done <= total
 
 
-def read(*dirs: Path, processes: int = 1) -> tuple[dict[str, int], Heard]:
+def read(*dirs: Path, processes: int = 1) -> tuple[dict[str, int], RecordedEvents]:
     """Returns each group's offset in partition 0 of orders, and the recorded events."""
-    events = Heard()
+    events = RecordedEvents()
     groups = list(saved_groups(find_topic_directories(dirs), events, processes=processes))
     assert len({group.group for group in groups}) == len(groups), "every group is returned once"
     return {group.group: group.offsets[ORDERS].offset for group in groups}, events

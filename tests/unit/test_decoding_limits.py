@@ -1,4 +1,4 @@
-"""Requests that are small to send and costly to read: refused before they are read, and other clients are served."""
+"""Limits on requests that are small to send and costly to decode, while other clients are served."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Probe:
         monkeypatch.setattr(asyncio.Handle, "_run", timed)
 
 
-def test_eight_megabytes_of_empty_tagged_fields_are_refused_at_once(
+def test_eight_megabytes_of_empty_tagged_fields_are_rejected_at_once(
     listening: MemoryListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fields = 2_000_000
@@ -74,7 +74,7 @@ def test_eight_megabytes_of_empty_tagged_fields_are_refused_at_once(
         gc.enable()
 
 
-def test_a_large_api_versions_request_is_refused_before_it_is_read(listening: MemoryListener) -> None:
+def test_a_large_api_versions_request_is_rejected_before_it_is_decoded(listening: MemoryListener) -> None:
     with WireClient(listening.port) as client, WireClient(listening.port) as other:
         client.socket.sendall(frame(API_VERSIONS, 3, b"x" * 9000))
         assert client.is_disconnected()
@@ -85,7 +85,7 @@ def test_a_large_api_versions_request_is_refused_before_it_is_read(listening: Me
     ("api_key", "version", "field"),
     [(FIND_COORDINATOR, 4, "coordinator_keys"), (DESCRIBE_GROUPS, 5, "groups"), (DELETE_GROUPS, 2, "groups_names")],
 )
-def test_too_many_names_are_each_refused_and_as_many_as_the_java_tools_send_are_not(
+def test_too_many_names_are_each_rejected_and_as_many_as_the_java_tools_send_are_served(
     listening: MemoryListener, api_key: int, version: int, field: str
 ) -> None:
     others: dict[str, Any] = {"key_type": 0, "include_authorized_operations": False}
@@ -100,7 +100,7 @@ def test_too_many_names_are_each_refused_and_as_many_as_the_java_tools_send_are_
             other.ask(API_VERSIONS, 0, {})
 
 
-def test_many_keys_of_a_search_for_coordinators_leave_other_clients_their_turn(
+def test_many_keys_in_a_find_coordinator_request_do_not_block_the_event_loop(
     listening: MemoryListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     message = {"key_type": 0, "coordinator_keys": [f"g{n}" for n in range(5_000)]}
@@ -121,7 +121,7 @@ def test_many_keys_of_a_search_for_coordinators_leave_other_clients_their_turn(
 
 
 @pytest.mark.parametrize("length", [32_768, 8_000_000])
-def test_a_name_longer_than_any_group_is_refused(listening: MemoryListener, length: int) -> None:
+def test_a_name_longer_than_any_group_is_rejected(listening: MemoryListener, length: int) -> None:
     message = {"key_type": 0, "coordinator_keys": ["x" * length]}
     with WireClient(listening.port) as client, WireClient(listening.port) as other:
         client.socket.sendall(frame(FIND_COORDINATOR, 4, encode_request(FIND_COORDINATOR, 4, message)))
@@ -159,17 +159,17 @@ def commit_of(group: str, offset: int, partitions: int, topic: str = "t") -> dic
     return commit_message(group, {(topic, p): offset for p in range(partitions)})
 
 
-def wanted(group: str, partitions: int | None) -> dict[str, Any]:
+def fetch_group(group: str, partitions: int | None) -> dict[str, Any]:
     topics = None if partitions is None else [{"name": "t", "partition_indexes": list(range(partitions))}]
     return {"group_id": group, "member_id": None, "member_epoch": -1, "topics": topics}
 
 
 BULK: dict[str, tuple[int, int, dict[str, Any]]] = {
     "a commit of 15,000 partitions": (COMMIT, 8, commit_of("g", 7, PARTITIONS)),
-    "a fetch of 15,000 partitions": (FETCH, 8, {"groups": [wanted("g", PARTITIONS)], "require_stable": False}),
-    "a fetch of all offsets": (FETCH, 8, {"groups": [wanted("g", None)], "require_stable": False}),
+    "a fetch of 15,000 partitions": (FETCH, 8, {"groups": [fetch_group("g", PARTITIONS)], "require_stable": False}),
+    "a fetch of all offsets": (FETCH, 8, {"groups": [fetch_group("g", None)], "require_stable": False}),
     "a fetch of 20,000 groups": (
-        FETCH, 8, {"groups": [wanted(f"g{n}", 1) for n in range(20_000)], "require_stable": False}
+        FETCH, 8, {"groups": [fetch_group(f"g{n}", 1) for n in range(20_000)], "require_stable": False}
     ),
     "20,000 groups described": (DESCRIBE_GROUPS, 5, {"groups": [f"g{n}" for n in range(20_000)]}),
     "20,000 groups deleted": (DELETE_GROUPS, 2, {"groups_names": [f"g{n}" for n in range(20_000)]}),
@@ -178,7 +178,7 @@ BULK: dict[str, tuple[int, int, dict[str, Any]]] = {
         FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": ["x" * 32_000 + str(n) for n in range(200)]}
     ),
     "20,000 topics": (METADATA, 9, {"topics": UNKNOWN_TOPICS, "allow_auto_topic_creation": False}),
-    "where 20,000 partitions end": (
+    "the log ends of 20,000 partitions": (
         LIST_OFFSETS, 6, {
             "replica_id": -1, "isolation_level": 0, "topics": [
                 {"name": "t", "partitions": [
@@ -195,7 +195,7 @@ BULK: dict[str, tuple[int, int, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("what", BULK)
-def test_no_bulk_request_of_a_tool_holds_the_event_loop(
+def test_no_bulk_request_of_a_tool_blocks_the_event_loop(
     listening: MemoryListener, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     longest = []
@@ -231,18 +231,21 @@ def test_more_partitions_than_a_group_may_name_at_once_are_refused(listening: Me
         refused = commit_errors(client.ask(COMMIT, 8, commit_of("g", 1, PARTITIONS + 1)))
         assert set(refused.values()) == {INVALID_COMMIT_OFFSET_SIZE}
         assert len(refused) == PARTITIONS + 1
-        (group,) = client.ask(FETCH, 8, {"groups": [wanted("g", PARTITIONS + 1)], "require_stable": False})["groups"]
+        (group,) = client.ask(FETCH, 8, {"groups": [fetch_group("g", PARTITIONS + 1)], "require_stable": False})[
+            "groups"
+        ]
         assert (group["error_code"], group["topics"]) == (INVALID_REQUEST, [])
         assert (
-            client.ask(FETCH, 8, {"groups": [wanted("g", None)], "require_stable": False})["groups"][0]["topics"] == []
+            client.ask(FETCH, 8, {"groups": [fetch_group("g", None)], "require_stable": False})["groups"][0]["topics"]
+            == []
         )
 
 
 @pytest.mark.parametrize("groups", [["g"], ["g", "h"]])
-def test_offsets_of_many_partitions_are_encoded_a_few_at_a_time(
+def test_offsets_of_many_partitions_are_encoded_in_small_steps(
     listening: MemoryListener, monkeypatch: pytest.MonkeyPatch, groups: list[str]
 ) -> None:
-    """However few groups they belong to: 25 groups of 100 partitions, and one or two of 5,000."""
+    """The number of groups makes no difference: 25 groups have 100 partitions, and one or two groups have 5,000."""
     small = [f"s{n}" for n in range(25)]
     for group in (*small, *groups):
         number = 5_000 if group in groups else 100
@@ -272,7 +275,7 @@ def test_offsets_of_many_partitions_are_encoded_a_few_at_a_time(
         counted(answer.result())
         return answer
 
-    message = {"groups": [wanted(group, None) for group in (*small, *groups)] * 2, "require_stable": False}
+    message = {"groups": [fetch_group(group, None) for group in (*small, *groups)] * 2, "require_stable": False}
     with WireClient(listening.port) as client:
         with monkeypatch.context() as patch:
             patch.setattr(asyncio.Handle, "_run", begin)
@@ -292,10 +295,10 @@ def test_offsets_of_many_partitions_are_encoded_a_few_at_a_time(
 
 
 TOPICS = {"t": 0, "y" * 249: 0, "x" * 250: INVALID_TOPIC, "é" * 125: INVALID_TOPIC}
-"""Names, and what is wrong with them."""
+"""Topic names, and the expected error codes."""
 
 
-def test_a_topic_name_that_no_broker_allows_is_refused_and_the_others_are_committed(listening: MemoryListener) -> None:
+def test_an_invalid_topic_name_is_rejected_and_the_others_are_committed(listening: MemoryListener) -> None:
     with WireClient(listening.port) as client:
         answer = client.ask(COMMIT, 8, commit_message("g", {(topic, 0): 1 for topic in TOPICS}))
     assert commit_errors(answer) == {(topic, 0): error for topic, error in TOPICS.items()}
@@ -305,10 +308,10 @@ def test_a_topic_name_that_no_broker_allows_is_refused_and_the_others_are_commit
 @pytest.mark.parametrize("version", [1, 7, 8])
 def test_offsets_of_a_topic_with_too_long_a_name_are_not_fetched(listening: MemoryListener, version: int) -> None:
     topics = [{"name": topic, "partition_indexes": [0, 1]} for topic in TOPICS]
-    asked = {"group_id": "g", "topics": topics, "member_id": None, "member_epoch": -1}
+    requested = {"group_id": "g", "topics": topics, "member_id": None, "member_epoch": -1}
     with WireClient(listening.port) as client:
         client.commit("g", {("t", 0): 7})
-        answer = client.ask(FETCH, version, {**asked, "groups": [asked], "require_stable": False})
+        answer = client.ask(FETCH, version, {**requested, "groups": [requested], "require_stable": False})
     (found,) = answer["groups"] if version == 8 else [answer]
     codes = {topic["name"]: [part["error_code"] for part in topic["partitions"]] for topic in found["topics"]}
     assert codes == {topic: [error] * 2 for topic, error in TOPICS.items()}
@@ -327,7 +330,7 @@ def test_offsets_of_a_topic_with_too_long_a_name_are_not_deleted(listening: Memo
 
 
 class AnyTopics:
-    """A real cluster that has every topic of a name that it allows."""
+    """A cluster in which every topic with a valid name exists."""
 
     async def cluster_id(self) -> str | None:
         return "real"
@@ -337,13 +340,13 @@ class AnyTopics:
         return [TopicLayout(name, None, 0) for name in names]
 
     async def list_offsets(
-        self, asked: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
+        self, requested: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
     ) -> Mapping[str, Sequence[FoundOffset]]:
-        assert not any(TOPICS[name] for name in asked)
-        return {name: [FoundOffset(part.partition, 0, -1, 5, 0) for part in parts] for name, parts in asked.items()}
+        assert not any(TOPICS[name] for name in requested)
+        return {name: [FoundOffset(part.partition, 0, -1, 5, 0) for part in parts] for name, parts in requested.items()}
 
 
-def test_the_cluster_is_not_asked_for_a_topic_with_too_long_a_name() -> None:
+def test_the_cluster_gets_no_request_for_a_topic_with_too_long_a_name() -> None:
     part = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
     ends = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": t, "partitions": [part]} for t in TOPICS]}
     named = {"topics": [{"name": topic, "topic_id": None} for topic in TOPICS], "allow_auto_topic_creation": False}
@@ -366,8 +369,8 @@ def test_the_longest_topic_name_is_an_option(monkeypatch: pytest.MonkeyPatch) ->
     assert commit_errors(answer) == {("to", 0): 0, ("top", 0): INVALID_TOPIC}
 
 
-def test_a_client_that_takes_no_answers_is_read_no_further(listening: MemoryListener) -> None:
-    """500 requests of 20 bytes ask for 300 KB each. The listener holds a part of the answers, and no more."""
+def test_the_listener_stops_reading_from_a_client_that_reads_no_responses(listening: MemoryListener) -> None:
+    """500 requests of 20 bytes have responses of 300 KB each. The listener keeps only a part of them in memory."""
     small = ServerLimits(answer_bytes=1_000_000)
     with (
         MemoryListener(listening.backend, limits=small) as slow,
@@ -381,7 +384,7 @@ def test_a_client_that_takes_no_answers_is_read_no_further(listening: MemoryList
         end = time.monotonic() + 10
         while not pipeline.answers_full and time.monotonic() < end:
             time.sleep(0.005)
-        time.sleep(0.2)  # time in which a listener without the limit would go on
+        time.sleep(0.2)  # long enough for a listener without the limit to continue
         assert pipeline._answer_bytes + connection.unsent < 2_000_000
         sizes = {len(client.receive()) for _ in range(500)}
         assert len(sizes) == 1 and min(sizes) > 200_000

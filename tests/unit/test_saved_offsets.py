@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from crc32c import crc32c
-from savedlogs import ENDED, HOUR, NOON, ORDERS, Heard, entry, group_of, read, write
+from savedlogs import ENDED, HOUR, NOON, ORDERS, RecordedEvents, entry, group_of, read, write
 
 from offsetmgr.core.errors import FileFailure
 from offsetmgr.groups.disk_layout import find_topic_directories
@@ -389,7 +389,7 @@ def test_an_offset_expires_as_on_a_broker(
 def test_an_unreadable_group_record_prevents_the_expiration_of_the_groups_offsets(tmp_path: Path) -> None:
     of_group = batch([Record(1, NOON, b"\x00\x02\x00\x01g", b"\x00\x63")])
     write(tmp_path / "__consumer_offsets-0", (0, entry(0, "g", 4) + of_group + entry(2, "other", 5)))
-    reported = Heard()
+    reported = RecordedEvents()
 
     found = saved_groups(find_topic_directories([tmp_path]), reported, expiry=Expiry(NOON + 1000 * HOUR, HOUR))
 

@@ -1,4 +1,4 @@
-"""The copy of idle partitions from Kafka to ZooKeeper on a real ZooKeeper, with a consumer that gets in between."""
+"""Copies of idle partitions from Kafka to a real ZooKeeper while a consumer commits."""
 
 from __future__ import annotations
 
@@ -26,22 +26,24 @@ def store(zookeeper: ZooKeeperServer) -> Iterator[ZookeeperStore]:
         yield store
 
 
-def seen(store: ZookeeperStore, group: str) -> GroupHistory:
-    """ZooKeeper as it is; Kafka at 50 everywhere."""
+def history(store: ZookeeperStore, group: str) -> GroupHistory:
+    """The group's offsets in ZooKeeper, and offset 50 of every partition in Kafka."""
     store.commit(group, {EQUAL: OffsetAndMetadata(50), BEHIND: OffsetAndMetadata(20), AHEAD: OffsetAndMetadata(60)})
     everything = (EQUAL, BEHIND, NONE, AHEAD)
-    held = store.fetch(group, everything)
-    return GroupHistory([Observation(group, 1, {}, {}, everything, held, dict.fromkeys(everything, Committed(50)), {})])
+    found = store.fetch(group, everything)
+    return GroupHistory(
+        [Observation(group, 1, {}, {}, everything, found, dict.fromkeys(everything, Committed(50)), {})]
+    )
 
 
 def offsets(store: ZookeeperStore, group: str) -> dict[int, int]:
     return {tp.partition: o.offset for tp, o in store.fetch(group).items() if isinstance(o, Committed)}
 
 
-def test_only_what_is_behind_is_copied_and_the_before_images_are_recorded_first(
+def test_only_partitions_behind_are_copied_and_before_images_are_recorded_first(
     store: ZookeeperStore, unique: str
 ) -> None:
-    changes = behind(seen(store, unique))
+    changes = behind(history(store, unique))
     recorded: list[tuple[list[OffsetCopy], dict[int, int]]] = []
 
     def record(copies: list[OffsetCopy]) -> None:
@@ -58,8 +60,8 @@ def test_only_what_is_behind_is_copied_and_the_before_images_are_recorded_first(
     assert offsets(store, unique) == {0: 50, 1: 50, 2: 50, 3: 60}
 
 
-def test_a_consumer_that_commits_meanwhile_is_never_taken_back(store: ZookeeperStore, unique: str) -> None:
-    changes = behind(seen(store, unique))
+def test_a_concurrent_commit_is_never_lowered(store: ZookeeperStore, unique: str) -> None:
+    changes = behind(history(store, unique))
     store.commit(unique, {BEHIND: OffsetAndMetadata(70), NONE: OffsetAndMetadata(50)})
 
     done = copy_forward(store, unique, changes, record=lambda copies: None)
@@ -69,7 +71,7 @@ def test_a_consumer_that_commits_meanwhile_is_never_taken_back(store: ZookeeperS
 
 
 def test_a_partition_that_moved_and_is_still_behind_is_an_error(store: ZookeeperStore, unique: str) -> None:
-    changes = behind(seen(store, unique))
+    changes = behind(history(store, unique))
     store.commit(unique, {BEHIND: OffsetAndMetadata(30)})
 
     with pytest.raises(Conflict):

@@ -1,4 +1,4 @@
-"""A relay in a thread of this process, before real brokers, with offsets in memory: what tests of the relay need."""
+"""Runs a relay in a thread of this process, in front of real brokers, and keeps its offsets in memory."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ T = TypeVar("T")
 NODE_ID = 1_000_000_007
 
 
-class MemoryOffsets:
-    """A `Backend` that keeps offsets in a dict. Tests take its ownership away, and hold its commits back."""
+class MemoryBackend:
+    """A `Backend` that keeps offsets in a dict. Tests can revoke its ownership and delay its commits."""
 
     def __init__(self) -> None:
         self.offsets: dict[str, dict[tuple[str, int], tuple[int, int, str]]] = {}
         self.requests: list[CommitRequest] = []
         self.code = 0
-        self.taken = 1
-        self.held: asyncio.Event | None = None
+        self.epoch = 1
+        self.resume_commits: asyncio.Event | None = None
+        """If set, commits wait for this event."""
         self.node = ManagerAddress(NODE_ID, "127.0.0.1", 0)
         self._under_way: set[asyncio.Future[CommitResponse]] = set()
 
@@ -49,7 +50,7 @@ class MemoryOffsets:
         return self.code
 
     def ownership_epoch(self, group: str) -> int:
-        return self.taken
+        return self.epoch
 
     def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
         self.requests.append(request)
@@ -59,8 +60,8 @@ class MemoryOffsets:
         return task
 
     async def _commit(self, request: CommitRequest) -> CommitResponse:
-        if self.held is not None:
-            await self.held.wait()
+        if self.resume_commits is not None:
+            await self.resume_commits.wait()
         kept = self.offsets.setdefault(request.group, {})
         for topic, parts in request.topics:
             for part in parts:
@@ -69,13 +70,13 @@ class MemoryOffsets:
 
     async def fetch(self, request: FetchRequest) -> FetchResponse:
         kept = self.offsets.get(request.group, {})
-        asked = request.topics
-        if asked is None:
+        requested = request.topics
+        if requested is None:
             names = sorted({topic for topic, _ in kept})
-            asked = [(name, [n for topic, n in kept if topic == name]) for name in names]
+            requested = [(name, [n for topic, n in kept if topic == name]) for name in names]
         nothing = (-1, -1, "")
         return FetchResponse(
-            topics=[(topic, [(n, *kept.get((topic, n), nothing), 0) for n in numbers]) for topic, numbers in asked]
+            topics=[(topic, [(n, *kept.get((topic, n), nothing), 0) for n in numbers]) for topic, numbers in requested]
         )
 
     async def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> DeleteResponse:
@@ -105,7 +106,7 @@ class MemoryOffsets:
 
 
 class RunningRelay(EventLoopThread):
-    """A manager with --relay in a thread. Use as a context manager."""
+    """A context manager that runs a manager with --relay in a thread."""
 
     def __init__(
         self, bootstrap: str, reserved: ReservedGroups | None = None, authorizer: Authorizer | None = None
@@ -115,7 +116,7 @@ class RunningRelay(EventLoopThread):
             "offsets-of-managers", "offsets-of-managers.managers", "offsets-of-managers-shard-group-"
         )
         self._authorizer = authorizer
-        self.kept = MemoryOffsets()
+        self.kept = MemoryBackend()
         self.real = bootstrap
         self.relay: Proxy
         self.guarded: MemberFencingBackend
@@ -128,10 +129,10 @@ class RunningRelay(EventLoopThread):
         return done.result(60)
 
     def bypassed(self) -> dict[str, Any]:
-        """What `ForeignCommitMonitor` finds now."""
-        watch = self.relay._monitor
-        assert isinstance(watch, ForeignCommitMonitor)
-        return self.run(watch.poll())
+        """The groups whose commits bypassed the relay, as `ForeignCommitMonitor` reports them."""
+        monitor = self.relay._monitor
+        assert isinstance(monitor, ForeignCommitMonitor)
+        return self.run(monitor.poll())
 
     async def _start(self) -> None:
         self.relay = Proxy(self.real, Security(), self._authorizer, self._reserved)
@@ -145,9 +146,9 @@ class RunningRelay(EventLoopThread):
         self.kept.node = ManagerAddress(NODE_ID, "127.0.0.1", self.port)
         await self.relay.open_ports(self.service, "127.0.0.1", ProxyPorts(0), None, 30.0)
         self.relay.start()
-        # A new cluster makes its offsets topic when it is first asked for a coordinator.
+        # A new cluster creates its offsets topic at the first request for a coordinator.
         deadline = asyncio.get_running_loop().time() + 60
-        await self.relay._client.coordinator("anybody", deadline)
+        await self.relay._client.coordinator("any-group", deadline)
 
     async def _stop(self) -> None:
         await self.service.close()
@@ -156,6 +157,6 @@ class RunningRelay(EventLoopThread):
     def __enter__(self) -> Self:
         try:
             return super().__enter__()
-        except BaseException:  # whoever expects a start that fails goes on in the same process
+        except BaseException:  # a test of a failed start continues in this process
             self.__exit__()
             raise

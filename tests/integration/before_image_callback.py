@@ -1,4 +1,4 @@
-"""A sink of before-images that keeps nothing on disk: it tells a function what the executor is about to write."""
+"""A before-image sink that stores nothing: it passes each plan to a function before the executor writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from offsetmgr.groups.edit_plan import GroupEditPlan
 
 
 @dataclass
-class KeptImages:
+class BeforeImageCallback:
     on_intend: Callable[[GroupEditPlan], object] = lambda _plan: None
 
     def intend(self, batch: Iterable[GroupEditPlan]) -> None:

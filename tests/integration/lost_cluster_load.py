@@ -1,8 +1,8 @@
-"""A process that works on a broker that is going to be killed: commits that stay, commits that expire, deletions,
-transactions that are committed, aborted and left open, and a group with a member.
+"""Generates load on a broker until the test kills it: commits that stay, commits that expire, deletions, a group with
+a member, and transactions that are committed, aborted and left open.
 
-It says a line of each thing that the broker has acknowledged, and goes on until it is killed as well.
-    python lost_cluster.py BOOTSTRAP TOPIC SEED FIRST_OFFSET
+Prints one line for each operation that the broker has acknowledged. Usage:
+    python lost_cluster_load.py BOOTSTRAP TOPIC SEED FIRST_OFFSET
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from offsetmgr.stores.kafka import KafkaStore
 
 PARTITIONS: Final = 4
 DELETED: Final = 10
-"""Groups whose offsets are deleted: a client that is killed holds the lock of one of them until its session is over."""
+"""Number of groups whose offsets are deleted. A killed client keeps the lock of one of them until its session ends."""
 SHORT_MS: Final = 1
-"""A retention that is over before anybody looks."""
+"""A retention that ends before a test reads the offsets."""
 LONG_MS: Final = 30 * 24 * 60 * 60 * 1000
 
 
@@ -37,29 +37,29 @@ Work: TypeAlias = Callable[[random.Random, Iterator[int]], None]
 LOADING: Final = frozenset({14, 15, 16})
 """COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
 _OFFSET_COMMIT, _OFFSET_FETCH = (8, 2), (9, 5)
-"""Requests, and the versions of them that are spoken here."""
+"""API key and version of each request."""
 
 
 def commit_with_retention(connection: socket.socket, group: str, topic: str, offset: int, retention_ms: int) -> bool:
-    """A commit whose offsets expire after a time of their own, as clients before Kafka 2.1 could; whether all were
-    taken."""
+    """Commits offsets with their own retention, as clients before Kafka 2.1 could. Returns whether the broker accepted
+    the offsets of all partitions."""
     body = _text(group) + struct.pack(">i", -1) + _text("") + struct.pack(">qi", retention_ms, 1) + _text(topic)
     body += struct.pack(">i", PARTITIONS)
     for partition in range(PARTITIONS):
         body += struct.pack(">iq", partition, offset) + _text(f"at {offset}")
-    answer = _ask(connection, _OFFSET_COMMIT, body)
+    answer = _send_request(connection, _OFFSET_COMMIT, body)
     at = 4 + 2 + len(topic) + 4
     return all(struct.unpack_from(">h", answer, at + 6 * n + 4)[0] == 0 for n in range(PARTITIONS))
 
 
 def fetch(bootstrap: str, group: str) -> dict[tuple[str, int], tuple[int, str]] | None:
-    """What a broker that is alone serves of a group: also where transactions are open, what was committed before them.
+    """Fetches a group's offsets from a single broker. If a transaction is open, these are the offsets before it.
 
-    By topic and partition: offset and metadata. None while it loads.
+    Returns offset and metadata by topic and partition, or None while the coordinator loads.
     """
     host, _, port = bootstrap.partition(":")
     with socket.create_connection((host, int(port)), timeout=20) as connection:
-        answer = _ask(connection, _OFFSET_FETCH, _text(group) + struct.pack(">i", -1))
+        answer = _send_request(connection, _OFFSET_FETCH, _text(group) + struct.pack(">i", -1))
     found: dict[tuple[str, int], tuple[int, str]] = {}
     topics, at = struct.unpack_from(">i", answer, 4)[0], 8
     for _ in range(topics):
@@ -86,9 +86,9 @@ def _read_text(data: bytes, at: int) -> tuple[str, int]:
     return data[at + 2 : end].decode(), end
 
 
-def _ask(connection: socket.socket, kind: tuple[int, int], body: bytes) -> bytes:
-    """The answer to a request, behind its correlation id."""
-    frame = struct.pack(">hhi", *kind, 7) + _text("lost-cluster") + body
+def _send_request(connection: socket.socket, api: tuple[int, int], body: bytes) -> bytes:
+    """Returns the response after its correlation id."""
+    frame = struct.pack(">hhi", *api, 7) + _text("lost-cluster") + body
     connection.sendall(struct.pack(">i", len(frame)) + frame)
     (size,) = struct.unpack(">i", _exactly(connection, 4))
     return _exactly(connection, size)[4:]
@@ -105,14 +105,14 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 class Load:
-    """Every line is ``KIND GROUP OFFSET``; of ``stays`` groups less than this offset is never served again."""
+    """Prints lines ``KIND GROUP OFFSET``. The broker must never again serve a lower offset of a ``stays`` group."""
 
     def __init__(self, bootstrap: str, topic: str, seed: int, first: int) -> None:
         self._bootstrap = bootstrap
         self._topic = topic
         works = (self._plain, self._deletions, self._transactions, self._member)
         self._threads = [
-            threading.Thread(target=self._again_and_again, args=(work, random.Random(seed + n), itertools.count(first)))
+            threading.Thread(target=self._repeat, args=(work, random.Random(seed + n), itertools.count(first)))
             for n, work in enumerate(works)
         ]
 
@@ -123,29 +123,28 @@ class Load:
             thread.join()
 
     @staticmethod
-    def _again_and_again(work: Work, dice: random.Random, offsets: Iterator[int]) -> None:
+    def _repeat(work: Work, dice: random.Random, offsets: Iterator[int]) -> None:
         while True:
-            # A broker that has just started may refuse, and one that is killed ends everything that was under way.
+            # A broker that has just started may reject requests. A killed broker closes its connections.
             with contextlib.suppress(OSError, ck.KafkaException, OffsetMgrError):
                 work(dice, offsets)
             time.sleep(0.2)
 
-    def _say(self, kind: str, group: str, offset: int) -> None:
+    def _report(self, kind: str, group: str, offset: int) -> None:
         os.write(1, f"{kind} {group} {offset}\n".encode())
 
     def _plain(self, dice: random.Random, offsets: Iterator[int]) -> None:
         host, _, port = self._bootstrap.partition(":")
         with socket.create_connection((host, int(port)), timeout=20) as connection:
-            # An answer is waited for as long as the broker lives: whoever gave up and sent the next commit on another
-            # connection would not know which of the two holds.
+            # Without a timeout: after a retry on another connection the order of the two commits would be unknown.
             connection.settimeout(None)
             for offset in offsets:
                 number = dice.randrange(3)
                 stays, expires = f"{self._topic}-stays-{number}", f"{self._topic}-expires-{number}"
                 if commit_with_retention(connection, stays, self._topic, offset, LONG_MS):
-                    self._say("stays", stays, offset)
+                    self._report("stays", stays, offset)
                 commit_with_retention(connection, expires, self._topic, offset, SHORT_MS)
-                self._say("expires", expires, offset)
+                self._report("expires", expires, offset)
 
     def _deletions(self, dice: random.Random, offsets: Iterator[int]) -> None:
         with KafkaStore(self._bootstrap) as store:
@@ -155,7 +154,7 @@ class Load:
                 at = OffsetAndMetadata(offset, "x" * dice.randrange(40))
                 store.commit(group, dict.fromkeys(partitions, at), allow_rewind=True)
                 store.delete(group, dice.sample(partitions, dice.randint(1, PARTITIONS)))
-                self._say("deleted", group, offset)
+                self._report("deleted", group, offset)
 
     def _transactions(self, dice: random.Random, offsets: Iterator[int]) -> None:
         group = f"{self._topic}-txn-{dice.randrange(3)}"
@@ -169,10 +168,10 @@ class Load:
             producer.send_offsets_to_transaction(at, consumer.consumer_group_metadata(), 10)
             if dice.random() < 0.4:
                 producer.abort_transaction(10)
-                self._say("aborted", group, offset)
+                self._report("aborted", group, offset)
             else:
                 producer.commit_transaction(10)
-                self._say("committed", group, offset)
+                self._report("committed", group, offset)
 
     def _member(self, dice: random.Random, offsets: Iterator[int]) -> None:
         settings = {"bootstrap.servers": self._bootstrap, "group.id": f"{self._topic}-member", "log_level": 0}
@@ -180,11 +179,11 @@ class Load:
         consumer.subscribe([self._topic])
         while True:
             if (message := consumer.poll(0.1)) is not None and message.error() is None:
-                self._say("member", f"{self._topic}-member", message.offset() or 0)
+                self._report("member", f"{self._topic}-member", message.offset() or 0)
 
 
 def groups_of(topic: str) -> list[str]:
-    """All groups of the load."""
+    """All groups to which the load commits."""
     counts = {"stays": 3, "expires": 3, "deleted": DELETED, "txn": 3}
     return [*(f"{topic}-{kind}-{n}" for kind, count in counts.items() for n in range(count)), f"{topic}-member"]
 

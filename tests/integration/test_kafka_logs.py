@@ -1,4 +1,4 @@
-"""What a Kafka store's own connections tell of topics and logs is what librdkafka's Admin client tells."""
+"""`KafkaLogs` returns the same topics and log ranges as librdkafka's Admin client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.servers
 
 
 @pytest.mark.parametrize("version", ["3.9", "4.1"])
-def test_both_ways_tell_the_same(
+def test_kafka_logs_and_the_admin_client_agree(
     version: str, request: pytest.FixtureRequest, make_topic: Callable[..., str], unique: str
 ) -> None:
     server: KafkaBroker | KraftBroker = request.getfixturevalue("kafka" if version == "3.9" else "kraft")
@@ -29,9 +29,9 @@ def test_both_ways_tell_the_same(
     for _ in range(5):
         producer.produce(topic, b"x", partition=0)
     assert producer.flush(30) == 0
-    admin = AdminClient({"bootstrap.servers": server.bootstrap})  # kept: its answers end with it
-    cut = admin.delete_records([Position(topic, 0, 3)])
-    assert [done.result(30).low_watermark for done in cut.values()] == [3]
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})  # kept alive, because its futures end with it
+    deletions = admin.delete_records([Position(topic, 0, 3)])
+    assert [done.result(30).low_watermark for done in deletions.values()] == [3]
     names = [topic, f"{unique}-gone"]
     partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1), TopicPartition(f"{unique}-gone", 0)]
     with KafkaStore(server.bootstrap) as store, KafkaCluster(server.bootstrap) as cluster:

@@ -1,6 +1,6 @@
-"""What an operator reads when something is wrong: one clear line, the right exit code, in time, nothing half-made.
+"""Faults as operators see them: one clear error line, the right exit code, in time, and no partial files.
 
-Beside `test_everyday_faults`, which has the same for ``groups`` and ``offsets``.
+`test_everyday_faults` has the same tests for ``groups`` and ``offsets``.
 """
 
 from __future__ import annotations
@@ -27,23 +27,22 @@ from offsetmgr.stores.uri import open_store
 pytestmark = pytest.mark.servers
 
 TIMEOUT_MS = 3000
-LITTLE = 5.0
-"""Seconds beside the timeout, by the command's own clock: for the modules that it imports, and for what it asks of the
-server that is as it should be."""
-PATIENT_MS = 30_000
-"""Where both servers are as they should be, and may be as busy as they like."""
+OVERHEAD_S = 5.0
+"""Time above the timeout, by the command's own clock, for the import of modules and for requests to the server that
+works."""
+LONG_TIMEOUT_MS = 30_000
+"""Timeout for commands against servers that work but may be busy."""
 GROUP = "g"
-SIDE_BY_SIDE = 6
-"""Commands at the same time: most of what they do here is wait."""
-
+PARALLEL = 6
+"""Number of commands that run at the same time. They mostly wait."""
 
 PROGRESS = ("gate before the first step: ",)
-"""What a command may say that it is about to do, before it finds that it cannot."""
+"""Progress lines that a command may print before it detects the error."""
 
 
 @dataclass
 class Scene:
-    """A group that was moved from ZooKeeper to Kafka, in ``directory``: plan.json, plan.journal, x.avro, x.csv."""
+    """A group migrated from ZooKeeper to Kafka. ``directory`` has plan.json, plan.journal, x.avro and x.csv."""
 
     commands: Commands
     zookeeper: str
@@ -54,8 +53,8 @@ class Scene:
     def directory(self) -> Path:
         return self.commands.directory
 
-    def moved_to(self, name: str, zookeeper: str, bootstrap: str) -> str:
-        """A copy of the applied plan and its journal, which name other addresses."""
+    def plan_for_addresses(self, name: str, zookeeper: str, bootstrap: str) -> str:
+        """Copies the applied plan and its journal with other addresses. Returns the file name of the new plan."""
         text = (self.directory / "plan.json").read_text()
         text = text.replace(f"zookeeper://{self.zookeeper}", f"zookeeper://{zookeeper}")
         text = text.replace(f"kafka://{self.bootstrap}", f"kafka://{bootstrap}")
@@ -88,31 +87,31 @@ def scene(zookeeper: ZooKeeperServer, kafka: KafkaBroker, tmp_path_factory: pyte
     yield found
 
 
-def complaint(scene: Scene, arguments: Sequence[str], code: int = 1, says: Sequence[str] = ()) -> str:
-    """What is wrong with a command's answer to a fault; empty where it is as it should be."""
+def problem(scene: Scene, arguments: Sequence[str], code: int = 1, texts: Sequence[str] = ()) -> str:
+    """Runs a command that must fail. Returns how its error differs from the expected one, or an empty text."""
     done, took = scene.commands.timed(*arguments, code=None)
-    timeout_ms = int(arguments[arguments.index("--timeout") + 1]) if "--timeout" in arguments else PATIENT_MS
+    timeout_ms = int(arguments[arguments.index("--timeout") + 1]) if "--timeout" in arguments else LONG_TIMEOUT_MS
     lines = [line for line in done.stderr.splitlines() if not line.startswith(PROGRESS)]
-    wrong = []
+    differences = []
     if [line.partition(": ")[0] for line in lines] not in (["error"], ["error", "hint"]):
-        wrong.append("not one line of error and at most one of hint")
+        differences.append("not one line of error and at most one of hint")
     elif "internal" in lines[0]:
-        wrong.append("a bug")
-    wrong += [f"does not say {text!r}" for text in says if text not in done.stderr]
+        differences.append("a bug")
+    differences += [f"does not contain {text!r}" for text in texts if text not in done.stderr]
     if done.returncode != code:
-        wrong.append(f"exit code {done.returncode}, not {code}")
+        differences.append(f"exit code {done.returncode}, not {code}")
     if done.stdout:
-        wrong.append(f"stdout: {done.stdout[:200]}")
-    if took >= timeout_ms / 1000 + LITTLE:
-        wrong.append(f"took {took:.1f} s")
-    if made := [file.name for file in scene.directory.glob("new-*")]:
-        wrong.append(f"left {made}")
-    return f"{' '.join(arguments)}: {'; '.join(wrong)}\n{done.stderr}" if wrong else ""
+        differences.append(f"stdout: {done.stdout[:200]}")
+    if took >= timeout_ms / 1000 + OVERHEAD_S:
+        differences.append(f"took {took:.1f} s")
+    if leftover := [file.name for file in scene.directory.glob("new-*")]:
+        differences.append(f"left {leftover}")
+    return f"{' '.join(arguments)}: {'; '.join(differences)}\n{done.stderr}" if differences else ""
 
 
-def complaints(scene: Scene, cases: Sequence[tuple[Sequence[str], int, Sequence[str]]]) -> list[str]:
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        return [found for found in pool.map(lambda case: complaint(scene, *case), cases) if found]
+def problems(scene: Scene, cases: Sequence[tuple[Sequence[str], int, Sequence[str]]]) -> list[str]:
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        return [found for found in pool.map(lambda case: problem(scene, *case), cases) if found]
 
 
 # --- servers --------------------------------------------------------------------------------------
@@ -120,9 +119,9 @@ def complaints(scene: Scene, cases: Sequence[tuple[Sequence[str], int, Sequence[
 
 @pytest.fixture
 def addresses(scene: Scene) -> Iterator[Callable[[str], str]]:
-    """Addresses with something wrong, by name: nobody listens, nobody answers, or the other kind of server."""
+    """Faulty addresses by name: without a listener, without a response, or of the other kind of server."""
     with socket.socket() as dead, socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
-        dead.bind(("127.0.0.1", 0))  # not listening: refused, and nobody else takes the port
+        dead.bind(("127.0.0.1", 0))  # bound without listening: connections are refused, and the port stays reserved
         known = {
             "dead": f"127.0.0.1:{dead.getsockname()[1]}",
             "silent": f"127.0.0.1:{silent.getsockname()[1]}",
@@ -132,23 +131,23 @@ def addresses(scene: Scene) -> Iterator[Callable[[str], str]]:
         yield known.__getitem__
 
 
-SAYS = {
+EXPECTED_ERRORS = {
     ("zookeeper", "dead"): "Connection refused",
     ("zookeeper", "silent"): "accepts connections, but is not a ZooKeeper server",
     ("zookeeper", "kafka"): "accepts connections, but is not a ZooKeeper server",
     ("kafka", "dead"): "Connection refused",
-    ("kafka", "silent"): "no answer within ",  # 3 s, or what was left of them
+    ("kafka", "silent"): "no answer within ",  # 3 s, or the rest of them
     ("kafka", "zookeeper"): "does not respond like a Kafka broker",
 }
 
 
-@pytest.mark.parametrize(("side", "fault"), list(SAYS), ids=str)
-def test_a_server_that_cannot_be_used_is_one_line_in_time(
+@pytest.mark.parametrize(("side", "fault"), list(EXPECTED_ERRORS), ids=str)
+def test_an_unusable_server_is_one_error_line_in_time(
     scene: Scene, addresses: Callable[[str], str], side: str, fault: str
 ) -> None:
     bad = addresses(fault)
     zookeeper, bootstrap = (f"{bad}/kafka", scene.bootstrap) if side == "zookeeper" else (scene.zookeeper, bad)
-    plans = [scene.moved_to(f"{side}-{fault}-{n}", zookeeper, bootstrap) for n in range(5)]
+    plans = [scene.plan_for_addresses(f"{side}-{fault}-{n}", zookeeper, bootstrap) for n in range(5)]
     old, new = f"zookeeper://{zookeeper}", f"kafka://{bootstrap}"
     both = ["--zookeeper", zookeeper, "--bootstrap-server", bootstrap]
     bad_store = old if side == "zookeeper" else new
@@ -177,31 +176,33 @@ def test_a_server_that_cannot_be_used_is_one_line_in_time(
         ["offsets", "import", "x.avro", "--execute", "--yes", "--store", bad_store],
         ["offsets", "diff", "--from", old, "--to", new, "--all-groups"],
     ]
-    if side == "kafka":  # apply asks the target alone
+    if side == "kafka":  # apply contacts only the target
         commands += [["migrate", "apply", plans[4], "--yes"]]
-    else:  # a bounce first asks the registry whom it would restart
+    else:  # a bounce first reads the members from the registry
         commands += [[*bounce, *both], [*bounce, "--execute", *both]]
 
-    found = complaints(scene, [([*c, "--timeout", str(TIMEOUT_MS)], 1, (bad, SAYS[side, fault])) for c in commands])
+    found = problems(
+        scene, [([*c, "--timeout", str(TIMEOUT_MS)], 1, (bad, EXPECTED_ERRORS[side, fault])) for c in commands]
+    )
 
     assert found == [], "\n".join(found)
 
 
-def test_an_unknown_group_is_one_line(scene: Scene) -> None:
-    nobody = "no-such-group"
+def test_an_unknown_group_is_one_error_line(scene: Scene) -> None:
+    unknown_group = "no-such-group"
     old, new = f"zookeeper://{scene.zookeeper}", f"kafka://{scene.bootstrap}"
     both = ["--zookeeper", scene.zookeeper, "--bootstrap-server", scene.bootstrap]
     commands = [
-        ["migrate", "plan", "--from", old, "--to", new, "--group", nobody, "-o", "new-plan.json"],
-        ["migrate", "mirror", "--from", old, "--to", new, "--group", nobody, "--once"],
-        ["runbook", "write", "--group", nobody, "--to", "dual", *both],
-        ["runbook", "check", "--group", nobody, "--phase", "dual", *both],
-        ["runbook", "bounce", "--group", nobody, "--to-phase", "dual", "--command", "echo {host}", *both],
-        ["offsets", "diff", "--from", old, "--to", new, "--group", nobody],
-        ["offsets", "import", "x.avro", "--group", nobody, "--execute", "--yes", "--store", new],
+        ["migrate", "plan", "--from", old, "--to", new, "--group", unknown_group, "-o", "new-plan.json"],
+        ["migrate", "mirror", "--from", old, "--to", new, "--group", unknown_group, "--once"],
+        ["runbook", "write", "--group", unknown_group, "--to", "dual", *both],
+        ["runbook", "check", "--group", unknown_group, "--phase", "dual", *both],
+        ["runbook", "bounce", "--group", unknown_group, "--to-phase", "dual", "--command", "echo {host}", *both],
+        ["offsets", "diff", "--from", old, "--to", new, "--group", unknown_group],
+        ["offsets", "import", "x.avro", "--group", unknown_group, "--execute", "--yes", "--store", new],
     ]
 
-    found = complaints(scene, [([*c, "--timeout", str(PATIENT_MS)], 1, (nobody,)) for c in commands])
+    found = problems(scene, [([*c, "--timeout", str(LONG_TIMEOUT_MS)], 1, (unknown_group,)) for c in commands])
 
     assert found == [], "\n".join(found)
 
@@ -221,7 +222,7 @@ def with_plan(name: str) -> list[list[str]]:
     return [[name if word == "PLAN" else word for word in command] for command in PLAN_COMMANDS]
 
 
-def test_a_plan_that_is_missing_cut_or_something_else_is_one_line(scene: Scene) -> None:
+def test_a_missing_truncated_or_invalid_plan_is_one_error_line(scene: Scene) -> None:
     text = (scene.directory / "plan.json").read_text()
     (scene.directory / "cut.json").write_text(text[: len(text) // 2])
     (scene.directory / "cut-line.json").write_text("".join(text.splitlines(keepends=True)[:-1]))
@@ -229,8 +230,8 @@ def test_a_plan_that_is_missing_cut_or_something_else_is_one_line(scene: Scene) 
     (scene.directory / "empty.json").write_text("")
     (scene.directory / "other.json").write_text('{"hello": "world"}\n')
     (scene.directory / "binary.json").write_bytes(bytes(range(256)) * 20)
-    (scene.directory / "a-folder").mkdir()
-    says = {
+    (scene.directory / "a-directory").mkdir()
+    errors = {
         "missing.json": "No such file or directory",
         "cut.json": "its hash does not match: the file was edited or truncated",
         "cut-line.json": "its hash does not match: the file was edited or truncated",
@@ -238,43 +239,43 @@ def test_a_plan_that_is_missing_cut_or_something_else_is_one_line(scene: Scene) 
         "empty.json": "the file is empty",
         "other.json": "this is not a plan of offsetmgr",
         "binary.json": "this is not a plan of offsetmgr",
-        "a-folder": "Is a directory",
+        "a-directory": "Is a directory",
     }
-    cases = [(command, 1, (f"plan {name}", text)) for name, text in says.items() for command in with_plan(name)[:2]]
+    cases = [(command, 1, (f"plan {name}", text)) for name, text in errors.items() for command in with_plan(name)[:2]]
     cases += [(command, 1, ("plan cut.json",)) for command in with_plan("cut.json")[2:]]
 
-    found = complaints(scene, cases)
+    found = problems(scene, cases)
 
     assert found == [], "\n".join(found)
 
 
-def test_a_journal_that_is_damaged_or_of_another_plan_is_one_line(scene: Scene) -> None:
+def test_a_damaged_journal_or_one_of_another_plan_is_one_error_line(scene: Scene) -> None:
     original = (scene.directory / "plan.journal").read_bytes()
     for name in ("damaged", "gap", "strange"):
         (scene.directory / f"{name}.json").write_bytes((scene.directory / "plan.json").read_bytes())
     lines = original.splitlines(keepends=True)
     (scene.directory / "damaged.journal").write_bytes(original.replace(b"apply-open", b"apply-oqen", 1))
     (scene.directory / "gap.journal").write_bytes(b"".join([lines[0], *lines[2:]]))
-    foreign = scene.moved_to("foreign", "h:1/kafka", "h:2")
+    foreign = scene.plan_for_addresses("foreign", "h:1/kafka", "h:2")
     (scene.directory / foreign).write_text((scene.directory / "plan.json").read_text())
-    says = {
+    errors = {
         "damaged": f"damaged at byte {len(lines[0])}, before its end",
         "gap": "record 1 is missing",
         "foreign": "it belongs to another plan of the same name",
     }
     cases = [
         (command, 1, (f"journal {name}.journal", text))
-        for name, text in says.items()
+        for name, text in errors.items()
         for command in with_plan(f"{name}.json")
         if "verify" not in command
     ]
 
-    found = complaints(scene, cases)
+    found = problems(scene, cases)
 
     assert found == [], "\n".join(found)
 
 
-def test_snapshots_that_are_junk_cut_or_missing_are_one_line(scene: Scene) -> None:
+def test_invalid_truncated_or_missing_snapshots_are_one_error_line(scene: Scene) -> None:
     whole = (scene.directory / "x.avro").read_bytes()
     (scene.directory / "cut.avro").write_bytes(whole[: len(whole) - 10])
     (scene.directory / "head.avro").write_bytes(whole[:20])
@@ -316,15 +317,15 @@ def test_snapshots_that_are_junk_cut_or_missing_are_one_line(scene: Scene) -> No
         for name in ("cut.avro", "missing.avro", "junk.zk")
     ]
 
-    found = complaints(scene, cases)
+    found = problems(scene, cases)
 
     assert found == [], "\n".join(found)
 
 
-def test_files_that_cannot_be_written_are_one_line(scene: Scene, tmp_path: Path) -> None:
-    """A file where a directory is needed stands for a read-only directory: root, whom CI may run as, may write
+def test_files_that_cannot_be_written_are_one_error_line(scene: Scene, tmp_path: Path) -> None:
+    """A file in place of a directory simulates a read-only directory, because root, which CI may use, can write
     anywhere."""
-    blocked = tmp_path / "not-a-folder"
+    blocked = tmp_path / "not-a-directory"
     blocked.write_text("")
     old, new = f"zookeeper://{scene.zookeeper}", f"kafka://{scene.bootstrap}"
     both = ["--zookeeper", scene.zookeeper, "--bootstrap-server", scene.bootstrap]
@@ -334,7 +335,7 @@ def test_files_that_cannot_be_written_are_one_line(scene: Scene, tmp_path: Path)
         [
             "migrate",
             "rollback",
-            scene.moved_to("unwritable", scene.zookeeper, scene.bootstrap),
+            scene.plan_for_addresses("unwritable", scene.zookeeper, scene.bootstrap),
             "--reverse-plan",
             where,
         ],
@@ -342,50 +343,50 @@ def test_files_that_cannot_be_written_are_one_line(scene: Scene, tmp_path: Path)
         ["offsets", "export", where, "--group", scene.topic, *both],
     ]
 
-    found = complaints(scene, [(command, 1, (where,)) for command in commands])
+    found = problems(scene, [(command, 1, (where,)) for command in commands])
 
     assert found == [], "\n".join(found)
 
 
-MANY = 300
-ROOM = 40_000
-"""Bytes that the largest file may have: more than the journal's first intents take, less than all of them."""
+GROUP_COUNT = 300
+MAX_FILE_BYTES = 40_000
+"""Size limit for files: more than the journal's first intents need, less than all intents need."""
 
 
-def little_room() -> None:
-    """Stands for a full disk: a write beyond it fails, having written what still fitted."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, ROOM))
+def limit_file_size() -> None:
+    """Simulates a full disk: a write beyond the limit fails after it has written the part that fits."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, MAX_FILE_BYTES))
 
 
-def test_a_full_disk_stops_apply_with_nothing_claimed_that_is_not_so_and_it_goes_on_when_there_is_room(
+def test_a_full_disk_stops_apply_with_a_correct_journal_and_apply_resumes_with_space(
     scene: Scene, tmp_path: Path, unique: str
 ) -> None:
     commands = Commands(tmp_path)
-    groups = [f"{unique}-{n:03}" for n in range(MANY)]
+    groups = [f"{unique}-{n:03}" for n in range(GROUP_COUNT)]
     tp = TopicPartition(scene.topic, 0)
     source, target = f"zookeeper://{scene.zookeeper}", f"kafka://{scene.bootstrap}"
     stores = ["--from", source, "--to", target, "--group", f"{unique}-*"]
     with open_store(source) as old, open_store(target) as new:
         edits = [GroupEdit(group, {tp: Change(OffsetAndMetadata(0, "moved"))}) for group in groups]
         assert [r.failures for r in old.edit(edits) if r.failures] == []
-        planning = commands.run("migrate", "plan", *stores, "-o", "no.json", code=1, preexec_fn=little_room)
+        planning = commands.run("migrate", "plan", *stores, "-o", "no.json", code=1, preexec_fn=limit_file_size)
         assert (
             planning.stderr == "error: plan no.json: File too large\nhint: make room, then run the same command again\n"
         )
         assert list(tmp_path.glob("*no.json*")) == []
         commands.run("migrate", "plan", *stores, "-o", "p.json")
 
-        failed = commands.run("migrate", "apply", "p.json", "--yes", code=1, preexec_fn=little_room)
+        failed = commands.run("migrate", "apply", "p.json", "--yes", code=1, preexec_fn=limit_file_size)
 
         assert failed.stderr.splitlines()[-2:] == [
             "error: journal p.journal: File too large",
             "hint: make room, then run the same command again",
         ]
         records = [record for _, record in read_journal(tmp_path / "p.journal")]
-        claimed = {r["group"] for r in records if r["kind"] == "apply-outcome" and r["written"]}
+        recorded = {r["group"] for r in records if r["kind"] == "apply-outcome" and r["written"]}
         intended = {r["group"] for r in records if r["kind"] == "apply-intent"}
         written = {found.group for found in new.scan(groups) if found.offsets}
-        assert claimed <= written <= intended < set(groups)
+        assert recorded <= written <= intended < set(groups)
         assert "apply-complete" not in {r["kind"] for r in records}
 
         commands.run("migrate", "apply", "p.json", "--yes")
@@ -393,8 +394,8 @@ def test_a_full_disk_stops_apply_with_nothing_claimed_that_is_not_so_and_it_goes
         assert {found.group for found in new.scan(groups) if found.offsets} == set(groups)
 
 
-def test_a_journal_that_cannot_be_made_stops_apply_before_anything_is_written(scene: Scene, unique: str) -> None:
-    """A directory in the journal's place stands for a read-only one."""
+def test_a_journal_that_cannot_be_created_stops_apply_before_any_write(scene: Scene, unique: str) -> None:
+    """A directory in place of the journal simulates a read-only directory."""
     tp = TopicPartition(scene.topic, 1)
     source, target = f"zookeeper://{scene.zookeeper}", f"kafka://{scene.bootstrap}"
     with open_store(source) as old, open_store(target) as new:
@@ -403,14 +404,14 @@ def test_a_journal_that_cannot_be_made_stops_apply_before_anything_is_written(sc
         scene.commands.run("migrate", "plan", *stores, "-o", "nojournal.json")
         (scene.directory / "nojournal.journal").mkdir()
 
-        assert complaint(scene, ["migrate", "apply", "nojournal.json", "--yes"], says=["nojournal.journal"]) == ""
+        assert problem(scene, ["migrate", "apply", "nojournal.json", "--yes"], texts=["nojournal.journal"]) == ""
         assert dict(new.fetch(unique)) == {}
 
 
 # --- the sandbox ----------------------------------------------------------------------------------
 
 
-def test_a_sandbox_that_is_not_there_or_whose_state_is_broken(scene: Scene, tmp_path: Path) -> None:
+def test_a_missing_sandbox_and_a_broken_sandbox_state_are_reported(scene: Scene, tmp_path: Path) -> None:
     none, broken = tmp_path / "none", tmp_path / "broken"
     broken.mkdir()
     (broken / "state.json").write_text('{"version": 1, "servers": [')
@@ -419,7 +420,7 @@ def test_a_sandbox_that_is_not_there_or_whose_state_is_broken(scene: Scene, tmp_
         *((["sandbox", c, "--state", str(broken)], 1, ("not a sandbox's state",)) for c in ("status", "env", "down")),
     ]
 
-    found = complaints(scene, cases)
+    found = problems(scene, cases)
 
     assert found == [], "\n".join(found)
     down = scene.commands.run("sandbox", "down", "--state", str(none))
