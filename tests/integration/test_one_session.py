@@ -101,7 +101,7 @@ def test_a_lease_runs_out_before_the_server_expires_the_session(
     proxy: Gate, direct: ZookeeperSession, unique: str
 ) -> None:
     notified = threading.Event()
-    seconds = 6  # the server expires the session a third of this time after the lease has ended
+    seconds = 6  # long enough to read the node between the end of the lease and the end of the session
     with ZookeeperSession(proxy.address, session_timeout_ms=seconds * 1000) as session:
         lease = SessionLease(session, notified.set)
         assert not lease.valid()

@@ -229,10 +229,10 @@ HALF_DAYS = ("--from", "2023-11-15T00:00:00", "--length", "PT12H")
 def test_abort_works_if_the_run_advances_during_the_confirmation(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     member = runs.member("m", A)
 
-    def confirm_late(_question: str, *, yes: bool) -> None:
+    def advance_instead(_question: str, *, yes: bool) -> None:
         assert member.current_period_complete(A, timeout_s=20).number == 1
 
-    monkeypatch.setattr(period, "confirm", confirm_late)
+    monkeypatch.setattr(period, "confirm", advance_instead)
     assert "ended" in runs.period("abort", "--execute")[1]
     with pytest.raises(RunEnded, match="aborted by hand"):
         member.wait(1, 20)
@@ -261,10 +261,10 @@ def test_a_rerun_that_replaces_the_live_run_continues_with_the_live_schedule(run
     live = runs.member("live", A)
     for _ in range(2):
         live.current_period_complete(A, timeout_s=20)
-    arguments_ = (*HALF_DAYS, "--until", "2023-11-16T00:00:00", "--instead", "--then", "live")
-    assert "dry run" in runs.period("rerun", *arguments_)[1]
-    runs.period("rerun", *arguments_, "--execute", "--yes")
-    assert "is in a rerun already" in runs.period("rerun", *arguments_, code=1)[1]
+    rerun_options = (*HALF_DAYS, "--until", "2023-11-16T00:00:00", "--instead", "--then", "live")
+    assert "dry run" in runs.period("rerun", *rerun_options)[1]
+    runs.period("rerun", *rerun_options, "--execute", "--yes")
+    assert "is in a rerun already" in runs.period("rerun", *rerun_options, code=1)[1]
     assert (back := live.wait(2, 20)).number == 3
     assert (back.start_ms, back.end_ms) == (FIRST, FIRST + DAY // 2)
     assert live.finished(A, 2) == dict.fromkeys(A, ReportStatus.LATE), "the open period is abandoned"

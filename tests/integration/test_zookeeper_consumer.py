@@ -89,7 +89,7 @@ def take(stream: MessageStream, count: int) -> list[StreamMessage]:
     found = []
     for _ in range(count):
         message = stream.get(30)
-        assert message is not None, f"only {len(found)} of {count} messages came"
+        assert message is not None, f"only {len(found)} of {count} messages arrived"
         found.append(message)
     return found
 
