@@ -169,7 +169,7 @@ def login(certificate: Path, mechanism: str, user: str, password: str) -> dict[s
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_a_user_reaches_its_own_groups_and_no_others(secured: Listening, certificate: Path, mechanism: str) -> None:
+def test_a_user_reaches_only_its_own_groups(secured: Listening, certificate: Path, mechanism: str) -> None:
     admin = AdminClient({"bootstrap.servers": secured.bootstrap, **login(certificate, mechanism, "alice", "a secret")})
 
     assert [group.group_id for group in admin.list_consumer_groups().result(20).valid] == ["alices-1"]
