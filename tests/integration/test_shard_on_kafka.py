@@ -1,6 +1,6 @@
 """Shards over a real offsets topic: the scenarios of ``tests/scenarios/shard``, and the model against its oracle.
 
-What no real log can be made to do (hang in the middle of an append) is played on the log in memory only.
+Faults that a real log cannot reproduce, such as an append that hangs midway, are tested on the in-memory log only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ AVRO, KAFKA = AvroRecordFormat(), KafkaRecordFormat()
 
 @pytest.fixture(scope="module")
 def new_log(kafka: KafkaBroker) -> Iterator[Callable[[], ScenarioLog]]:
-    """Each on a partition of its own, since making a topic takes longer than a scenario."""
+    """Creates logs, each on its own partition, since the creation of a topic takes longer than a scenario."""
     topic = f"shard-worlds-{os.urandom(4).hex()}"
     log = KafkaLog(kafka.bootstrap, topic, ensure_topic(kafka.bootstrap, {}, topic, partitions=PARTITIONS).partitions)
     numbers = count()

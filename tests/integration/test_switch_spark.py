@@ -1,4 +1,4 @@
-"""Line 9 of the switch as a whole: a running Spark job and a running `ZookeeperConsumer` go all the way and back."""
+"""A running Spark job and a running `ZookeeperConsumer` follow their groups through all storage modes and back."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) ->
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.05)  # between looks, never instead of one
+        time.sleep(0.05)  # pause between two checks
 
 
-def test_a_running_job_and_a_running_consumer_are_switched_with_nothing_lost_repeated_or_restarted(
+def test_a_running_job_and_a_running_consumer_are_switched_without_loss_repetition_or_restart(
     spark: Any, kafka: KafkaBroker, make_topic: Callable[..., str], unique: str, tmp_path: Path
 ) -> None:
     topic = make_topic(unique, 2)
@@ -111,8 +111,8 @@ def test_a_running_job_and_a_running_consumer_are_switched_with_nothing_lost_rep
         wait_for(lambda: committer.state.commits > 0, "the job commits")
         for mode in ROUND:
             commits, count = committer.state.commits, len(consumed)
-            wait_for(lambda c=commits: committer.state.commits > c, "the job goes on committing")
-            wait_for(lambda c=count: len(consumed) > c, "the consumer goes on")
+            wait_for(lambda c=commits: committer.state.commits > c, "the job continues to commit")
+            wait_for(lambda c=count: len(consumed) > c, "the consumer continues")
             assert (switch(job_group, mode), switch(old_group, mode)) == (1, 1)
         ended.set()
         threads[0].join()
@@ -134,7 +134,7 @@ def test_a_running_job_and_a_running_consumer_are_switched_with_nothing_lost_rep
     everything = [(p, offset) for p in range(2) for offset in range(produced[p])]
     assert sorted(written) == everything
     assert sorted(consumed) == everything
-    with ZookeeperStore(kafka.zookeeper) as held:
+    with ZookeeperStore(kafka.zookeeper) as zookeeper:
         for group in (job_group, old_group):
-            offsets = {tp.partition: o.offset for tp, o in held.fetch(group).items() if isinstance(o, Committed)}
+            offsets = {tp.partition: o.offset for tp, o in zookeeper.fetch(group).items() if isinstance(o, Committed)}
             assert offsets == dict(enumerate(produced))
