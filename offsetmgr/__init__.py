@@ -13,16 +13,35 @@ from offsetmgr.core.scheme_table import register_scheme
 from offsetmgr.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from offsetmgr.api.migration import Migration as Migration
+    from offsetmgr.api.migration import MigrationConfig as MigrationConfig
+    from offsetmgr.api.offset_admin import OffsetAdmin as OffsetAdmin
+    from offsetmgr.api.planned_edit import EditReport as EditReport
+    from offsetmgr.api.planned_edit import PlannedEdit as PlannedEdit
     from offsetmgr.config.connection import ConnectionConfig as ConnectionConfig
     from offsetmgr.core import errors
+    from offsetmgr.core.commit_mode import CommitMode as CommitMode
     from offsetmgr.core.errors import OffsetMgrError as OffsetMgrError
+    from offsetmgr.core.log_origin import OffsetTranslation as OffsetTranslation
     from offsetmgr.core.model import ABSENT as ABSENT
     from offsetmgr.core.model import Absent as Absent
     from offsetmgr.core.model import BrokerPartition as BrokerPartition
     from offsetmgr.core.model import Committed as Committed
     from offsetmgr.core.model import OffsetAndMetadata as OffsetAndMetadata
     from offsetmgr.core.model import TopicPartition as TopicPartition
+    from offsetmgr.core.offset_store import OffsetStore as OffsetStore
+    from offsetmgr.groups.reset import ShiftBy as ShiftBy
+    from offsetmgr.groups.reset import ToCurrent as ToCurrent
+    from offsetmgr.groups.reset import ToEarliest as ToEarliest
+    from offsetmgr.groups.reset import ToLatest as ToLatest
+    from offsetmgr.groups.reset import ToOffset as ToOffset
+    from offsetmgr.groups.reset import ToOffsets as ToOffsets
+    from offsetmgr.groups.reset import ToTime as ToTime
     from offsetmgr.manager.embedded import OffsetManager as OffsetManager
+    from offsetmgr.migration.evidence import EvidenceThresholds as EvidenceThresholds
+    from offsetmgr.migration.group_observer import ObservationWindow as ObservationWindow
+    from offsetmgr.migration.plan import AheadPolicy as AheadPolicy
+    from offsetmgr.migration.plan import PlanOptions as PlanOptions
     from offsetmgr.stores.uri import open_store as open_store
 
 
@@ -39,25 +58,63 @@ for _name, _location in {
 _MODULE_OF: Final = {
     "ABSENT": "offsetmgr.core.model",
     "Absent": "offsetmgr.core.model",
+    "AheadPolicy": "offsetmgr.migration.plan",
+    "BrokerPartition": "offsetmgr.core.model",
+    "CommitMode": "offsetmgr.core.commit_mode",
     "Committed": "offsetmgr.core.model",
     "ConnectionConfig": "offsetmgr.config.connection",
+    "EditReport": "offsetmgr.api.planned_edit",
+    "EvidenceThresholds": "offsetmgr.migration.evidence",
+    "Migration": "offsetmgr.api.migration",
+    "MigrationConfig": "offsetmgr.api.migration",
+    "ObservationWindow": "offsetmgr.migration.group_observer",
+    "OffsetAdmin": "offsetmgr.api.offset_admin",
     "OffsetAndMetadata": "offsetmgr.core.model",
     "OffsetManager": "offsetmgr.manager.embedded",
     "OffsetMgrError": "offsetmgr.core.errors",
-    "BrokerPartition": "offsetmgr.core.model",
+    "OffsetStore": "offsetmgr.core.offset_store",
+    "OffsetTranslation": "offsetmgr.core.log_origin",
+    "PlanOptions": "offsetmgr.migration.plan",
+    "PlannedEdit": "offsetmgr.api.planned_edit",
+    "ShiftBy": "offsetmgr.groups.reset",
+    "ToCurrent": "offsetmgr.groups.reset",
+    "ToEarliest": "offsetmgr.groups.reset",
+    "ToLatest": "offsetmgr.groups.reset",
+    "ToOffset": "offsetmgr.groups.reset",
+    "ToOffsets": "offsetmgr.groups.reset",
+    "ToTime": "offsetmgr.groups.reset",
     "TopicPartition": "offsetmgr.core.model",
     "open_store": "offsetmgr.stores.uri",
 }
 
-__all__ = [  # noqa: RUF022 - the data types first, then stores, manager and errors
-    "ABSENT",
-    "Absent",
-    "Committed",
-    "OffsetAndMetadata",
-    "BrokerPartition",
-    "TopicPartition",
-    "ConnectionConfig",
+__all__ = [  # noqa: RUF022 - in the order of docs/reference/api.md
+    "OffsetAdmin",
+    "PlannedEdit",
+    "EditReport",
+    "ToEarliest",
+    "ToLatest",
+    "ToCurrent",
+    "ToOffset",
+    "ToOffsets",
+    "ToTime",
+    "ShiftBy",
+    "Migration",
+    "MigrationConfig",
+    "PlanOptions",
+    "AheadPolicy",
+    "OffsetTranslation",
+    "CommitMode",
+    "ObservationWindow",
+    "EvidenceThresholds",
     "open_store",
+    "OffsetStore",
+    "ConnectionConfig",
+    "TopicPartition",
+    "BrokerPartition",
+    "OffsetAndMetadata",
+    "Committed",
+    "Absent",
+    "ABSENT",
     "OffsetManager",
     "OffsetMgrError",
     "errors",

@@ -12,7 +12,7 @@ import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED
-from offsetmgr.cli.migration_stores import FromConfig, ToConfig
+from offsetmgr.cli.migrate_options import FromConfig, ToConfig
 from offsetmgr.cli.options import (
     AllGroups,
     Execute,
