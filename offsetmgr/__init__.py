@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from offsetmgr.core.lazy_exports import lazy_exports
 from offsetmgr.core.scheme_table import register_scheme
 from offsetmgr.core.version import __version__ as __version__
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from offsetmgr.core.model import Committed as Committed
     from offsetmgr.core.model import OffsetAndMetadata as OffsetAndMetadata
     from offsetmgr.core.model import TopicPartition as TopicPartition
+    from offsetmgr.core.offset_store import Change as Change
+    from offsetmgr.core.offset_store import GroupEdit as GroupEdit
     from offsetmgr.core.offset_store import OffsetStore as OffsetStore
     from offsetmgr.groups.reset import ShiftBy as ShiftBy
     from offsetmgr.groups.reset import ToCurrent as ToCurrent
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from offsetmgr.groups.reset import ToOffset as ToOffset
     from offsetmgr.groups.reset import ToOffsets as ToOffsets
     from offsetmgr.groups.reset import ToTime as ToTime
+    from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster as KafkaCluster
     from offsetmgr.manager.embedded import OffsetManager as OffsetManager
     from offsetmgr.migration.evidence import EvidenceThresholds as EvidenceThresholds
     from offsetmgr.migration.group_observer import ObservationWindow as ObservationWindow
@@ -56,35 +60,38 @@ for _name, _location in {
     register_scheme(_name, _location)
 
 _MODULE_OF: Final = {
-    "ABSENT": "offsetmgr.core.model",
-    "Absent": "offsetmgr.core.model",
-    "AheadPolicy": "offsetmgr.migration.plan",
-    "BrokerPartition": "offsetmgr.core.model",
-    "CommitMode": "offsetmgr.core.commit_mode",
-    "Committed": "offsetmgr.core.model",
-    "ConnectionConfig": "offsetmgr.config.connection",
-    "EditReport": "offsetmgr.api.planned_edit",
-    "EvidenceThresholds": "offsetmgr.migration.evidence",
-    "Migration": "offsetmgr.api.migration",
-    "MigrationConfig": "offsetmgr.api.migration",
-    "ObservationWindow": "offsetmgr.migration.group_observer",
-    "OffsetAdmin": "offsetmgr.api.offset_admin",
-    "OffsetAndMetadata": "offsetmgr.core.model",
-    "OffsetManager": "offsetmgr.manager.embedded",
-    "OffsetMgrError": "offsetmgr.core.errors",
-    "OffsetStore": "offsetmgr.core.offset_store",
-    "OffsetTranslation": "offsetmgr.core.log_origin",
-    "PlanOptions": "offsetmgr.migration.plan",
-    "PlannedEdit": "offsetmgr.api.planned_edit",
-    "ShiftBy": "offsetmgr.groups.reset",
-    "ToCurrent": "offsetmgr.groups.reset",
-    "ToEarliest": "offsetmgr.groups.reset",
-    "ToLatest": "offsetmgr.groups.reset",
-    "ToOffset": "offsetmgr.groups.reset",
-    "ToOffsets": "offsetmgr.groups.reset",
-    "ToTime": "offsetmgr.groups.reset",
-    "TopicPartition": "offsetmgr.core.model",
-    "open_store": "offsetmgr.stores.uri",
+    "ABSENT": "core.model",
+    "Absent": "core.model",
+    "AheadPolicy": "migration.plan",
+    "BrokerPartition": "core.model",
+    "CommitMode": "core.commit_mode",
+    "Committed": "core.model",
+    "ConnectionConfig": "config.connection",
+    "EditReport": "api.planned_edit",
+    "EvidenceThresholds": "migration.evidence",
+    "Migration": "api.migration",
+    "MigrationConfig": "api.migration",
+    "ObservationWindow": "migration.group_observer",
+    "OffsetAdmin": "api.offset_admin",
+    "OffsetAndMetadata": "core.model",
+    "OffsetManager": "manager.embedded",
+    "OffsetMgrError": "core.errors",
+    "Change": "core.offset_store",
+    "GroupEdit": "core.offset_store",
+    "KafkaCluster": "kafka.cluster.kafka_cluster",
+    "OffsetStore": "core.offset_store",
+    "OffsetTranslation": "core.log_origin",
+    "PlanOptions": "migration.plan",
+    "PlannedEdit": "api.planned_edit",
+    "ShiftBy": "groups.reset",
+    "ToCurrent": "groups.reset",
+    "ToEarliest": "groups.reset",
+    "ToLatest": "groups.reset",
+    "ToOffset": "groups.reset",
+    "ToOffsets": "groups.reset",
+    "ToTime": "groups.reset",
+    "TopicPartition": "core.model",
+    "open_store": "stores.uri",
 }
 
 __all__ = [  # noqa: RUF022 - in the order of docs/reference/api.md
@@ -108,6 +115,9 @@ __all__ = [  # noqa: RUF022 - in the order of docs/reference/api.md
     "EvidenceThresholds",
     "open_store",
     "OffsetStore",
+    "GroupEdit",
+    "Change",
+    "KafkaCluster",
     "ConnectionConfig",
     "TopicPartition",
     "BrokerPartition",
@@ -121,12 +131,13 @@ __all__ = [  # noqa: RUF022 - in the order of docs/reference/api.md
 ]
 
 
+_defined = lazy_exports(__name__, _MODULE_OF)
+
+
 def __getattr__(name: str) -> Any:
     if name == "errors":
         return import_module("offsetmgr.core.errors")
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'offsetmgr' has no attribute {name!r}")
-    return getattr(import_module(_MODULE_OF[name]), name)
+    return _defined(name)
 
 
 def __dir__() -> list[str]:

@@ -210,7 +210,7 @@ class OffsetAdmin:
     def plan_set(
         self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], *, create: bool = False
     ) -> PlannedEdit:
-        """Plans to commit these offsets (the next offsets to consume) without a look at the log. ``create`` allows a
+        """Plans to commit these offsets (the next offsets to consume) without comparing them with the log. ``create`` allows a
         group that does not exist. Raises `GroupNotFound`, `Unreachable`, `TimedOut`."""
         values = {tp: OffsetAndMetadata(one) if isinstance(one, int) else one for tp, one in offsets.items()}
         plan = plan_set(self.store, group, lambda _committed: values, create=create)

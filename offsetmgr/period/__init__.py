@@ -8,3 +8,37 @@ Ordering contract: a partition is reported as finished with a period only after 
 durable. A period closes only after the reports of all its partitions are in ZooKeeper. Members see the next period only
 after the previous period has closed.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from offsetmgr.core.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from offsetmgr.period.coordinator import CoordinatorOptions as CoordinatorOptions
+    from offsetmgr.period.coordinator import PeriodCoordinator as PeriodCoordinator
+    from offsetmgr.period.idle_partitions import idle_partitions as idle_partitions
+    from offsetmgr.period.node_codec import OffsetRange as OffsetRange
+    from offsetmgr.period.schedule import Period as Period
+    from offsetmgr.period.schedule import PeriodSchedule as PeriodSchedule
+
+_MODULES: Final = {
+    "CoordinatorOptions": "period.coordinator",
+    "OffsetRange": "period.node_codec",
+    "Period": "period.schedule",
+    "PeriodCoordinator": "period.coordinator",
+    "PeriodSchedule": "period.schedule",
+    "idle_partitions": "period.idle_partitions",
+}
+
+__all__ = [
+    "CoordinatorOptions",
+    "OffsetRange",
+    "Period",
+    "PeriodCoordinator",
+    "PeriodSchedule",
+    "idle_partitions",
+]
+
+__getattr__ = lazy_exports(__name__, _MODULES)
