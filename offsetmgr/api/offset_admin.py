@@ -210,8 +210,10 @@ class OffsetAdmin:
     def plan_set(
         self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], *, create: bool = False
     ) -> PlannedEdit:
-        """Plans to commit these offsets (the next offsets to consume) without comparing them with the log. ``create`` allows a
-        group that does not exist. Raises `GroupNotFound`, `Unreachable`, `TimedOut`."""
+        """Plans to commit these offsets (the next offsets to consume) without comparing them with the log.
+
+        ``create`` allows a group that does not exist. Raises `GroupNotFound`, `Unreachable`, `TimedOut`.
+        """
         values = {tp: OffsetAndMetadata(one) if isinstance(one, int) else one for tp, one in offsets.items()}
         plan = plan_set(self.store, group, lambda _committed: values, create=create)
         return self._planned("offsets set", self.store, [plan])

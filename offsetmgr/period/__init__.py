@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from offsetmgr.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from offsetmgr.core.model import TopicPartition as TopicPartition
     from offsetmgr.period.coordinator import CoordinatorOptions as CoordinatorOptions
     from offsetmgr.period.coordinator import PeriodCoordinator as PeriodCoordinator
     from offsetmgr.period.idle_partitions import idle_partitions as idle_partitions
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from offsetmgr.period.schedule import PeriodSchedule as PeriodSchedule
 
 _MODULES: Final = {
+    "TopicPartition": "core.model",
     "CoordinatorOptions": "period.coordinator",
     "OffsetRange": "period.node_codec",
     "Period": "period.schedule",
@@ -38,6 +40,7 @@ __all__ = [
     "Period",
     "PeriodCoordinator",
     "PeriodSchedule",
+    "TopicPartition",
     "idle_partitions",
 ]
 

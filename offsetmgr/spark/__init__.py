@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from offsetmgr.spark.start_offsets import StartingOffsets as StartingOffsets
     from offsetmgr.spark.start_offsets import reader_from_group as reader_from_group
     from offsetmgr.spark.start_offsets import starting_offsets as starting_offsets
+    from offsetmgr.stores.uri import open_store as open_store
 
 _HOME: Final = {
+    "open_store": "stores.uri",
     "BatchCommitter": "spark.foreach_batch",
     "CommitPolicy": "spark.commit_policy",
     "Coordination": "spark.periods",
@@ -55,6 +57,7 @@ __all__ = [
     "PeriodStep",
     "PeriodTask",
     "StartingOffsets",
+    "open_store",
     "published_outputs",
     "reader_from_group",
     "run_periods",
