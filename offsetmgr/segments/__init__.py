@@ -13,6 +13,7 @@ from offsetmgr.core.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from offsetmgr.segments.batch_reader import Record as Record
     from offsetmgr.segments.batch_reader import batches as batches
+    from offsetmgr.segments.compression import ZSTD as ZSTD
     from offsetmgr.segments.log_appender import LogAppender as LogAppender
     from offsetmgr.segments.log_appender import RollPolicy as RollPolicy
     from offsetmgr.segments.messages import MessageFilter as MessageFilter
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from offsetmgr.segments.time_lookup import at_or_after as at_or_after
 
 _MODULES: Final = {
+    "ZSTD": "segments.compression",
     "AnyOf": "segments.retention",
     "LargerThan": "segments.retention",
     "LogAppender": "segments.log_appender",
@@ -40,6 +42,7 @@ _MODULES: Final = {
 }
 
 __all__ = [
+    "ZSTD",
     "AnyOf",
     "LargerThan",
     "LogAppender",
