@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from offsetmgr.segments.compression import ZSTD as ZSTD
     from offsetmgr.segments.log_appender import LogAppender as LogAppender
     from offsetmgr.segments.log_appender import RollPolicy as RollPolicy
-    from offsetmgr.segments.messages import MessageFilter as MessageFilter
-    from offsetmgr.segments.messages import messages as messages
+    from offsetmgr.segments.message_scan import MessageFilter as MessageFilter
+    from offsetmgr.segments.message_scan import messages as messages
     from offsetmgr.segments.partition import Partition as Partition
     from offsetmgr.segments.retention import AnyOf as AnyOf
     from offsetmgr.segments.retention import LargerThan as LargerThan
@@ -30,14 +30,14 @@ _MODULES: Final = {
     "AnyOf": "segments.retention",
     "LargerThan": "segments.retention",
     "LogAppender": "segments.log_appender",
-    "MessageFilter": "segments.messages",
+    "MessageFilter": "segments.message_scan",
     "OlderThan": "segments.retention",
     "Partition": "segments.partition",
     "Record": "segments.batch_reader",
     "RollPolicy": "segments.log_appender",
     "at_or_after": "segments.time_lookup",
     "batches": "segments.batch_reader",
-    "messages": "segments.messages",
+    "messages": "segments.message_scan",
     "report": "segments.retention",
 }
 

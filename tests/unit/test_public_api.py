@@ -36,6 +36,15 @@ def test_every_public_name_can_be_imported_and_has_a_docstring(package: str) -> 
 
 
 @pytest.mark.parametrize("package", PACKAGES)
+def test_no_module_has_the_name_of_a_public_object(package: str) -> None:
+    """Python would bind the module under that name as soon as another module imports it."""
+    module = import_module(package)
+    assert module.__file__ is not None
+    modules = {path.stem for path in Path(module.__file__).parent.glob("*.py")}
+    assert modules.isdisjoint(module.__all__)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
 def test_an_unknown_name_of_a_package_is_an_attribute_error(package: str) -> None:
     with pytest.raises(AttributeError, match="no attribute 'Missing'"):
         import_module(package).Missing  # noqa: B018
