@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from offsetmgr.spark.start_offsets import StartingOffsets as StartingOffsets
     from offsetmgr.spark.start_offsets import reader_from_group as reader_from_group
     from offsetmgr.spark.start_offsets import starting_offsets as starting_offsets
-    from offsetmgr.spark.table_session import register as register
-    from offsetmgr.spark.table_session import table_session as table_session
+    from offsetmgr.spark.table_registration import register as register
+    from offsetmgr.spark.table_registration import table_session as table_session
     from offsetmgr.stores.uri import open_store as open_store
 
 _HOME: Final = {
-    "register": "spark.table_session",
-    "table_session": "spark.table_session",
+    "register": "spark.table_registration",
+    "table_session": "spark.table_registration",
     "open_store": "stores.uri",
     "BatchCommitter": "spark.foreach_batch",
     "CommitPolicy": "spark.commit_policy",
