@@ -10,7 +10,7 @@ from offsetmgr.core.errors import UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.period.coordinator import CoordinatorOptions, PeriodCoordinator
-from offsetmgr.period.idle_partitions import IdleCheck, find_idle, idle_partitions
+from offsetmgr.period.idle_check import IdleCheck, find_idle, idle_partitions
 from offsetmgr.period.schedule import PeriodSchedule
 from offsetmgr.period.state_nodes import BarrierStateStore
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer

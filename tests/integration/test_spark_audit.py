@@ -19,7 +19,7 @@ from offsetmgr.spark.audit.lag import ends_table, lag
 from offsetmgr.spark.log_rows import SCHEMA as LOG
 from offsetmgr.spark.spark_session import session
 from offsetmgr.spark.store_rows import SCHEMA as STORE
-from offsetmgr.spark.table_session import register
+from offsetmgr.spark.table_registration import register
 
 pytestmark = pytest.mark.servers  # the connector is downloaded, as servers are
 

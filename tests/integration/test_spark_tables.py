@@ -29,7 +29,7 @@ from offsetmgr.spark.audit.history_series import lag_over_time, moments
 from offsetmgr.spark.spark_session import session
 from offsetmgr.spark.store_rows import RowOutcome
 from offsetmgr.spark.store_tables import copy, store_table, written
-from offsetmgr.spark.table_session import register
+from offsetmgr.spark.table_registration import register
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.uri import open_store
 from offsetmgr.zookeeper.client.session import ZookeeperSession

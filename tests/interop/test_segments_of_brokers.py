@@ -28,7 +28,7 @@ from offsetmgr.segments.batch_builder import Producer, end_of_transaction
 from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.entries import LogEntry
 from offsetmgr.segments.log_appender import LogAppender, RollPolicy
-from offsetmgr.segments.messages import LogMessage, MessageFilter, entries_of, messages
+from offsetmgr.segments.message_scan import LogMessage, MessageFilter, entries_of, messages
 from offsetmgr.segments.partition import partition_of, segments_in
 from offsetmgr.segments.segment import INDEX, LOG, TIME_INDEX, Segment
 from offsetmgr.segments.time_lookup import at_or_after, offsets_before

@@ -7,9 +7,9 @@ from importlib.metadata import version
 import pytest
 
 import offsetmgr
-from offsetmgr.cli import members_source
 from offsetmgr.cli.connect_flags import ConnectFlags
 from offsetmgr.config.connection import SettingsLayer
+from offsetmgr.groups import members_source
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from offsetmgr.cli import migrate_output, plan_execution
+from offsetmgr.cli import migrate_output
 from offsetmgr.cli.app import run
 from offsetmgr.cli.stop_signals import ignore_first_signal, preserved_signal_handlers, stop_on_signal
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Guard
+from offsetmgr.migration import plan_run
 from offsetmgr.migration.journal import Journal
 from offsetmgr.migration.journaled_writer import BATCH_GROUPS, GroupWrite, JournaledWriter, Report
 from offsetmgr.migration.plan import Action, PlanStep
@@ -156,7 +157,7 @@ def test_a_command_that_was_stopped_before_its_end_exits_with_130(
     if command == "rollback":
         assert run(["migrate", "apply", str(plan), "--yes"]) == 0
     with monkeypatch.context() as patch:
-        interrupted_before(patch, plan_execution, "JournaledWriter")
+        interrupted_before(patch, plan_run, "JournaledWriter")
         assert run(["migrate", command, str(plan), "--yes"]) == 130
     output = capsys.readouterr().err.splitlines()
     assert output[-1] == (

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from test_runbook_evidence import NEW, observation
 
-from offsetmgr.cli.members_source import merged_directory
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.model import Committed, GroupDescription, GroupMember, TopicPartition
+from offsetmgr.groups.members_source import merged_directory
 from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.finalize import GroupGate
 from offsetmgr.migration.finalize_gates import ACCEPT_IDLE, CoordinatorGate, closed_gate

@@ -8,7 +8,7 @@ from typing import cast
 from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.kafka.cluster.base import Cluster
-from offsetmgr.period.idle_partitions import IdleCheck, find_idle, idle_partitions
+from offsetmgr.period.idle_check import IdleCheck, find_idle, idle_partitions
 from offsetmgr.period.schedule import Period
 
 PERIOD = Period(3, 1_300, 1_400)

@@ -18,7 +18,7 @@ from offsetmgr.segments.compression import GZIP
 from offsetmgr.segments.entries import split
 from offsetmgr.segments.indexes import AbortedTransaction, IndexEntry, TimeEntry, aborted_index_bytes
 from offsetmgr.segments.log_appender import AppendInfo, LogAppender, RollPolicy
-from offsetmgr.segments.messages import MessageFilter, messages
+from offsetmgr.segments.message_scan import MessageFilter, messages
 from offsetmgr.segments.partition import Partition, next_offset, partition_of, partitions_in, segments_in
 from offsetmgr.segments.retention import AnyOf, LargerThan, OlderThan, report
 from offsetmgr.segments.segment import Segment

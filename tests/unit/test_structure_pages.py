@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ def defined_names(path: Path) -> Iterator[str]:
             yield node.id
 
 
+@cache
 def names_in(package: Path) -> set[str]:
     """The modules, packages and definitions below a directory."""
     paths = list(package.rglob("*.py"))

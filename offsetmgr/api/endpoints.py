@@ -6,17 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
-import typer
-
-from offsetmgr.cli.lock_wait import lock_waiting_cluster
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from offsetmgr.cli.connect_flags import ConnectFlags
+    from offsetmgr.api.connections import Connections
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.kafka.cluster.base import Cluster, Logs
     from offsetmgr.migration.change_notifier import ChangeNotifier
@@ -30,58 +27,51 @@ if TYPE_CHECKING:
     from offsetmgr.migration.progress import MigrationState
     from offsetmgr.migration.verify import MigrationVerifier
 
-FromConfig = Annotated[
-    str | None,
-    typer.Option(
-        "--from-command-config",
-        metavar="FILE",
-        help="Like --command-config, but only for the source.",
-        show_default=False,
-    ),
-]
-ToConfig = Annotated[
-    str | None,
-    typer.Option(
-        "--to-command-config",
-        metavar="FILE",
-        help="Like --command-config, but only for the target.",
-        show_default=False,
-    ),
-]
-
 _COORDINATED: Final = frozenset({"kafka", "manager"})
 """The kinds of stores that have group coordinators, which report the members of a group."""
 
 
 class SourceAndTarget:
-    """Source and target of one command line. ``connect`` opens their stores and clusters, and closes them at the end of
-    the command."""
+    """Source and target of one migration. ``connections`` opens their stores and clusters, and closes them."""
 
     def __init__(
-        self, connect: ConnectFlags, source: str, target: str, from_config: str | None, to_config: str | None
+        self,
+        connections: Connections,
+        source: str,
+        target: str,
+        source_config: ConnectionConfig,
+        target_config: ConnectionConfig,
     ) -> None:
-        self._connect = connect
+        self._connections = connections
         self._uris = {"source": source, "target": target}
-        self._files = {"source": from_config, "target": to_config}
+        self._configs = {"source": source_config, "target": target_config}
 
     @classmethod
     def of_plan(
-        cls, connect: ConnectFlags, header: PlanHeader, from_config: str | None, to_config: str | None
+        cls,
+        connections: Connections,
+        header: PlanHeader,
+        source_config: ConnectionConfig,
+        target_config: ConnectionConfig,
     ) -> SourceAndTarget:
         """The source and the target of a plan."""
-        return cls(connect, header.source.uri, header.target.uri, from_config, to_config)
+        return cls(connections, header.source.uri, header.target.uri, source_config, target_config)
 
     @classmethod
     def reversed(
-        cls, connect: ConnectFlags, header: PlanHeader, from_config: str | None, to_config: str | None
+        cls,
+        connections: Connections,
+        header: PlanHeader,
+        source_config: ConnectionConfig,
+        target_config: ConnectionConfig,
     ) -> SourceAndTarget:
         """Returns the source and the target of the reverse migration. Its source is the plan's target, and its target
         is the plan's source.
 
-        ``from_config`` is the file for the plan's source, and ``to_config`` the file for the plan's target, as in
-        `of_plan`.
+        ``source_config`` are the settings for the plan's source, and ``target_config`` the settings for the plan's
+        target, as in `of_plan`.
         """
-        return cls(connect, header.target.uri, header.source.uri, to_config, from_config)
+        return cls(connections, header.target.uri, header.source.uri, target_config, source_config)
 
     @cached_property
     def source(self) -> OffsetStore:
@@ -92,24 +82,23 @@ class SourceAndTarget:
         return self._open("target")
 
     def _open(self, side: str) -> OffsetStore:
-        return self._connect.store(self._uris[side], self._connection(side))
-
-    def _connection(self, side: str) -> ConnectionConfig:
-        return self._connect.connection(self._files[side])
+        return self._connections.store(self._uris[side], self._configs[side])
 
     def cluster(self) -> Cluster | None:
         """Returns the Kafka cluster whose logs the offsets belong to: the cluster of the target, else the cluster of
-        the source, else the cluster of --bootstrap-server. Returns None if no brokers are known."""
+        the source, else the cluster of the selected bootstrap server. Returns None if no brokers are known."""
         from offsetmgr.stores.uri import bootstrap_of
 
         for side in ("target", "source"):
-            connection = self._connection(side)
+            connection = self._configs[side]
             if found := bootstrap_of(self._uris[side], connection):
-                return lock_waiting_cluster(self._connect.cluster_at(found, connection))
-        named = self._connect.resolved.bootstrap_server
-        if named is None:
+                return self._connections.lock_waiting(self._connections.cluster_at(found, connection))
+        resolved = self._connections.resolved
+        if resolved.bootstrap_server is None:
             return None
-        return lock_waiting_cluster(self._connect.cluster_at(named, self._connect.resolved.connection))
+        return self._connections.lock_waiting(
+            self._connections.cluster_at(resolved.bootstrap_server, resolved.connection)
+        )
 
     def logs(self) -> Logs | None:
         """Like `cluster`, but the returned object can only read logs. If the target or the source is a Kafka store, the
@@ -133,7 +122,7 @@ class SourceAndTarget:
 
         address = None
         for side in ("target", "source"):
-            connection = self._connection(side)
+            connection = self._configs[side]
             if address := zookeeper_of(self._uris[side], connection):
                 break
         if address is None:
@@ -171,7 +160,7 @@ class SourceAndTarget:
         from offsetmgr.zookeeper.client.session import ZookeeperSession
         from offsetmgr.zookeeper.offsets.offset_watcher import OffsetWatcher
 
-        with ZookeeperSession(parsed.address + parsed.path, self._connection("source")) as session:
+        with ZookeeperSession(parsed.address + parsed.path, self._configs["source"]) as session:
             yield OffsetWatcher(session, options.selects_group)
 
     @contextmanager
@@ -187,7 +176,7 @@ class SourceAndTarget:
         from offsetmgr.migration.legacy_group_lookup import legacy_groups
         from offsetmgr.zookeeper.client.session import ZookeeperSession
 
-        with ZookeeperSession(parsed.address + parsed.path, self._connection("source")) as session:
+        with ZookeeperSession(parsed.address + parsed.path, self._configs["source"]) as session:
             yield legacy_groups(session)
 
     def retention_ms(self) -> int | None:
@@ -242,7 +231,7 @@ class SourceAndTarget:
     def _source_cluster(self) -> Cluster:
         from offsetmgr.stores.uri import bootstrap_of
 
-        connection = self._connection("source")
+        connection = self._configs["source"]
         bootstrap = bootstrap_of(self._uris["source"], connection)
         assert bootstrap is not None  # the kind of the source is one of _COORDINATED
-        return lock_waiting_cluster(self._connect.cluster_at(bootstrap, connection))
+        return self._connections.lock_waiting(self._connections.cluster_at(bootstrap, connection))
