@@ -35,10 +35,10 @@ class EventWriter:
         self._file.write(json.dumps({"t": boottime() if at is None else at, "event": event, **fields}) + "\n")
 
     def on_assigned(self, shard_group: int) -> None:
-        self.write("take", shard_group=shard_group)
+        self.write("assigned", shard_group=shard_group)
 
     async def on_revoked(self, shard_group: int) -> None:
-        self.write("give_up", shard_group=shard_group)
+        self.write("revoked", shard_group=shard_group)
 
 
 def watch(ownership: OwnershipManager, writer: EventWriter) -> None:

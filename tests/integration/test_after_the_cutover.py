@@ -81,7 +81,7 @@ def test_brokers_of_another_cluster_cause_a_warning(both: Commands, unique: str,
 
 def test_an_unknown_state_is_an_error_that_lists_the_states(both: Commands) -> None:
     refused = both.run("groups", "list", "--state", "Steady", code=2)
-    assert "STEADY is no state of a group" in refused.stderr
+    assert "STEADY is not a state of a group" in refused.stderr
     assert "states: Stable, Empty, Dead, PreparingRebalance, CompletingRebalance" in refused.stderr
     assert refused.stdout == ""
     both.run("groups", "list", "--state", "stable,PREPARING_REBALANCE")

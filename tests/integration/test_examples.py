@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from sameclusters import join_cluster
+from same_cluster import join_cluster
 
 from offsetmgr import OffsetAdmin, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer

@@ -151,7 +151,7 @@ class TestKafka07:
             (("manager", "serve", "--store", "OLD", "--listen", "127.0.0.1:0"), "would use as offsets"),
             (
                 ("offsets", "reset", "--store", "OLD", "--group", "g", "--to-earliest", "--all-topics"),
-                "no log can be asked",
+                "no log can be read at them",
             ),
         ],
         ids=["mirror", "serve", "reset"],

@@ -55,20 +55,20 @@ class Owner:
         """The shard groups that the process owns now."""
         owned: set[int] = set()
         for entry in self.entries():
-            if entry["event"] == "take":
+            if entry["event"] == "assigned":
                 owned.add(entry["shard_group"])
-            elif entry["event"] == "give_up":
+            elif entry["event"] == "revoked":
                 owned.discard(entry["shard_group"])
         return frozenset(owned)
 
     def revoked(self, since: float) -> list[int]:
-        return [e["shard_group"] for e in self.entries() if e["event"] == "give_up" and e["t"] >= since]
+        return [e["shard_group"] for e in self.entries() if e["event"] == "revoked" and e["t"] >= since]
 
     def taken_at(self, shard_group: int, since: float) -> float:
         return next(
             e["t"]
             for e in self.entries()
-            if e["event"] == "take" and e["shard_group"] == shard_group and e["t"] >= since
+            if e["event"] == "assigned" and e["shard_group"] == shard_group and e["t"] >= since
         )
 
     def samples(self) -> list[dict[str, Any]]:
@@ -95,11 +95,11 @@ class Owner:
         leases = [(e["t"], e["t"] + e["left"]) for e in self.samples() if e["valid"]]
         for entry in [
             *entries,
-            *({"t": float("inf"), "event": "give_up", "shard_group": shard_group} for shard_group in SHARD_GROUPS),
+            *({"t": float("inf"), "event": "revoked", "shard_group": shard_group} for shard_group in SHARD_GROUPS),
         ]:
-            if entry["event"] == "take":
+            if entry["event"] == "assigned":
                 taken[entry["shard_group"]] = entry["t"]
-            elif entry["event"] == "give_up" and entry["shard_group"] in taken:
+            elif entry["event"] == "revoked" and entry["shard_group"] in taken:
                 start, end = taken.pop(entry["shard_group"]), entry["t"]
                 for begin, until in leases:
                     if begin < end and until > start:
