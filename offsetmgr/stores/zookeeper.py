@@ -26,9 +26,10 @@ from offsetmgr.core.offset_store import (
     StoreBase,
     StoreIdentity,
 )
+from offsetmgr.zookeeper.client.conditional_writes import RACES
 from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import MAX_BYTES_PER_TRANSACTION, Delete, OperationState, max_encoded_size
+from offsetmgr.zookeeper.client.transactions import MAX_BYTES_PER_TRANSACTION, Delete, max_encoded_size
 from offsetmgr.zookeeper.groups.registry import members
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
@@ -366,11 +367,7 @@ class ZookeeperStore(StoreBase):
             gone = set(self._paths_of(group, list(before)).values())
             deletions = [deletion for deletion in deletions if deletion.path not in gone]
         outcome = self.session.transaction(deletions)
-        if outcome.state is OperationState.REJECTED and outcome.code in (
-            ZookeeperError.BAD_VERSION,
-            ZookeeperError.NO_NODE,
-            ZookeeperError.NOT_EMPTY,
-        ):
+        if outcome.code in RACES | {ZookeeperError.NOT_EMPTY}:
             raise Conflict(f"delete of group {group}", "another client changed it meanwhile", "try again later")
         if outcome.error is not None:
             raise outcome.error
