@@ -97,6 +97,12 @@ MECHANISMS: Final = (
     ),
     Mechanism("matching of group names", "groups/selection.py", definitions("literal_of", "literal_pattern"), {}),
     Mechanism(
+        "member that exists as long as its ZooKeeper session",
+        "zookeeper/client/session_member.py",
+        lambda tree: calls(tree, "SessionLease"),
+        {"stores/switched/store.py": "opens a session when a caller needs it, in the caller's thread"},
+    ),
+    Mechanism(
         "outcome of a ZooKeeper transaction",
         "zookeeper/client/conditional_writes.py",
         uses_of("OperationState"),

@@ -18,7 +18,8 @@ async def ask():
 """
 EXEMPTED = {
     "retry loop": RETRY.format(pause="0.5"),
-    "outcome of a ZooKeeper transaction": "unknown = OperationState.UNKNOWN",
+    "member that exists as long as its ZooKeeper session": "lease = SessionLease(session, wake)\n",
+    "outcome of a ZooKeeper transaction": "unknown = OperationState.UNKNOWN\n",
 }
 """Mechanism with exemptions -> the source of an exempted module."""
 
@@ -52,6 +53,11 @@ def test_the_state_of_a_transaction_is_interpreted_in_one_place() -> None:
     assert line == (
         "offsetmgr/store.py:1: outcome of a ZooKeeper transaction outside zookeeper/client/conditional_writes.py"
     )
+
+
+def test_a_session_with_a_lease_belongs_to_one_kind_of_member() -> None:
+    (line,) = mechanisms.findings(trees(watcher="lease = SessionLease(session, wake)"))
+    assert line.startswith("offsetmgr/watcher.py:1: member that exists as long as its ZooKeeper session outside ")
 
 
 def test_an_exception_must_match() -> None:
