@@ -109,7 +109,6 @@ MECHANISMS: Final = (
         {
             "zookeeper/admin/submit.py": "reports an unknown outcome to the user",
             "zookeeper/client/session.py": "creates the outcomes",
-            "zookeeper/offsets/bulk_edits.py": "records committed transactions of simple updates",
             "zookeeper/offsets/edits.py": "decides for each node of a transaction",
         },
     ),

@@ -61,8 +61,8 @@ class NodeWrite:
     found: Offset | None = None
     node: NodeData | None = None
     as_of: int | None = None
-    """If this zxid is set, the node was not read, and ``node`` contains the expected content. A node that was created
-    after this zxid is not the expected node."""
+    """If set, the zxid as of which the node was read in bulk, and ``node`` lacks its czxid. A node that was created
+    after this zxid is another node."""
     tries: int = 0
 
     def __str__(self) -> str:
