@@ -39,7 +39,7 @@ def test_a_loop_that_sleeps_after_an_error_is_a_retry_loop() -> None:
     assert line == "offsetmgr/client.py:3: retry loop outside core/retry.py"
 
 
-def test_a_loop_that_yields_to_other_tasks_is_none() -> None:
+def test_a_loop_that_yields_to_other_tasks_is_no_retry_loop() -> None:
     assert list(mechanisms.findings(trees(client=RETRY.format(pause="0")))) == []
 
 
