@@ -11,7 +11,7 @@ import pytest
 
 from offsetmgr.cli.app import run
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "segments.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "segments.md"
 
 
 def test_the_example_prints_the_documented_output(
