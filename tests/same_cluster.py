@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 
 from offsetmgr.stores.kafka import KafkaStore
+from offsetmgr.zookeeper.client.conditional_writes import ensure_nodes
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create, OperationState
-from offsetmgr.zookeeper.groups.registration import ensure_nodes
 
 
 def join_cluster(connect: str, bootstrap: str) -> None:

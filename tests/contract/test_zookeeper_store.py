@@ -10,8 +10,8 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.stores.zookeeper import ZookeeperStore
+from offsetmgr.zookeeper.client.conditional_writes import ensure_nodes
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.groups.registration import ensure_nodes
 
 pytest.register_assert_rewrite("offsetmgr.testing")
 

@@ -19,6 +19,7 @@ from stalling_proxy import StallingProxy
 from offsetmgr.core.errors import CorruptData, OffsetMgrError, TimedOut
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.sandbox import ZooKeeperServer
+from offsetmgr.zookeeper.client.conditional_writes import ensure_nodes
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_lease import SessionLease
 from offsetmgr.zookeeper.client.transactions import Create, Delete, OperationState, SetData, TransactionOperation
@@ -27,7 +28,6 @@ from offsetmgr.zookeeper.groups.assignors import ThreadId, assignor_named
 from offsetmgr.zookeeper.groups.consumer_member import ConsumerMember, MemberSettings
 from offsetmgr.zookeeper.groups.ownership import owners
 from offsetmgr.zookeeper.groups.partition_claims import ClaimResult, PartitionClaims
-from offsetmgr.zookeeper.groups.registration import ensure_nodes
 from offsetmgr.zookeeper.groups.subscription import Subscription
 from offsetmgr.zookeeper.nodes import paths
 

@@ -25,9 +25,9 @@ from offsetmgr.period.node_codec import OffsetRange
 from offsetmgr.period.schedule import PeriodSchedule
 from offsetmgr.period.state_nodes import BarrierStateStore
 from offsetmgr.sandbox import ZooKeeperServer
+from offsetmgr.zookeeper.client.conditional_writes import ensure_nodes
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create, Delete, SetData
-from offsetmgr.zookeeper.groups.registration import ensure_nodes
 
 pytestmark = pytest.mark.servers
 

@@ -16,12 +16,20 @@ async def ask():
         except OSError:
             await asyncio.sleep({pause})
 """
+EXEMPTED = {
+    "retry loop": RETRY.format(pause="0.5"),
+    "member that exists as long as its ZooKeeper session": "lease = SessionLease(session, wake)\n",
+    "outcome of a ZooKeeper transaction": "unknown = OperationState.UNKNOWN\n",
+}
+"""Mechanism with exemptions -> the source of an exempted module."""
 
 
 def trees(**sources: str) -> dict[str, ast.Module]:
     """Modules by path, with every module that the check exempts, so that no exemption matches nothing."""
-    exempted = {name for mechanism in mechanisms.MECHANISMS for name in mechanism.elsewhere}
-    found = dict.fromkeys(exempted, RETRY.format(pause="0.5"))
+    found: dict[str, str] = {}
+    for mechanism in mechanisms.MECHANISMS:
+        for name in mechanism.elsewhere:
+            found[name] = found.get(name, "") + EXEMPTED[mechanism.name]
     found |= {f"{name}.py": text for name, text in sources.items()}
     return {name: ast.parse(text) for name, text in found.items()}
 
@@ -38,6 +46,18 @@ def test_a_loop_that_yields_to_other_tasks_is_no_retry_loop() -> None:
 def test_a_rewind_is_rejected_in_one_place() -> None:
     (line,) = mechanisms.findings(trees(store="def check():\n    raise errors.RewindRefused('group g', 'why')"))
     assert line == "offsetmgr/store.py:2: evaluation of a conditional change outside core/evaluation.py"
+
+
+def test_the_state_of_a_transaction_is_interpreted_in_one_place() -> None:
+    (line,) = mechanisms.findings(trees(store="if outcome.state is OperationState.UNKNOWN:\n    session.sync()"))
+    assert line == (
+        "offsetmgr/store.py:1: outcome of a ZooKeeper transaction outside zookeeper/client/conditional_writes.py"
+    )
+
+
+def test_a_session_with_a_lease_belongs_to_one_kind_of_member() -> None:
+    (line,) = mechanisms.findings(trees(watcher="lease = SessionLease(session, wake)"))
+    assert line.startswith("offsetmgr/watcher.py:1: member that exists as long as its ZooKeeper session outside ")
 
 
 def test_an_exception_must_match() -> None:

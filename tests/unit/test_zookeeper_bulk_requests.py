@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from offsetmgr.zookeeper.client import jute
-from offsetmgr.zookeeper.client.bulk_requests import BulkGet, MultiRead
+from offsetmgr.zookeeper.client.bulk_requests import BulkGet, BulkVerify, MultiRead
 from offsetmgr.zookeeper.client.jute import Op
 from offsetmgr.zookeeper.client.transactions import BulkWrite, SetData, TransactionRequest, encode_operation
 
@@ -39,20 +39,18 @@ def test_children_are_read_by_joining_their_names_with_the_parents_path(names: l
 def test_a_bulk_write_is_a_transaction_of_sets(count: int) -> None:
     operations = [SetData(path, b"%d" % (10**n), n) for n, path in enumerate(PATHS[:count])]
     one_by_one = TransactionRequest([encode_operation(operation, "") for operation in operations])
-    values = zip(USTRINGS, operations, strict=False)
 
-    each = [jute.encode_set_data(path, op.data, op.version) for path, op in values]
-    bulk = BulkWrite(each, USTRINGS[:count])
-
-    assert each == jute.encode_set_data_many(
+    encoded = jute.encode_set_data_many(
         USTRINGS[:count], [op.data for op in operations], [op.version for op in operations]
     )
+    bulk = BulkWrite(encoded, USTRINGS[:count])
+
     assert (bulk.type, bulk.serialize()) == (one_by_one.type, one_by_one.serialize())
     assert [jute.decode_ustring(path) for path in bulk.paths] == PATHS[:count]
 
 
 def test_a_bulk_write_cancelled_before_it_is_sent_has_no_operations() -> None:
-    bulk = BulkWrite([jute.encode_set_data(USTRINGS[0], b"1", 0)], USTRINGS[:1])
+    bulk = BulkWrite(jute.encode_set_data_many(USTRINGS[:1], [b"1"], [0]), USTRINGS[:1])
 
     assert bulk.cancel() is True
     assert bulk.serialize() == END
@@ -144,6 +142,17 @@ def test_an_answer_that_differs_at_one_node_does_not_match(second: bytes) -> Non
     first, _, third = AS_EXPECTED
 
     assert jute.matches_expected(b"head" + first + second + third + END, 4, EXPECTED) is False
+
+
+@pytest.mark.parametrize("offset", [7, 8])
+def test_a_verified_read_returns_its_zxid_and_the_nodes_only_if_one_differs(offset: int) -> None:
+    response = struct.pack("!iqi", 3, 2**40, 0) + node(b"7", 14, 0) + END
+    read = BulkVerify([], 1, ([b"%d" % offset], [14], [0]))
+
+    zxid, nodes = read.decode(response, 16)
+
+    assert zxid == 2**40
+    assert nodes is None if offset == 7 else [getattr(one, "data", one) for one in nodes or ()] == [b"7"]
 
 
 def test_an_answer_to_another_operation_does_not_match() -> None:
